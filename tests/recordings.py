@@ -105,6 +105,7 @@ def written(folder: Path, found: Recording) -> Path:
                 "evicted": row.preempted,
                 "waiting": row.waiting,
                 "queue": len(row.waiting),
+                **({"why": row.why} if row.why else {}),
                 "ended": dict.fromkeys(row.ended, "length"),
                 "kv_blocks_used": row.blocks,
             }

@@ -19,6 +19,7 @@ from labkit.records import RequestRecord
 from labkit.tables import markdown
 
 FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"
+PACED = "a step takes the time of the device that pace names, whatever the recorded steps took"
 
 
 def lane(title: str, rows: Sequence[Row], arrived: Mapping[str, float]) -> Lane:
@@ -90,12 +91,25 @@ def table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str
 
 def remarks(document: Mapping[str, Any]) -> list[str]:
     """Sentences on the model of a step's time, its noise floor, and where prediction and measurement part."""
-    found = time_remarks(document["step_time"])
+    found = [PACED] if document.get("paced") else time_remarks(document["step_time"])
+    if mark := extrapolated(document.get("extrapolated")):
+        found.insert(0, mark)
+    if left_out := document.get("left_out"):
+        found.append(f"recorded settings that this stack does not have, and that were left out: {', '.join(left_out)}")
     if "measured" in document:
         parting = document["parting"]
         differ = f"first difference: step {parting['step']:,}, {', '.join(parting['differs'])}" if parting else ""
         found.append(differ or "no difference in any step")
     return found
+
+
+def extrapolated(mark: Mapping[str, Any] | None) -> str:
+    """A sentence on the steps whose time was extrapolated, with the command that would record such steps; "": none."""
+    if not mark:
+        return ""
+    steps = f"{mark['steps']:,} {'step is' if mark['steps'] == 1 else 'steps are'}"
+    said = f"extrapolated: {steps} larger than any recorded one, with {mark['why']}"
+    return f"{said}; to record such steps: {mark['record']}" if mark["record"] else said
 
 
 def time_remarks(model: Mapping[str, Any]) -> list[str]:

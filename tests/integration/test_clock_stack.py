@@ -144,7 +144,7 @@ def test_the_command_line_pauses_steps_and_says_so(server: Any, clock: Clock, ch
         # On a busy machine the third was not yet held when that was printed.
         eventually(lambda: "the next step is of" in labctl("clock", "iterative", "pause", root=checkout).stdout)
         (name,) = held(clock, "iterative-gpt2")["ids"]
-        shown = labctl("explain", name, "iterative", root=checkout).stdout
+        shown = labctl("explain", "iterative", name, root=checkout).stdout
         assert f"{name} in iterative-gpt2: did not wait" in shown
         assert re.search(r"next step +the clock holds it$", shown, re.MULTILINE)
         labctl("clock", "iterative", "slow", "2", root=checkout)

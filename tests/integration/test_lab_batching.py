@@ -40,7 +40,7 @@ def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((out / "trace.json").read_text())["traceEvents"]
     if waiting := waiting_for_memory(out):
-        (story,) = json.loads(labctl("explain", waiting, str(out), "--json", root=own).stdout)
+        (story,) = json.loads(labctl("explain", str(out), waiting, "--json", root=own).stdout)
         refused = [row["because"] for row in story["rows"] if row["what"] == "waits" and row["because"]]
         assert refused and all(by["need"] + by["used"] + by["reserve"] > by["blocks"] for by in refused)
     else:  # requests came one by one

@@ -202,7 +202,7 @@ def test_explain_names_vllms_reason(server: Any, stream: EngineStream, checkout:
     records = [stream.ask(prompt(start, 10), 60, f"why{start}") for start in (13, 14, 15, 16)]
     answers(stream, records)
     steps(server, records)
-    assert "no slot: 3 of 3 are taken" in labctl("explain", records[-1].id, "inflight-batching", root=checkout).stdout
+    assert "no slot: 3 of 3 are taken" in labctl("explain", "inflight-batching", records[-1].id, root=checkout).stdout
 
 
 def test_the_ensemble_of_lab_03_answers_in_front_of_it(server: Any) -> None:

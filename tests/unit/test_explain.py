@@ -77,7 +77,7 @@ def explain(*words: str | Path) -> str:
 
 
 def test_why_a_request_waited_is_told_step_by_step_with_the_numbers_of_each_refusal(tmp_path: Path) -> None:
-    shown = explain("b", run(tmp_path / "run"))
+    shown = explain(run(tmp_path / "run"), "b")
     assert shown.splitlines() == [
         "b in engine, phase load: waited 1 step, 0.010 s; preempted 1 time",
         "",
@@ -94,7 +94,7 @@ def test_why_a_request_waited_is_told_step_by_step_with_the_numbers_of_each_refu
 
 
 def test_a_request_behind_the_first_of_the_queue_is_told_which_one_that_is(tmp_path: Path) -> None:
-    shown = explain("c", run(tmp_path / "run"))
+    shown = explain(run(tmp_path / "run"), "c")
     assert " 1-2    0.020  waits   no slot: 2 of 2 are taken" in shown
     assert " 3-4    0.020  waits   2nd in the queue, behind b: no KV block" in shown
 
@@ -103,11 +103,11 @@ def test_a_request_is_also_known_by_the_name_that_its_client_gave_it(tmp_path: P
     folder = run(tmp_path / "run", names="41700")
     lines = [{"phase": "load", "label": f"question {name}", "id": f"41700{name}"} for name, *_ in REQUESTS]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert explain("question b", folder).startswith("41700b (question b) in engine, phase load: waited 1 step")
+    assert explain(folder, "question b").startswith("41700b (question b) in engine, phase load: waited 1 step")
 
 
 def test_as_json_the_numbers_stand_by_themselves(tmp_path: Path) -> None:
-    (told,) = json.loads(explain("b", run(tmp_path / "run"), "--json"))
+    (told,) = json.loads(explain(run(tmp_path / "run"), "b", "--json"))
     (waits,) = [row for row in told["rows"] if row["what"] == "waits"]
     assert (told["request"], told["phase"], waits["first_step"], waits["last_step"]) == ("b", "load", 4, 4)
     assert waits["because"] == {"need": 3, "used": 4, "reserve": 1, "blocks": 5}
@@ -115,7 +115,7 @@ def test_as_json_the_numbers_stand_by_themselves(tmp_path: Path) -> None:
 
 def test_a_request_that_is_not_there_is_refused_with_those_that_waited_longest(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="has no request z") as caught:
-        explain("z", run(tmp_path / "run"))
+        explain(run(tmp_path / "run"), "z")
     assert caught.value.why == "the longest waits, in steps: c (6), b (2)"
 
 
@@ -124,7 +124,7 @@ def test_a_folder_without_a_step_log_is_refused_by_name(there: bool, tmp_path: P
     if there:
         (tmp_path / "run").mkdir()
     with pytest.raises(LabError, match=r"run (has no step log|does not exist)"):
-        explain("b", tmp_path / "run")
+        explain(tmp_path / "run", "b")
 
 
 def test_a_log_of_another_form_is_refused_and_warm_up_is_left_out(tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_a_log_of_another_form_is_refused_and_warm_up_is_left_out(tmp_path: Path
     log = folder / "steps-load.jsonl"
     first, *rest = log.read_text().splitlines()
     log.write_text("\n".join([json.dumps({**json.loads(first), "warm_up": True}), *rest]))
-    assert "1    0.010  joins" not in explain("b", folder)
+    assert "1    0.010  joins" not in explain(folder, "b")
     refused = {"waiting": ["b"], "queue": 1, "why": "no KV block", "because": {"need": 2}}
     for odd in ({"rows": 7}, refused, {"waiting": ["b"], "queue": 1, "why": []}):
         log.write_text(json.dumps({**json.loads(first), **odd}))
         with pytest.raises(LabError, match="step log of engine, phase load has lines of another form"):
-            explain("b", folder)
+            explain(folder, "b")
 
 
 def test_the_first_step_at_which_two_runs_part_is_shown_with_both_reasons(tmp_path: Path) -> None:

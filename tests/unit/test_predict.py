@@ -29,6 +29,7 @@ from labkit.slo import Slo
 from labserve.inflight import setup
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.pace import DEVICES, SHAPES
 
 LLM = next(case for case in CASES if case.path == "llm/tensorrt_llm")
 
@@ -295,10 +296,54 @@ def test_the_noise_floor_is_how_much_steps_of_one_shape_differ(made_up: Recordin
     assert steptime.fit(rows).noise == pytest.approx(0.1)
 
 
-def test_a_larger_batch_than_was_recorded_is_not_timed(made_up: Recording) -> None:
-    predictor = answer.Predictor.of(made_up)
-    with pytest.raises(LabError, match="cannot be timed"):
+def test_a_larger_batch_than_was_recorded_is_extrapolated_and_marked(made_up: Recording) -> None:
+    """The made-up steps cost what :func:`recordings.cost` says, at any size."""
+    found = answer.Predictor.of(made_up).predict({"max_num_sequences": "30"})
+    assert found.extrapolated.decoding == max(row.phase.count("d") for row in found.rows) > 4
+    assert [row.over - row.began for row in found.rows] == pytest.approx([cost(row) for row in found.rows], rel=1e-3)
+
+
+def test_strict_refuses_a_larger_batch_than_was_recorded(made_up: Recording) -> None:
+    predictor = answer.Predictor.of(made_up, strict=True)
+    predictor.predict({})
+    with pytest.raises(LabError) as refused:
         predictor.predict({"max_num_sequences": "30"})
+    assert "--strict" in refused.value.remedy
+
+
+def noisy(made_up: Recording, seed: int) -> steptime.StepTime:
+    rng = random.Random(seed)
+    return steptime.fit(lasting([*made_up.rows] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
+
+
+@pytest.mark.parametrize("decoding", [8, 32, 128])
+def test_the_interval_holds_the_true_time_and_widens_with_the_distance(made_up: Recording, decoding: int) -> None:
+    shape = (1, decoding, 0, 0, 1, 0, 0, 0)
+    true = 2e-3 + 5e-4 * decoding
+    models = [noisy(made_up, seed) for seed in range(20)]
+    within = [abs(m.seconds(shape) - true) <= steptime.DEVIATIONS * m.deviation(shape) for m in models]
+    assert sum(within) >= 18
+    assert models[0].deviation(shape) > models[0].deviation((1, decoding // 2, 0, 0, 1, 0, 0, 0))
+
+
+def test_costs_that_always_occur_together_are_not_known_apart(made_up: Recording) -> None:
+    """Where one request at a time decodes, eight may cost eight times as much, or nothing more."""
+    (first,) = made_up.rows[:1]
+    one = replace(first, batch=["a"], phase="d", tokens=[1], made=[1], cached=[0], joined=[], waiting=[], ended=set())
+    model = steptime.fit(lasting([one] * 100, lambda row: 1e-2))
+    low, high = (model.seconds((1, 8, 0, 1, 1, 0, 0, 0), deviations=d) for d in (-2.0, 2.0))
+    assert low < 1.2e-2 and high > 5e-2
+    assert model.seconds((1, 1, 0, 1, 1, 0, 0, 0), deviations=2.0) == pytest.approx(1e-2, rel=0.1)
+
+
+def test_the_times_of_a_paced_server_are_those_of_its_device_at_any_size(made_up: Recording) -> None:
+    words = {**SETTINGS.words, "pace": "h100", "pace_shape": "llama-2-7b", "pace_slower": "10"}
+    paced = replace(made_up, settings=replace(SETTINGS, words=words))
+    found = answer.Predictor.of(paced, strict=True).predict({"max_num_sequences": "30"})
+    weights_s = 10 * 2 * SHAPES["llama-2-7b"].parameters / DEVICES["h100"].bandwidth
+    decoding = [row.over - row.began for row in found.rows if set(row.phase) == {"d"}]
+    assert weights_s < min(decoding) and max(decoding) < 1.3 * weights_s, "the rest is for keys and values"
+    assert not found.extrapolated.steps
 
 
 def test_the_recorded_settings_are_predicted_to_take_the_recorded_time(made_up: Recording) -> None:
@@ -309,10 +354,14 @@ def test_the_recorded_settings_are_predicted_to_take_the_recorded_time(made_up: 
 
 def test_more_slots_never_meet_fewer_limits_and_the_plan_names_the_smallest(made_up: Recording) -> None:
     predictor = answer.Predictor.of(made_up, slo=Slo.parse("ttft<200ms,tpot<20ms"))
-    slots = predictor.slots_enough(4.0)
-    assert slots is not None and predictor.good_share(4.0, 1, {"max_num_sequences": str(slots)}) >= answer.ENOUGH
-    assert slots == 1 or predictor.good_share(4.0, 1, {"max_num_sequences": str(slots // 2)}) < answer.ENOUGH
-    assert predictor.good_share(predictor.knee()) >= answer.ENOUGH
+    slots, knee = predictor.slots_enough(4.0).value, predictor.knee().value
+    assert slots and knee
+
+    def share(slots: int) -> float:
+        return predictor.good_share(4.0, 1, {"max_num_sequences": str(slots)})[0]
+
+    assert share(int(slots)) >= answer.ENOUGH and (slots == 1 or share(int(slots) // 2) < answer.ENOUGH)
+    assert predictor.good_share(knee)[0] >= answer.ENOUGH
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------
@@ -332,6 +381,16 @@ def test_a_sweep_has_a_column_for_each_value(made_up: Recording, tmp_path: Path)
     done = CliRunner().invoke(predict_command, [str(path), "--sweep", "max_num_sequences=1,2,4", "--json"])
     found = json.loads(done.output)["predicted"]
     assert found["1"]["steps"] > found["2"]["steps"] > found["4"]["steps"]
+
+
+def test_a_sweep_has_a_line_for_each_value_without_an_answer(made_up: Recording, tmp_path: Path) -> None:
+    path = written(tmp_path, made_up)
+    arguments = [str(path), "--sweep", "max_num_sequences=2,none,30"]
+    found = json.loads(CliRunner().invoke(predict_command, [*arguments, "--json"]).output)
+    assert {*found["predicted"]} == {"2", "30"} and {*found["refused"]} == {"none"}
+    assert found["extrapolated"]["2"] is None and found["extrapolated"]["30"]["steps"] > 0
+    shown = CliRunner().invoke(predict_command, arguments).output
+    assert "no answer for max_num_sequences=none" in shown and "extrapolated steps" in shown
 
 
 def test_plan_names_a_setting_a_number_of_replicas_and_the_knee(made_up: Recording, tmp_path: Path) -> None:

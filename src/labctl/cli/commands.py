@@ -96,8 +96,8 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
         "explain": Listed(
             "explain",
-            "Show why a request waited, or where two runs part.",
-            ("explain 417003 results/A", "explain 3 inflight-batching", "explain --diff results/A results/B"),
+            "Show what the slowest requests waited for, why one waited, or where two runs part.",
+            ("explain results/A", "explain results/A 417003", "explain --diff results/A results/B"),
         ),
         "predict": Listed(
             "predict",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,26 +21,109 @@ from labkit.tables import table
 if TYPE_CHECKING:
     from labctl.pages.live.parting import Parting
     from labctl.pages.live.story import Event, Lane
+    from labkit.predict.causes import Finding, Request, Sent
+    from labkit.predict.recording import Recording
 
 SHOWN = 5  # requests that an error names
 
 
 @click.command("explain")
-@click.argument("request_or_a", metavar="REQUEST|A")
-@click.argument("source", metavar="RESULT|STACK|B")
-@click.option("--diff", is_flag=True, help="Show the first step at which two runs A and B of the same requests part.")
+@click.argument("source", metavar="RESULT|STACK")
+@click.argument("request_or_b", metavar="[REQUEST]", default="")
+@click.option("--diff", is_flag=True, help="Show the first step at which two runs of the same requests part.")
+@click.option("--phase", default="", metavar="NAME", help="Without REQUEST: the phase to explain (steps-NAME.jsonl).")
 @opt.as_json
-def explain_command(request_or_a: str, source: str, diff: bool, json_output: bool) -> None:
-    """Show why REQUEST waited, step by step.
+def explain_command(source: str, request_or_b: str, diff: bool, phase: str, json_output: bool) -> None:
+    """Show what the slowest requests of RESULT waited for, or why REQUEST waited, step by step.
 
-    RESULT is a folder below results/, or one phase of it (steps-PHASE.jsonl). STACK is a stack that is up. REQUEST is
-    a name in the step log, or the name that the run's own client gave it (requests.jsonl). --diff takes two of RESULT
-    and STACK instead.
+    RESULT is a folder below results/, or one phase of it (steps-PHASE.jsonl). STACK is a stack that is up; it needs a
+    REQUEST: a name in the step log, or the name that the run's own client gave it (requests.jsonl). --diff takes two
+    of RESULT and STACK instead.
     """
     if diff:
-        _show_parting(request_or_a, source, json_output)
+        _show_parting(source, request_or_b, json_output)
+    elif request_or_b:
+        _show_story(request_or_b, source, json_output)
     else:
-        _show_story(request_or_a, source, json_output)
+        _show_causes(Path(source), phase, json_output)
+
+
+def _show_causes(result: Path, phase: str, json_output: bool) -> None:
+    """The parts of TTFT and TPOT at the percentiles; the largest part, who caused it, and what would change it."""
+    from labkit.predict import causes, recording
+
+    if not result.exists():
+        raise LabError(f"{result} does not exist", "", "labctl explain STACK REQUEST for a stack that is up")
+    read = recording.read(result, phase)
+    found = causes.requests(read, _sent(read))
+    if not found:
+        raise LabError(f"{read.source} has no request that was answered", "", "labctl bench STACK")
+    findings = [causes.finding(found, read.settings, metric) for metric in ("TTFT", "TPOT")]
+    changed = [_what_if(read, each) for each in findings]
+    if json_output:
+        document = {
+            each.metric: {
+                "percentiles": dict(zip(("p50", "p95", "p99"), causes.table(found, each.metric)[0], strict=True)),
+                "parts_ms": dict(causes.table(found, each.metric)[1]),
+                "largest": {"part": each.part, "share": each.share, "culprit": each.culprit},
+                "change": dict(each.change),
+                "p99_ms": what_if,
+            }
+            for each, what_if in zip(findings, changed, strict=True)
+        }
+        click.echo(json.dumps({"requests": len(found), **document}, indent=2))
+        return
+    for number, (each, what_if) in enumerate(zip(findings, changed, strict=True)):
+        if number:
+            click.echo()
+        say(printable(_sentence(each, what_if, {one.name: one for one in found})))
+        names, rows = causes.table(found, each.metric)
+        cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in rows]
+        cells.append(("request", *map(printable, names)))
+        click.echo("\n" + table(cells, (f"{each.metric}, ms", "p50", "p95", "p99"), right=(1, 2, 3)))
+    say(printable(f"\nstep by step: labctl explain {read.source} {findings[0].request.name}"))
+
+
+def _sentence(found: Finding, what_if: tuple[float, float] | None, every: Mapping[str, Request]) -> str:
+    """The largest part of a p99, who was in the way, and what another setting would make of it."""
+    from labkit.predict import causes
+
+    whole, part = found.request.whole(found.metric), causes.WORDS.get(found.part, found.part)
+    said = f"p99 of {found.metric} is {whole:,.0f} ms; {found.share:.0%} of it is {part}"
+    if other := every.get(found.culprit):
+        tenant = f", tenant {other.tenant}" if other.tenant else ""
+        said += f", most often for {other.name} ({other.prompt:,} prompt and {other.made:,} output tokens{tenant})"
+    said += "."
+    if what_if:
+        settings = " ".join(f"{name}={value}" for name, value in found.change.items())
+        said += f" With {settings} the prediction for p99 is {what_if[1]:,.0f} ms instead of {what_if[0]:,.0f}."
+    return said
+
+
+def _what_if(read: Recording, found: Finding) -> tuple[float, float] | None:
+    """The predicted p99 (ms) as recorded, and with the change; None where there is no change or no answer."""
+    from labkit.predict import answer
+
+    if not found.change or read.settings.vllm or read.settings.own:
+        return None
+    figure = f"{found.metric.lower()}_p99_ms"
+    try:
+        predictor = answer.Predictor.of(read)
+        return predictor.predict({}).figures[figure], predictor.predict(found.change).figures[figure]
+    except LabError:
+        return None
+
+
+def _sent(read: Recording) -> dict[str, Sent]:
+    """When the run's own client sent each request, by its name in the step log; {} if the run has none."""
+    from labkit.predict.causes import Sent
+
+    try:
+        lines = nofollow.read_text(Path(read.source).parent / "requests.jsonl").splitlines()
+        times = {str(data["id"]): Sent(data["start"], data.get("due", 0.0)) for data in map(json.loads, lines)}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return {name: times[name] for name in (arrival.name for arrival in read.arrivals) if name in times}
 
 
 def _show_story(request: str, source: str, json_output: bool) -> None:
@@ -49,7 +132,7 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
     lanes = _lanes(source)
     found = [(lane, name, story.story_of(lane, name)) for lane, name in story.lanes_of(lanes, request)]
     if not found:
-        raise LabError(f"{source} has no request {request}", _longest(lanes), f"labctl explain REQUEST {source}")
+        raise LabError(f"{source} has no request {request}", _longest(lanes), f"labctl explain {source} REQUEST")
     if json_output:
         stories = [{**_lane(lane), "request": name, "rows": [_row(row) for row in rows]} for lane, name, rows in found]
         click.echo(json.dumps(stories, indent=2))

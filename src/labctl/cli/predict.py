@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from labkit.predict.answer import Predictor
     from labkit.predict.recording import Settings
     from labkit.predict.replay import Played
+    from labkit.predict.steptime import Extrapolated
 
 GUESSED = "ttft_p50_ms"
 IN_FLIGHT = "-in-flight"  # how `labctl bench` names the phases whose clients keep so many requests in flight
 
 result_argument = click.argument("result", type=click.Path(exists=True, path_type=Path))
+strict_option = click.option(
+    "--strict", is_flag=True, help="Refuse steps that are larger than any recorded one, instead of extrapolating."
+)
 phase_option = click.option("--phase", default="", metavar="NAME", help="The phase to predict from (steps-NAME.jsonl).")
 in_flight_option = click.option(
     "--in-flight",
@@ -46,6 +50,7 @@ in_flight_option = click.option(
 )
 @click.option("--sweep", default="", metavar="KEY=A,B,C", help="Predict each of these values.")
 @phase_option
+@strict_option
 @in_flight_option
 @click.option("--slo", default="", metavar="LIMITS", help=opt.SLO_HELP)
 @click.option(
@@ -70,6 +75,7 @@ def predict_command(
     assignments: tuple[str, ...],
     sweep: str,
     phase: str,
+    strict: bool,
     in_flight: int | None,
     slo: str,
     scheduler: Path | None,
@@ -86,7 +92,6 @@ def predict_command(
     time; the time of a step is a model fitted on the recording (docs/guide/prediction.md).
     """
     from labctl.manifest.settings import parse_assignments
-    from labkit import prediction
     from labkit.predict.vllm import labs_names
 
     if export:
@@ -97,27 +102,14 @@ def predict_command(
         raise click.UsageError("--run measures one prediction: leave out --sweep")
     if scheduler and run_it:
         raise click.UsageError("--run serves the shipped scheduler: leave out --scheduler")
-    predictor = _predictor(result, phase, in_flight, slo, scheduler)
+    predictor = _predictor(result, phase, in_flight, slo, scheduler, strict)
     wanted = labs_names(predictor.recording.settings, wanted)
     if sweep:
         key, _, values = sweep.partition("=")
         if not key or not all(values.split(",")):
             raise click.UsageError("--sweep takes KEY=A,B,C")
         (named,) = labs_names(predictor.recording.settings, {key: ""})
-        found = {value: predictor.predict({**wanted, named: value}) for value in values.split(",")}
-        shown = {value: dict(each.figures) for value, each in found.items()}
-        document: dict[str, Any] = {
-            "sweep": key,
-            "set": wanted,
-            "predicted": shown,
-            "step_time": predictor.model.to_json(),
-        }
-        _finish(document, output, json_output)
-        if not json_output:
-            names = next(iter(found.values())).figures
-            rows = [(name, *(prediction.number(each.figures[name]) for each in found.values())) for name in names]
-            click.echo(table(rows, (key, *found), right=range(1, len(found) + 1)))
-            _say(prediction.time_remarks(predictor.model.to_json()))
+        _sweep(predictor, wanted, named, key, values.split(","), output, json_output)
         return
     recorded = predictor.recorded()
     guess = None if yes or json_output or not _terminal() else _guess(recorded[GUESSED])
@@ -130,6 +122,8 @@ def predict_command(
         "low": dict(predicted.low),
         "high": dict(predicted.high),
         "step_time": predictor.model.to_json(),
+        "paced": predicted.settings.pace is not None,
+        "extrapolated": _marked(predictor, predicted.extrapolated, wanted),
     }
     if run_it:
         document = _measure(predictor, document, verbose)
@@ -149,33 +143,121 @@ def predict_command(
     help="Requests per second, with random gaps.",
 )
 @phase_option
+@strict_option
 @opt.output_option
 @opt.as_json
-def plan_command(result: Path, slo: str, rate: float, phase: str, output: Path | None, json_output: bool) -> None:
+def plan_command(
+    result: Path, slo: str, rate: float, phase: str, strict: bool, output: Path | None, json_output: bool
+) -> None:
     """Find the smallest setting and number of replicas that keep 99 % of requests within limits.
 
     The requests are those of RESULT, at R per second. The knee is the highest rate that one replica keeps up.
     """
     from labkit import prediction
 
-    predictor = _predictor(result, phase, 0, slo, None)
+    predictor = _predictor(result, phase, 0, slo, None, strict)
     found = {
-        "rate": rate,
-        "slo": slo,
         "max_num_sequences": predictor.slots_enough(rate),
         "replicas": predictor.replicas_enough(rate),
         "knee_per_s": predictor.knee(),
     }
-    _finish(found, output, json_output)
+    marks = {name: _marked(predictor, one.extrapolated, {}) for name, one in found.items()}
+    document: dict[str, Any] = {"rate": rate, "slo": slo, **{name: one.value for name, one in found.items()}}
+    document |= {"tried": {name: one.tried for name, one in found.items()}, "extrapolated": marks}
+    _finish(document, output, json_output)
     if json_output:
         return
-    most = predictor.model.most[0]
-    slots, replicas = found["max_num_sequences"], found["replicas"]
-    click.echo(f"one replica    {f'max_num_sequences={slots}' if slots else f'no max_num_sequences up to {most}'}")
-    settings = predictor.recording.settings.words["max_num_sequences"]
-    click.echo(f"replicas       {replicas or 'not even one for each request'} (max_num_sequences={settings})")
-    click.echo(f"knee           {found['knee_per_s']:.2f} requests/s a replica")
-    _say(prediction.time_remarks(predictor.model.to_json()))
+    slots, replicas, knee = found.values()
+    words = {
+        "one replica": f"max_num_sequences={slots.value}"
+        if slots.value
+        else f"not with max_num_sequences up to {slots.tried}",
+        "replicas": f"{replicas.value or f'not with up to {replicas.tried}'} (max_num_sequences={_slots(predictor)})",
+        "knee": f"{knee.value:.2f} requests/s a replica" if knee.value else "not even one request at a time",
+    }
+    for (title, text), mark in zip(words.items(), marks.values(), strict=True):
+        click.echo(f"{title:<15}{text}{'  (extrapolated)' if mark else ''}")
+    said = [remark for remark in map(prediction.extrapolated, marks.values()) if remark]
+    _say([*dict.fromkeys(said), *prediction.time_remarks(predictor.model.to_json())])
+
+
+def _slots(predictor: Predictor) -> str:
+    return predictor.recording.settings.words["max_num_sequences"] or "16"
+
+
+def _sweep(
+    predictor: Predictor,
+    wanted: Mapping[str, str],
+    named: str,
+    key: str,
+    values: Sequence[str],
+    output: Path | None,
+    json_output: bool,
+) -> None:
+    """A column for each value that has an answer, and a line for each that has none."""
+    from labkit import prediction
+    from labkit.errors import LabError
+
+    found, refused = {}, {}
+    for value in values:
+        try:
+            found[value] = predictor.predict({**wanted, named: value})
+        except LabError as error:
+            refused[value] = error
+    if not found:
+        raise next(iter(refused.values()))
+    marks = {value: _marked(predictor, each.extrapolated, {**wanted, named: value}) for value, each in found.items()}
+    document: dict[str, Any] = {
+        "sweep": key,
+        "set": dict(wanted),
+        "predicted": {value: dict(each.figures) for value, each in found.items()},
+        "refused": {value: f"{error}" for value, error in refused.items()},
+        "extrapolated": marks,
+        "step_time": predictor.model.to_json(),
+    }
+    _finish(document, output, json_output)
+    if json_output:
+        return
+    names = next(iter(found.values())).figures
+    rows = [(name, *(prediction.number(each.figures[name]) for each in found.values())) for name in names]
+    if any(marks.values()):
+        rows.append(("extrapolated steps", *(f"{mark['steps']:,}" if mark else "" for mark in marks.values())))
+    click.echo(table(rows, (key, *found), right=range(1, len(found) + 1)))
+    for value, reason in refused.items():
+        say(printable(f"no answer for {key}={value}: {reason.what}: {reason.why}"))
+    largest = max((mark for mark in marks.values() if mark), key=lambda mark: mark["steps"], default=None)
+    _say([*filter(None, [prediction.extrapolated(largest)]), *prediction.time_remarks(predictor.model.to_json())])
+
+
+def _marked(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> dict[str, Any] | None:
+    """How many steps are extrapolated, why, and the command whose recording would have such steps; None: none is."""
+    from labkit.predict.answer import beyond
+
+    if not found.steps:
+        return None
+    return {"steps": found.steps, "why": beyond(found, predictor.model), "record": _record(predictor, found, wanted)}
+
+
+def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> str:
+    """A ``labctl bench`` that records steps as large as the extrapolated ones; "" where the stack is not known."""
+    from labctl.labs.rerun import Recorded
+    from labkit.errors import LabError
+
+    arrivals = predictor.recording.arrivals
+    prompt = max(1, sum(arrival.prompt for arrival in arrivals) // len(arrivals))
+    together = max(found.decoding, -(-found.prompt // prompt))
+    asked = {name: value for name, value in wanted.items() if name != "gpt_model_type"}
+    if found.decoding:
+        asked["max_num_sequences"] = str(max(found.decoding, int(asked.get("max_num_sequences") or _slots(predictor))))
+    if found.prompt > predictor.recording.settings.step_tokens:
+        asked["max_num_tokens"] = str(found.prompt)
+    try:
+        session = opt.open_session(False)
+        return Recorded.of(predictor.recording).command(
+            session, asked, "--concurrency", str(together), "--request-count", str(4 * together)
+        )
+    except LabError:
+        return ""
 
 
 def _export(result: Path, phase: str, file: Path) -> None:
@@ -185,7 +267,9 @@ def _export(result: Path, phase: str, file: Path) -> None:
         say(printable(f"written: {path}"))
 
 
-def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None) -> Predictor:
+def _predictor(
+    result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None, strict: bool = False
+) -> Predictor:
     from labkit.errors import LabError
     from labkit.predict import answer, recording, replay
     from labkit.slo import Slo
@@ -196,7 +280,8 @@ def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, schedu
         number = name.removesuffix(IN_FLIGHT)
         in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
     if read.settings.vllm:
-        return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, _vllm(read.settings, scheduler))
+        replays = _vllm(read.settings, scheduler)
+        return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, replays, strict)
     if read.settings.own and not scheduler:
         raise LabError(
             f"{result} was recorded with a scheduler of your own",
@@ -204,7 +289,7 @@ def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, schedu
             f"--scheduler {read.settings.own}",
         )
     own = partial(replay.replay, kind=answer.own_scheduler(scheduler)) if scheduler else replay.replay
-    return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, own)
+    return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, own, strict)
 
 
 def _vllm(settings: Settings, scheduler: Path | None) -> Callable[..., Played]:
@@ -245,6 +330,8 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
         "measured": measured,
         "error": errors,
         "folder": str(ran.folder),
+        "left_out": list(ran.left_out),
+        "extrapolated": _marked(predictor, predicted.extrapolated, wanted),
         "parting": {"step": parting[0], "differs": sorted(parting[1])} if parting else None,
     }
     lanes = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from typing import Any
 from labctl.clock.clock import PATIENCE_S, Clock, State
 from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral
-from labctl.manifest.settings import parse_assignments
+from labctl.manifest.schema import Lab
+from labctl.manifest.settings import as_text, holds, parse_assignments, same
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack.session import Session
 from labkit import results
@@ -30,24 +32,7 @@ PHASE = "rerun"
 WARM_UP = 4  # requests
 MANY = 100_000  # steps: until every request has ended
 STACKS = {"V1": "static-batching", "inflight_fused_batching": "inflight-batching"}
-KEPT = (  # settings of the recorded server that stay
-    "model",
-    "engine",
-    "engine_precision",
-    "exact",
-    "threads",
-    "batch_scheduler_policy",
-    "max_num_sequences",
-    "max_tokens_in_paged_kv_cache",
-    "kv_cache_memory_mib",
-    "kv_cache_dtype",
-    "kv_precision",
-    "block_size",
-    "enable_chunked_context",
-    "max_num_tokens",
-    "enable_kv_cache_reuse",
-    "scheduling",
-)
+OWN = ("gpt_model_type", "decoupled_mode")  # what `run` itself decides
 LEAST_ID, MULTIPLIER = 5, 2_654_435_761  # ids below stand for special tokens; the other spreads ids (Knuth)
 
 
@@ -203,11 +188,59 @@ def log_of(run_dir: Path, file: Path, since: float, records: Sequence[RequestRec
 
 @dataclass(frozen=True)
 class Rerun:
-    """What was sent, as a recording to predict from; what was measured; and where its step log is."""
+    """What was sent, as a recording to predict from; what was measured; and where its step log is.
+
+    ``left_out``: the recorded settings that the stack does not have.
+    """
 
     sent: Recording
     measured: Recording
     folder: Path
+    left_out: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """How the server of a recording was brought up."""
+
+    stack: str
+    profile: str
+    runtime: str
+    settings: Mapping[str, str]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Recorded:
+        """Raises LabError: the recording does not say it."""
+        source = Path(recording.source)
+        phase = source.name.removeprefix("steps-").removesuffix(".jsonl")
+        try:
+            context = results.context_of(source.parent, phase)
+            stack, profile, runtime = (str(context[key]) for key in ("stack", "profile", "runtime"))
+            settings = {name: as_text(value) for name, value in context["settings"].items()}
+        except (OSError, ValueError, LookupError, AttributeError) as error:
+            raise LabError(
+                f"{source} does not say how its server was set",
+                f"context-{phase}.json: {error}",
+                "predict without --run, or from a result of labctl run or bench",
+            ) from error
+        return cls(stack, profile, runtime, settings)
+
+    def carried(self, lab: Lab, assignments: Mapping[str, str]) -> dict[str, str]:
+        """Every recorded setting that a stack of ``lab`` has and that means something beside ``assignments``."""
+        served = {key for key, setting in lab.settings.items() if setting.scope == "stack"} - {*OWN}
+        kept = {name: value for name, value in self.settings.items() if name in served and value}
+        together = {**kept, **assignments, "profile": self.profile}
+        return {name: value for name, value in kept.items() if holds(lab.settings[name].when, together)}
+
+    def command(self, session: Session, assignments: Mapping[str, str], *words: str) -> str:
+        """The ``labctl bench`` that records such a server again with these settings, as a line for a terminal."""
+        lab, stack = session.catalog.stack(self.stack)
+        usual = {key: setting.default_for(self.profile) for key, setting in lab.settings.items()}
+        usual |= lab.stacks[stack].settings_for(self.profile)
+        kept = {k: v for k, v in self.carried(lab, assignments).items() if not same(usual[k], v)} | dict(assignments)
+        profile = [] if self.profile == "cpu" else ["--profile", self.profile]
+        pairs = [word for name, value in kept.items() for word in ("--set", f"{name}={value}")]
+        return shlex.join(["labctl", "bench", stack, *profile, *pairs, *words])
 
 
 def run(session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int) -> Rerun:
@@ -215,32 +248,16 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
 
     Raises LabError: the recording does not say which stack it is of, or a request failed.
     """
-    source = Path(recording.source)
-    phase = source.name.removeprefix("steps-").removesuffix(".jsonl")
-    try:
-        context = results.context_of(source.parent, phase)
-        stack, profile, runtime = (str(context[key]) for key in ("stack", "profile", "runtime"))
-        known = {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in context["settings"].items()
-        }
-    except (OSError, ValueError, LookupError, AttributeError) as error:
-        raise LabError(
-            f"{source} does not say how its server was set",
-            f"context-{phase}.json: {error}",
-            "predict without --run, or from a result of labctl run or bench",
-        ) from error
-    batching = assignments.get("gpt_model_type")
-    stack = STACKS[batching] if batching else stack
-    lab, stack = session.catalog.stack(stack)
-    wanted = {name: known[name] for name in KEPT if known.get(name)}
-    wanted |= {name: value for name, value in assignments.items() if name != "gpt_model_type"}
-    wanted["decoupled_mode"] = "true"
-    choices = Choices(profile, parse_assignments(tuple(f"{name}={value}" for name, value in wanted.items())))
+    recorded, batching = Recorded.of(recording), assignments.get("gpt_model_type")
+    lab, stack = session.catalog.stack(STACKS[batching] if batching else recorded.stack)
+    asked = {name: value for name, value in assignments.items() if name not in OWN}
+    wanted = {**recorded.carried(lab, asked), **asked, "decoupled_mode": "true"}
+    left_out = sorted(name for name, value in recorded.settings.items() if value and name not in lab.settings)
+    choices = Choices(recorded.profile, parse_assignments(tuple(f"{name}={value}" for name, value in wanted.items())))
     sent = [replace(a, name=str(number)) for number, a in enumerate(as_sent(recording.arrivals), 1)]
     if not sent:
-        raise LabError(f"{source} has no request that can be sent again", "none had an answer", RECORD)
-    options = UpOptions(choices, runtime, ports="auto")
+        raise LabError(f"{recording.source} has no request that can be sent again", "none had an answer", RECORD)
+    options = UpOptions(choices, recorded.runtime, ports="auto")
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as up:
         endpoint, run_dir = up.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir()
         strangers = [replace(a, prefixes=b"") for a in sent[:WARM_UP]]  # whose prompts no other finds in a cache
@@ -251,4 +268,4 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
     measured = read(file).since_sent({record.id: record.start for record in records}).numbered()
     at = {a.name: a.at for a in measured.arrivals}
     arrivals = [replace(a, at=at[a.name]) for a in sent]
-    return Rerun(replace(recording, arrivals=arrivals, rows=[], way=measured.way), measured, out)
+    return Rerun(replace(recording, arrivals=arrivals, rows=[], way=measured.way), measured, out, left_out)

@@ -6,25 +6,31 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from labkit.errors import LabError
 from labkit.predict.figures import figures
 from labkit.predict.recording import Arrival, Recording, Row, Settings
 from labkit.predict.replay import Played, changed, replay
-from labkit.predict.steptime import StepTime, Timed, fit
+from labkit.predict.steptime import DEVIATIONS, Extrapolated, Paced, StepTime, Timed, fit
 from labkit.slo import Slo
 from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.scheduler import Scheduler
 
 ENOUGH = 0.99  # of the requests must be within the limits
 MOST_REPLICAS = 64
+MOST_SLOTS = 256  # beyond those recorded
 KNEE_STEPS = 7  # halvings of the interval in which the knee is looked for
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The figures of a replay, and of two more in which steps are as fast and as slow as parts of the recording."""
+    """The figures of a replay, and of two more in which steps are as fast and as slow as they may be.
+
+    Those two have the speeds of the recording's fastest and slowest parts, and the costs at both ends of what is known
+    of them. ``extrapolated``: the steps that are larger than any recorded one.
+    """
 
     settings: Settings
     figures: Mapping[str, float]
@@ -32,6 +38,15 @@ class Prediction:
     high: Mapping[str, float]
     rows: Sequence[Row]
     arrived: Mapping[str, float]  # when each request came, in the seconds of the rows
+    extrapolated: Extrapolated
+
+
+class Enough(NamedTuple):
+    """The smallest number that meets the limits, or the highest rate; None if none up to ``tried`` does."""
+
+    value: float | None
+    tried: float
+    extrapolated: Extrapolated
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,7 @@ class Predictor:
     Args:
         in_flight: as :class:`Replay` has it.
         replayed: :func:`labkit.predict.replay.replay`, or another with its arguments.
+        strict: refuse steps that are larger than any recorded one, instead of marking them.
     """
 
     recording: Recording
@@ -48,57 +64,91 @@ class Predictor:
     in_flight: int = 0
     slo: Slo | None = None
     replayed: Callable[..., Played] = replay
+    strict: bool = False
 
     @classmethod
     def of(
-        cls, recording: Recording, in_flight: int = 0, slo: Slo | None = None, replayed: Callable[..., Played] = replay
+        cls,
+        recording: Recording,
+        in_flight: int = 0,
+        slo: Slo | None = None,
+        replayed: Callable[..., Played] = replay,
+        strict: bool = False,
     ) -> Predictor:
         """With a model fitted on the recording. Raises LabError as :func:`fit` does."""
-        return cls(recording, fit(recording.rows), in_flight, slo, replayed)
+        return cls(recording, fit(recording.rows), in_flight, slo, replayed, strict)
 
     def recorded(self) -> dict[str, float]:
         """The figures of the recording itself."""
         return figures(self.recording.rows, {a.name: a.at for a in self.recording.arrivals}, self.slo)
 
     def predict(self, assignments: Mapping[str, str], recording: Recording | None = None) -> Prediction:
-        """Raises LabError for settings that cannot be predicted, and for steps larger than any that was recorded."""
+        """Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones."""
         recording = recording or self.recording
         settings = changed(recording.settings, dict(assignments))
         model = self.model
-        middle, *edges = (self._replay(recording, settings, speed) for speed in (1.0, model.fastest, model.slowest))
+        speeds = ((1.0, 0.0), (model.fastest, -DEVIATIONS), (model.slowest, DEVIATIONS))
+        middle, *edges = (self._replay(recording, settings, *speed) for speed in speeds)
         found, *others = (figures(done.rows, done.arrived, self.slo) for done in (middle, *edges))
         low = {name: min(value, *(other[name] for other in others)) for name, value in found.items()}
         high = {name: max(value, *(other[name] for other in others)) for name, value in found.items()}
-        return Prediction(settings, found, low, high, middle.rows, middle.arrived)
+        return Prediction(
+            settings, found, low, high, middle.rows, middle.arrived, self._extrapolated(settings, middle.rows)
+        )
 
-    def _replay(self, recording: Recording, settings: Settings, speed: float = 1.0) -> Played:
+    def _replay(self, recording: Recording, settings: Settings, speed: float = 1.0, deviations: float = 0.0) -> Played:
         way = recording.way
         handed = [replace(a, at=a.at + way) for a in recording.arrivals]
-        timed = Timed(self.model, speed)
+        pace = settings.pace
+        timed = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations)
         done = self.replayed(replace(recording, arrivals=handed), settings, timed, self.in_flight)
         return Played(done.rows, {name: at - way for name, at in done.arrived.items()})
 
+    def _extrapolated(self, settings: Settings, rows: Sequence[Row]) -> Extrapolated:
+        """The steps whose time is extrapolated. Raises LabError if there are any and this is strict."""
+        if settings.pace:
+            return Extrapolated()
+        found = self.model.extrapolated(rows)
+        if self.strict and found.steps:
+            raise LabError(
+                f"{found.steps:,} of {len(rows):,} steps cannot be timed from this recording",
+                f"they have {beyond(found, self.model)}",
+                "leave out --strict to extrapolate, or record a run in which steps are as large",
+            )
+        return found
+
     # -- the smallest that is enough ----------------------------------------------------------------------------------
 
-    def good_share(self, rate: float, replicas: int = 1, assignments: Mapping[str, str] | None = None) -> float:
-        """The share of requests within the limits if ``rate`` come a second, spread in turn over ``replicas``."""
+    def good_share(
+        self, rate: float, replicas: int = 1, assignments: Mapping[str, str] | None = None
+    ) -> tuple[float, Extrapolated]:
+        """The share of requests within the limits if ``rate`` come a second, spread in turn over ``replicas``.
+
+        And the steps whose time was extrapolated for that.
+        """
         arrivals = at_rate(self.recording.arrivals, rate)
         settings = changed(self.recording.settings, dict(assignments or {}))
-        share = 0.0
+        share, extrapolated = 0.0, Extrapolated()
         for number in range(replicas):
             mine = arrivals[number::replicas]
             if mine:
                 done = self._replay(replace(self.recording, arrivals=mine), settings)
                 share += figures(done.rows, done.arrived, self.slo)["good_share"] * len(mine) / len(arrivals)
-        return share
+                extrapolated |= self._extrapolated(settings, done.rows)
+        return share, extrapolated
 
-    def knee(self) -> float:
+    def knee(self) -> Enough:
         """The highest rate (requests per second) that one replica serves within the limits, found by halving."""
-        low, high = 0.0, self._peak()
+        low, high, sure = 0.0, self._peak(), Extrapolated()
+        most = high
         for _ in range(KNEE_STEPS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.good_share(middle) >= ENOUGH else (low, middle)
-        return low
+            share, extrapolated = self.good_share(middle)
+            if share >= ENOUGH:
+                low, sure = middle, extrapolated
+            else:
+                high = middle
+        return Enough(low or None, most, sure)
 
     def _peak(self) -> float:
         """Requests per second if all are there from the beginning: no rate above it can be kept up."""
@@ -106,17 +156,38 @@ class Predictor:
         done = self._replay(replace(self.recording, arrivals=at_once), self.recording.settings)
         return 2 * figures(done.rows, done.arrived)["requests_per_s"]
 
-    def slots_enough(self, rate: float) -> int | None:
-        """The smallest max_num_sequences that meets the limits at ``rate``; None if none of those recorded does."""
-        for slots in _up_to(self.model.most[0]):
-            if self.good_share(rate, 1, {"max_num_sequences": str(slots)}) >= ENOUGH:
-                return slots
-        return None
+    def slots_enough(self, rate: float) -> Enough:
+        """The smallest max_num_sequences that meets the limits at ``rate``.
 
-    def replicas_enough(self, rate: float) -> int | None:
-        """The smallest number of replicas that meets the limits at ``rate``; None above MOST_REPLICAS."""
+        Recorded sizes are tried first. More slots than requests change nothing.
+        """
+        most, recorded = min(MOST_SLOTS, len(self.recording.arrivals)), self.model.most[0]
+        tried = [*_up_to(min(recorded, most)), *(slots for slots in _up_to(most) if slots > recorded)]
+        return self._first(tried, lambda slots: self.good_share(rate, 1, {"max_num_sequences": str(slots)}))
+
+    def replicas_enough(self, rate: float) -> Enough:
+        """The smallest number of replicas that meets the limits at ``rate``, up to MOST_REPLICAS."""
         most = min(MOST_REPLICAS, len(self.recording.arrivals))
-        return next((n for n in range(1, most + 1) if self.good_share(rate, n) >= ENOUGH), None)
+        return self._first(range(1, most + 1), lambda replicas: self.good_share(rate, replicas))
+
+    def _first(self, numbers: Sequence[int], share_of: Callable[[int], tuple[float, Extrapolated]]) -> Enough:
+        """The first number of which enough requests are within the limits; none if not even the last one has."""
+        share, every = share_of(numbers[-1])
+        for number in numbers if share >= ENOUGH else ():
+            share, extrapolated = share_of(number)
+            every |= extrapolated
+            if share >= ENOUGH:
+                return Enough(number, number, extrapolated)
+        return Enough(None, numbers[-1], every)
+
+
+def beyond(found: Extrapolated, model: StepTime) -> str:
+    """What such steps have more of than the recorded ones, in words."""
+    return " and ".join(
+        f"up to {value:,} {name} (recorded: {most:,})"
+        for name, value, most in zip(("decoding requests", "prompt tokens"), found[1:], model.most, strict=False)
+        if value
+    )
 
 
 def own_scheduler(file: Path) -> type[Scheduler]:

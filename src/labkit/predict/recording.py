@@ -13,6 +13,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.evidence.steplog import REQUEST
 from labkit.predict.lines import MODEL, RECORD, readable, served
+from labserve.inflight.pace import Pace
 
 HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
 CANCELLED = ("cancelled", "failed")
@@ -37,6 +38,15 @@ class Settings:
     @property
     def vllm(self) -> bool:
         return self.words.get("engine") == "vllm"
+
+    @property
+    def pace(self) -> Pace | None:
+        """The device whose times the server takes for its own (``pace``). Raises LabError: it is not known."""
+        device, shape, slower = (self.words.get(name, "") for name in ("pace", "pace_shape", "pace_slower"))
+        try:
+            return Pace.of(device, shape, slower or "1")
+        except ValueError as error:
+            raise LabError("this device cannot be predicted", str(error), "--set pace_shape=llama-2-7b too") from error
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class Row:
     began: float = 0.0  # seconds since the first arrival
     over: float = 0.0
     busy: bool = False  # the step before it left requests in the batch or in the queue
+    why: list[str] = field(default_factory=list)  # for each of ``waiting``; [] where it is not known
 
     @property
     def decides(self) -> dict[str, Any]:
@@ -161,7 +172,12 @@ def read(result: Path, phase: str = "") -> Recording:
     """
     files = phases(result)
     if phase:
+        known = [file.name.removeprefix("steps-").removesuffix(".jsonl") for file in files]
         files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
+        if not files:
+            raise LabError(
+                f"{result} has no phase '{phase}'", f"it has: {', '.join(known) or 'none'}", "name one of them"
+            )
     found = {file: lines for file in files if (lines := served(file))}
     if not found:
         raise LabError(
@@ -171,7 +187,7 @@ def read(result: Path, phase: str = "") -> Recording:
         )
     if len(found) > 1:
         names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
-        raise LabError(f"{result} has several recordings", names, "name one: --phase NAME")
+        raise LabError(f"{result} has several recordings", names, f"name one: --phase {names.split(', ')[0]}")
     ((file, lines),) = found.items()
     with readable(file):
         return _recording(lines, str(file))
@@ -248,6 +264,11 @@ def _follows(one: Mapping[str, Any], other: Mapping[str, Any], lines: Sequence[M
     return all(number in changes for number in range(one["n"] + 1, other["n"]))
 
 
+def _whys(why: str | Sequence[str], waiting: int) -> list[str]:
+    """Why each waiting request waits: a line has one reason for all, or one each."""
+    return [why] * waiting if isinstance(why, str) else [*map(str, why), *[str(why[-1])] * (waiting - len(why))]
+
+
 def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Row]:
     rows: list[Row] = []
     busy = False
@@ -278,6 +299,7 @@ def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero
                     line["t"] - line["dur"] - zero,
                     line["t"] - zero,
                     busy,
+                    _whys(line.get("why", ""), len(waiting)),
                 )
             )
             busy = bool(waiting) or any(name not in ended for name in batch)

@@ -12,6 +12,9 @@ A number of tokens that a server computes for the first time takes longer, most 
 each size of a matrix and keeps it. Where chunked prefill fills each step to the same number, this cost is paid once. A
 step of decoding takes longer right after one with prompts: they need the caches in which weights were. So does any step
 after a pause.
+
+A step of any size gets a time. What is not known of the costs widens its interval, the more the further it lies
+from the recorded steps: a recording in which one request at a time decoded does not say what eight cost.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +33,7 @@ from labkit.errors import LabError
 from labkit.predict.contexts import Contexts
 from labkit.predict.lines import RECORD
 from labkit.predict.recording import Row
+from labserve.inflight.pace import Pace, Work
 
 TERMS = (
     "a step",
@@ -48,6 +52,8 @@ ROUND = 64  # tokens of context within which two batches have the same shape
 TRUST_SIZE, TRUST_SHAPE = 0.5, 2  # steps of one size or shape that count as much as what was said of them before
 PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
 PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
+EXACT = 1e-6  # relative error below which a fit is as good as exact
+DEVIATIONS = 2.0  # of what is known of the costs, on either side of the interval
 Array = npt.NDArray[np.float64]
 Shape = tuple[int, int, bool]
 Key = TypeVar("Key", int, Shape)
@@ -73,6 +79,26 @@ class Features:
         return 1, row.phase.count("d"), prefill, self._contexts.of(row), any(row.made), new, after, paused
 
 
+class Extrapolated(NamedTuple):
+    """The steps of a replay that are larger than every recorded one.
+
+    ``decoding`` and ``prompt`` are the most decoding requests and the most prompt tokens of such a step; 0: none had
+    more than was recorded.
+    """
+
+    steps: int = 0
+    decoding: int = 0
+    prompt: int = 0
+
+    def __or__(self, other: object) -> Extrapolated:
+        """Both together: the sum of the steps, and the larger sizes."""
+        if not isinstance(other, Extrapolated):
+            return NotImplemented
+        return Extrapolated(
+            self.steps + other.steps, max(self.decoding, other.decoding), max(self.prompt, other.prompt)
+        )
+
+
 @dataclass(frozen=True)
 class StepTime:
     """A fitted model of a step's time.
@@ -86,7 +112,8 @@ class StepTime:
         twice: the steps of which that is known.
         error: median relative error of the model on the recorded steps.
         slowest, fastest: the recording's parts took so many times what the model says.
-        most: the largest decode count, prefill tokens of a step and context recorded.
+        most: the largest batch, prefill tokens of a step and context recorded.
+        doubt: the covariance of the costs (seconds squared), [8, 8].
     """
 
     costs: tuple[float, ...]
@@ -99,23 +126,36 @@ class StepTime:
     slowest: float
     most: tuple[int, int, int]
     steps: int
+    doubt: Array
 
-    def seconds(self, shape: Sequence[int], speed: float = 1.0) -> float:
-        """From the beginning of a step to the beginning of the next one.
+    def seconds(self, shape: Sequence[int], speed: float = 1.0, deviations: float = 0.0) -> float:
+        """From the beginning of a step to the beginning of the next one; never less than a tenth of its costs.
 
-        Raises:
-            LabError: no recorded step had as many requests or prompt tokens.
+        Args:
+            shape: :class:`Features` of the step, which may be larger than any that was recorded.
+            speed: how many times as long every step takes.
+            deviations: how far the costs are from the likeliest, in standard deviations of what is known of them.
         """
-        for name, value, most in zip(("decoding requests", "prompt tokens"), shape[1:3], self.most, strict=False):
-            if value > most:
-                raise LabError(
-                    f"a step with {value:,} {name} cannot be timed",
-                    f"no recorded step had more than {most:,}, and the model does not extrapolate",
-                    "record a run in which steps are as large",
-                )
         cost = sum(cost * count for cost, count in zip(self.costs, shape, strict=True))
         sizes, shapes = self.ratios
-        return speed * (cost * sizes.get(size_of(shape), 1.0) * shapes.get(shape_of(shape), 1.0) + self.gap)
+        likeliest = cost * sizes.get(size_of(shape), 1.0) * shapes.get(shape_of(shape), 1.0)
+        off = deviations * self.deviation(shape) if deviations else 0.0
+        return speed * (max(likeliest + off, likeliest / 10) + self.gap)
+
+    def deviation(self, shape: Sequence[int]) -> float:
+        """The standard deviation (seconds) of a step's likeliest time, from what is known of the costs."""
+        counts = np.asarray(shape, dtype=np.float64)
+        return math.sqrt(max(0.0, float(counts @ self.doubt @ counts)))
+
+    def extrapolated(self, rows: Sequence[Row]) -> Extrapolated:
+        """The steps that have more decoding requests or prompt tokens than any recorded one."""
+        batch, tokens, _ = self.most
+        found, features = Extrapolated(), Features()
+        for row in rows:
+            _, decoding, prompt, *_ = features.of(row)
+            if decoding > batch or prompt > tokens:
+                found |= Extrapolated(1, decoding if decoding > batch else 0, prompt if prompt > tokens else 0)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -135,10 +175,24 @@ class Timed:
 
     model: StepTime
     speed: float = 1.0
+    deviations: float = 0.0
     features: Features = field(default_factory=Features)
 
     def __call__(self, row: Row) -> float:
-        return self.model.seconds(self.features.of(row), self.speed)
+        return self.model.seconds(self.features.of(row), self.speed, self.deviations)
+
+
+@dataclass
+class Paced:
+    """The time of a step where the server takes it from the model of a device (``pace``), as a replay asks it."""
+
+    pace: Pace
+    gap: float = 0.0  # seconds to the next step
+    contexts: Contexts = field(default_factory=Contexts)
+
+    def __call__(self, row: Row) -> float:
+        work = map(Work, row.tokens, self.contexts.each(row))
+        return self.pace.seconds(work) * self.pace.slower + self.gap
 
 
 def fit(*recorded: Sequence[Row]) -> StepTime:
@@ -177,6 +231,7 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
         max(ratios),
         (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
         len(rows),
+        _doubt(x, y, said),
     )
 
 
@@ -200,6 +255,20 @@ def _relative(x: Array, y: Array) -> tuple[Array, Array]:
         said = np.maximum(x @ costs, y / 10)
         weights = 1 / said
     return costs, said
+
+
+def _doubt(x: Array, y: Array, said: Array) -> Array:
+    """The covariance of the costs (seconds squared), [k, k], by Bayes' rule for least squares of relative errors.
+
+    Before the recording is seen, each cost may make up a whole step where there is most of it. So two costs that
+    always occur together, a step and its one decoding request, are known as a sum, and either alone is not.
+    """
+    most = np.maximum(x.max(axis=0), 1.0)
+    relative = x / most / said[:, None]
+    error = max(float(np.sqrt(np.mean(((y - said) / said) ** 2))), EXACT)
+    known = relative.T @ relative / error**2 + np.eye(x.shape[1]) / float(y.mean()) ** 2
+    covariance: Array = np.linalg.inv(known) / np.outer(most, most)
+    return covariance
 
 
 def _corrected(keys: Sequence[Key], y: Array, said: Array, trust: float) -> tuple[dict[Key, float], Array]:

@@ -38,7 +38,9 @@ def open_loop(
             time.sleep(min(left, TELL_S))
             if tell:
                 tell(sum(record.end > 0 for record in records), len(arrivals))
-        records.append(send(index))
+        record = send(index)
+        record.due = began + at
+        records.append(record)
     return records
 
 

@@ -20,6 +20,9 @@ WORDS = (
     "enable_kv_cache_reuse",
     "speculation",
     "scheduling",
+    "pace",
+    "pace_shape",
+    "pace_slower",
 )
 HASH_BYTES = 3
 

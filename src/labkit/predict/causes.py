@@ -1,0 +1,266 @@
+"""Where the time of each request went: what its TTFT and its TPOT are made of, and which setting would change that.
+
+Every moment between a request's sending and its last token belongs to one part, so that the parts add up to the whole.
+A step in which it waits belongs to the scheduler's reason for that. A step that computes it is divided: what other
+requests' prompts cost in it is theirs, by the model of a step's time, and the rest is its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from labkit.errors import LabError
+from labkit.predict.recording import Recording, Row, Settings
+from labkit.predict.steptime import Features, StepTime, fit
+
+LATE, TRITON, IN_PROGRESS = "client late", "waiting in Triton", "the step in progress"
+NO_SLOT, NO_BLOCK, NO_TOKENS, CLOSED = "no slot", "no KV block", "no tokens", "batch closed"
+PREEMPTED, PREFILL, PROMPTS, DECODING = "preempted, and again", "own prefill", "others' prompts", "own decoding"
+PARTS = (
+    LATE,
+    TRITON,
+    IN_PROGRESS,
+    NO_SLOT,
+    NO_BLOCK,
+    NO_TOKENS,
+    CLOSED,
+    "no prefix",
+    PREEMPTED,
+    PREFILL,
+    PROMPTS,
+    DECODING,
+)
+WORDS = {  # the largest part, in a sentence after "is" or "are"
+    LATE: "the client's: it sent the request later than it should have",
+    TRITON: "between the client and the model: Triton's queue and the network",
+    IN_PROGRESS: "the step that was being computed when the request came",
+    NO_SLOT: "waiting for a slot",
+    NO_BLOCK: "waiting for memory in the KV cache",
+    NO_TOKENS: "waiting for room in the token budget of a step",
+    CLOSED: "waiting for the batch to end, which no request may join",
+    PREEMPTED: "being preempted, and computing tokens again",
+    PREFILL: "the prefill of its own prompt",
+    PROMPTS: "the prefill of other requests' prompts in the same steps",
+    DECODING: "its own decoding",
+}
+PERCENTILES = (50, 95, 99)
+
+
+class Sent(NamedTuple):
+    """When a client sent a request, and when it should have (``time.monotonic()`` seconds; 0: not known)."""
+
+    start: float
+    due: float = 0.0
+
+
+@dataclass
+class Request:
+    """One request with an answer; times are milliseconds.
+
+    Attributes:
+        ttft: its parts, which add up to the time to the first token, since the client should have sent it.
+        tpot: the parts of the mean time per output token after the first.
+        blame: seconds for which each other request was in the batch while this one waited, or the prompt tokens that it
+            computed beside this one, by part and name.
+    """
+
+    name: str
+    prompt: int
+    made: int
+    tenant: str
+    ttft: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    tpot: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    blame: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+
+    def whole(self, metric: str) -> float:
+        return sum(self.parts(metric).values())
+
+    def parts(self, metric: str) -> dict[str, float]:
+        return self.ttft if metric == "TTFT" else self.tpot
+
+
+@dataclass
+class _Live:
+    """A request on its way: until when its time is accounted for, and when its tokens came."""
+
+    request: Request
+    until: float
+    tokens: int = 0
+    again: bool = False
+
+
+def requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> list[Request]:
+    """Every request of a recording that was answered, with the parts of its times, in order of arrival.
+
+    Args:
+        sent: by the request's name; without it a request's time begins when it comes to the model.
+    """
+    share, sent = _Share(recording), sent or {}
+    found: list[Request] = []
+    waiting = iter(recording.arrivals)
+    following = next(waiting, None)
+    live: dict[str, _Live] = {}
+    for row in recording.rows:
+        while following and following.at < row.over:
+            request = Request(following.name, following.prompt, following.made, following.tenant)
+            live[request.name] = _Live(request, following.at)
+            if times := sent.get(request.name):
+                start = times.start - recording.zero
+                request.ttft[TRITON] += 1e3 * (following.at - start)
+                if times.due:
+                    request.ttft[LATE] += 1e3 * (start - (times.due - recording.zero))
+            following = next(waiting, None)
+        others = share.of(row)
+        for name in list(live):
+            one = live[name]
+            _account(one, row, others)
+            if name in row.ended:
+                del live[name]
+                if one.tokens:
+                    found.append(_finished(one))
+    return found
+
+
+def _account(one: _Live, row: Row, others: Mapping[str, float]) -> None:
+    """Give the time until the end of this step to its parts."""
+    request, name = one.request, one.request.name
+    seconds, began = row.over - one.until, one.until
+    one.until = row.over
+    parts = request.tpot if one.tokens else request.ttft
+    if name in row.preempted:
+        one.again = True
+    if name not in row.batch:
+        part = _reason(row, name) if began <= row.began or name in row.waiting else IN_PROGRESS
+        part = PREEMPTED if one.again else part
+        parts[part] += 1e3 * seconds
+        for other in row.batch:
+            request.blame[part][other] += seconds
+        return
+    place = row.batch.index(name)
+    theirs = seconds * others.get(name, 0.0)
+    parts[PROMPTS] += 1e3 * theirs
+    if theirs:
+        for other, letter, tokens in zip(row.batch, row.phase, row.tokens, strict=True):
+            if other != name and letter == "p":
+                request.blame[PROMPTS][other] += tokens
+    own = PREEMPTED if one.again else PREFILL if not one.tokens else DECODING
+    parts[own] += 1e3 * (seconds - theirs)
+    if row.made[place]:
+        one.tokens += row.made[place]
+        one.again = False
+
+
+def _reason(row: Row, name: str) -> str:
+    """The scheduler's reason; for a request that stands behind the longest queue that a line shows, the last one's."""
+    if not row.why:
+        return NO_SLOT
+    return row.why[row.waiting.index(name)] if name in row.waiting else row.why[-1]
+
+
+def _finished(one: _Live) -> Request:
+    gaps = one.tokens - 1
+    one.request.tpot = {part: ms / gaps for part, ms in one.request.tpot.items()} if gaps > 0 else {}
+    return one.request
+
+
+class _Share:
+    """How much of a step's time the prompts of others cost each request in it."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._features = Features()
+        self._model: StepTime | None = None
+        try:
+            self._model = fit(recording.rows)
+        except LabError:  # too few steps for a model: then by tokens
+            self._model = None
+
+    def of(self, row: Row) -> dict[str, float]:
+        shape = self._features.of(row)
+        prompts = {n: t for n, t, letter in zip(row.batch, row.tokens, row.phase, strict=True) if letter == "p"}
+        if not prompts:
+            return {}
+        if self._model:
+            costs = [cost * count for cost, count in zip(self._model.costs, shape, strict=True)]
+            token = self._model.costs[2] / (sum(costs) or 1.0)
+        else:
+            token = 1 / sum(row.tokens)
+        every = sum(prompts.values())
+        return {name: min(1.0, token * (every - prompts.get(name, 0))) for name in row.batch}
+
+
+# -- what it comes to -------------------------------------------------------------------------------------------------
+
+
+def at_percentile(found: Sequence[Request], metric: str, percent: float) -> Request:
+    """The request at this rank: as many percent of the requests took at most as long (nearest rank)."""
+    ordered = sorted(found, key=lambda request: request.whole(metric))
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The largest part of a metric's p99, and what is known of it.
+
+    Attributes:
+        share: of the whole.
+        culprit: the request that was most in the way; "" where none was.
+        change: settings that would make the part smaller; {} where none would.
+    """
+
+    metric: str
+    request: Request
+    part: str
+    share: float
+    culprit: str
+    change: Mapping[str, str]
+
+
+def finding(found: Sequence[Request], settings: Settings, metric: str = "TTFT") -> Finding:
+    """The largest part of the request at p99, without its own work if anything else is a third of the time."""
+    request = at_percentile(found, metric, 99)
+    parts, whole = request.parts(metric), request.whole(metric) or 1.0
+    foreign = {part: ms for part, ms in parts.items() if part not in (PREFILL, DECODING)}
+    largest = max(foreign, key=lambda part: foreign[part], default="")
+    if not largest or foreign[largest] < whole / 3:
+        largest = max(parts, key=lambda part: parts[part])
+    blame = request.blame.get(largest, {})
+    culprit = max(blame, key=lambda name: blame[name], default="")
+    return Finding(metric, request, largest, parts[largest] / whole, culprit, remedy(largest, settings))
+
+
+def remedy(part: str, settings: Settings) -> dict[str, str]:
+    """The setting that works against a part: twice the room for what is missing, half of what is in the way."""
+    words = settings.words
+    slots, tokens = int(words.get("max_num_sequences") or 16), settings.step_tokens
+    if part == NO_SLOT:
+        return {"max_num_sequences": str(2 * slots)}
+    if part in (NO_BLOCK, PREEMPTED):
+        return {"max_tokens_in_paged_kv_cache": str(2 * settings.blocks * settings.block_size)}
+    if part == NO_TOKENS:
+        return {"max_num_tokens": str(2 * tokens)}
+    if part == CLOSED:
+        return {"gpt_model_type": "inflight_fused_batching"}
+    if part == PROMPTS:
+        chunked = words.get("enable_chunked_context", "").lower() != "false"
+        return {"max_num_tokens": str(max(1, tokens // 2))} if chunked else {"enable_chunked_context": "true"}
+    return {}
+
+
+def table(found: Sequence[Request], metric: str) -> tuple[list[str], list[tuple[str, list[float]]]]:
+    """The parts (ms) of the requests at each of PERCENTILES, without those that none has; a last row is their sum.
+
+    Returns: the names of those requests, and the rows.
+    """
+    chosen = [at_percentile(found, metric, percent) for percent in PERCENTILES]
+    rows = [(part, [request.parts(metric).get(part, 0.0) for request in chosen]) for part in _all_parts(chosen, metric)]
+    return [r.name for r in chosen], [*rows, (metric, [request.whole(metric) for request in chosen])]
+
+
+def _all_parts(chosen: Sequence[Request], metric: str) -> Iterator[str]:
+    seen = {part for request in chosen for part, ms in request.parts(metric).items() if ms > 0}
+    yield from (part for part in PARTS if part in seen)
+    yield from sorted(seen - {*PARTS})
