@@ -45,6 +45,7 @@ OLDEST = {
     "codegen-of-the-hub": "codegen engine=tensorrt-llm model=hub:a/b@0123456789012345678901234567890123456789",
     "modern-whole-prompts": "modern",
 }
+LATER = {"llm-api": "inflight-batching engine=llmapi"}
 LLM_API = {
     "llama": "llama engine=llmapi",
     "inflight-batching": "inflight-batching engine=llmapi",
@@ -58,7 +59,7 @@ LLM_API = {
     "engine": "inflight-batching engine=tensorrt-llm",
     "limit-of-an-engine": "inflight-batching engine=llmapi max_batch_size=8",
 }
-CASES: Mapping[str, Mapping[str, str]] = {"0.5.0": ENGINES | OLDEST, "0.17.0": ENGINES, "1.2.1": LLM_API}
+CASES: Mapping[str, Mapping[str, str]] = {"0.5.0": ENGINES | OLDEST, "0.17.0": ENGINES | LATER, "1.2.1": LLM_API}
 
 
 def text(release: str, case: str) -> str:

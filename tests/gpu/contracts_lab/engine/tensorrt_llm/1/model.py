@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 LETTER, EOS, EOS_AT = ord("b"), 2, 2
 VOCABULARY, SLOTS, BLOCK, BLOCKS = 512, 4, 64, 100
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-# custom_metrics_reporter.cc: v0.8.0:36-59, v0.17.0:37-62, v0.19.0:37-64.
+# custom_metrics_reporter.cc: v0.17.0:37-62.
 REQUESTS = ("active", "max", "scheduled", "context")
 KV_BLOCKS = ("max", "free", "used", "tokens_per")
 IN_FLIGHT = ("total_context_tokens", "generation_requests", "micro_batch_id", "paused_requests")
@@ -45,14 +45,13 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         said = {key: value["string_value"] for key, value in config["parameters"].items()}
-        self.contract = tuple(map(int, said["contract"].split(".")))
+        self.oldest = said["contract"] == "0.5.0"
         self.static, self.paused = said["static"] == "true", int(said["paused"])
         self.iteration_s = int(said["iteration_ms"]) / 1e3
         self.decoupled = config["model_transaction_policy"]["decoupled"]
         self.iteration, self.queue, self.names = 0, [], set()
         self.changed, self.ending = threading.Condition(), False
-        # 0.5.0 reports nothing.
-        self.metrics = Metrics(args, self.contract, self.static) if self.contract > (0, 5, 0) else None
+        self.metrics = None if self.oldest else Metrics(args, self.static)  # 0.5.0 reports nothing
         self.loop = threading.Thread(target=self.run)
         self.loop.start()
 
@@ -81,7 +80,7 @@ class TritonPythonModel:
             return default if tensor is None else tensor.as_numpy().reshape(-1)
 
         name = request.request_id()
-        if self.contract == (0, 5, 0) and name:  # v0.5.0, libtensorrtllm.cc:721-746
+        if self.oldest and name:  # v0.5.0, libtensorrtllm.cc:721-746
             if not name.isdecimal():
                 raise ValueError(f"Invalid requestId, must be uint64_t. Got {name}")
             with self.changed:
@@ -149,13 +148,12 @@ class TritonPythonModel:
         ids = job.made[-1:] if job.streaming else job.prompt + job.made
         wanted = set(job.request.requested_output_names())
         found = {"output_ids": np.array([[ids]], dtype=np.int32)}
-        if self.contract > (0, 5, 0):
+        if not self.oldest:
             found["sequence_length"] = np.array([[len(ids)]], dtype=np.int32)
             if job.scores:
                 found["output_log_probs"] = np.full((1, 1, len(job.made)), -0.5, dtype=np.float32)
                 found["cum_log_probs"] = np.array([[-0.5 * len(job.made)]], dtype=np.float32)
-        if self.contract >= (0, 11, 0):
-            # model_instance_state.cc: v0.11.0:743,756; v0.14.0:872,885; v0.17.0:981,994; v0.19.0:1089,1102.
+            # model_instance_state.cc: v0.17.0:981,994.
             for name in ("output_ids", "sequence_length"):
                 if name not in wanted:
                     raise ValueError(f"{name} tensor must be present in list of output tensors")
@@ -165,18 +163,14 @@ class TritonPythonModel:
 class Metrics:
     """Gauges of the last iteration (custom_metrics_reporter.cc; WaitForStats, model_instance_state.cc v0.17.0:1272)."""
 
-    def __init__(self, args, contract, static):
+    def __init__(self, args, static):
         kind = "v1" if static else "inflight_batcher"
-        names = STATIC if static else IN_FLIGHT
-        if contract < (0, 11, 0):  # v0.8.0:55-57
-            names = tuple(name.replace("paused", "terminated") for name in names)
-        waiting = ("waiting",) if contract >= (0, 19, 0) else ()  # v0.19.0:37-39
         self.families = {}
         self.gauges = {}
         for family, category, labels in (
-            ("request", "request_type", REQUESTS + waiting),
+            ("request", "request_type", REQUESTS),
             ("kv_cache_block", "kv_cache_block_type", KV_BLOCKS),
-            (kind, f"{kind}_specific_metric", names),
+            (kind, f"{kind}_specific_metric", STATIC if static else IN_FLIGHT),
             ("general", "general_type", ("timestamp", "iteration_counter")),
         ):
             name = f"nv_trt_llm_{family}_metrics"
@@ -189,12 +183,11 @@ class Metrics:
 
     def report(self, iteration, active, scheduled, counts):
         used = min(BLOCKS, scheduled)
-        requests = {"active": active, "max": SLOTS, "scheduled": scheduled, "waiting": active - scheduled}
+        requests = {"active": active, "max": SLOTS, "scheduled": scheduled}
         said = {("request", name): value for name, value in requests.items()}
         said |= {("kv_cache_block", "max"): BLOCKS, ("kv_cache_block", "tokens_per"): BLOCK}
         said |= {("kv_cache_block", "used"): used, ("kv_cache_block", "free"): BLOCKS - used}
         said |= {(self.kind, name): value for name, value in counts.items()}
-        said[self.kind, "terminated_requests"] = counts.get("paused_requests", 0)
         said["general", "iteration_counter"] = iteration
         for key, value in said.items():
             if gauge := self.gauges.get(key):
