@@ -69,7 +69,7 @@ def text(release: str, case: str) -> str:
     command += [word for setting in settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ROOT, Path(folder) / "cache")
-        choices = Choices("gpu", parse_assignments(settings), release, GOLDEN / release / "templates")
+        choices = Choices("gpu", parse_assignments(tuple(settings)), release, GOLDEN / release / "templates")
         lab, name = load(workspace).stack(stack)
         runtime = ComposeRuntime(workspace)
         try:
