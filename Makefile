@@ -60,7 +60,7 @@ lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of older images)
 
 lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
-	@$(BIN)/python scripts/lock.py $(ARGS)
+	@scripts/lock.sh $(ARGS)
 
 format: $(READY) ## let ruff format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
