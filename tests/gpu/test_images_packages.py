@@ -13,7 +13,6 @@ import pytest
 from environments import COSTLY, OURS, environment, packages, python310
 from machinery import ROOT
 
-from labbuild.releases import release
 from labctl.artifacts import weights
 from labctl.workspace import Workspace
 
@@ -99,7 +98,3 @@ def test_the_type_of_random_weights_is_read_by_the_transformers_of_an_image(cach
     wanted = (f"transformers=={number}", f"tokenizers=={TRANSFORMERS[number]}", HUB)
     said = ran([OURS, "-c", code, str(folder)], packages(cache, OURS, *wanted))
     assert said.split() == [number, "torch.float16", "10000.0"]
-
-
-def test_the_oldest_transformers_here_is_that_of_the_oldest_release() -> None:
-    assert f"transformers=={next(iter(TRANSFORMERS))}" in release("0.5.0").install.split()

@@ -19,7 +19,6 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 REQUESTS = ("active", "max", "scheduled", "context")
 KV_BLOCKS = ("max", "free", "used", "tokens_per")
 IN_FLIGHT = ("total_context_tokens", "generation_requests", "micro_batch_id", "paused_requests")
-STATIC = ("total_context_tokens", "total_generation_tokens", "empty_generation_slots")
 
 
 @dataclass
@@ -46,12 +45,12 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         said = {key: value["string_value"] for key, value in config["parameters"].items()}
         self.oldest = said["contract"] == "0.5.0"
-        self.static, self.paused = said["static"] == "true", int(said["paused"])
+        self.paused = int(said["paused"])
         self.iteration_s = int(said["iteration_ms"]) / 1e3
         self.decoupled = config["model_transaction_policy"]["decoupled"]
         self.iteration, self.queue, self.names = 0, [], set()
         self.changed, self.ending = threading.Condition(), False
-        self.metrics = None if self.oldest else Metrics(args, self.static)  # 0.5.0 reports nothing
+        self.metrics = None if self.oldest else Metrics(args)  # 0.5.0 reports nothing
         self.loop = threading.Thread(target=self.run)
         self.loop.start()
 
@@ -100,7 +99,7 @@ class TritonPythonModel:
         return Job(request, ids.tolist(), int(wanted), end_id, streaming, scores, name)
 
     def run(self):
-        """Iterations of in-flight batching, or of V1, where a whole batch is one iteration."""
+        """Iterations of in-flight batching."""
         active = []
         while True:
             with self.changed:
@@ -108,25 +107,14 @@ class TritonPythonModel:
                     self.changed.wait()
                 if self.ending:
                     return
-                if not (self.static and active):
-                    room = SLOTS - len(active)
-                    active, self.queue = active + self.queue[:room], self.queue[room:]
+                room = SLOTS - len(active)
+                active, self.queue = active + self.queue[:room], self.queue[room:]
             time.sleep(self.iteration_s)  # this is what it computes
             scheduled = len(active)
-            if self.static:
-                active, batch = [], active
-                longest = max(job.wanted for job in batch)
-                for job in batch:
-                    while not self.advance(job):
-                        pass
-                made = sum(job.wanted for job in batch)
-                counts = {"total_generation_tokens": made, "empty_generation_slots": scheduled * longest - made}
-            else:
-                active = [job for job in active if not self.advance(job)]
-                counts = {"generation_requests": scheduled, "paused_requests": self.paused}
+            active = [job for job in active if not self.advance(job)]
             self.iteration += 1
             if self.metrics:
-                self.metrics.report(self.iteration, len(active), scheduled, counts)
+                self.metrics.report(self.iteration, len(active), scheduled, self.paused)
 
     def advance(self, job):
         """One more token of a request; whether its last response was sent."""
@@ -163,14 +151,13 @@ class TritonPythonModel:
 class Metrics:
     """Gauges of the last iteration (custom_metrics_reporter.cc; WaitForStats, model_instance_state.cc v0.17.0:1272)."""
 
-    def __init__(self, args, static):
-        kind = "v1" if static else "inflight_batcher"
+    def __init__(self, args):
         self.families = {}
         self.gauges = {}
         for family, category, labels in (
             ("request", "request_type", REQUESTS),
             ("kv_cache_block", "kv_cache_block_type", KV_BLOCKS),
-            (kind, f"{kind}_specific_metric", STATIC if static else IN_FLIGHT),
+            ("inflight_batcher", "inflight_batcher_specific_metric", IN_FLIGHT),
             ("general", "general_type", ("timestamp", "iteration_counter")),
         ):
             name = f"nv_trt_llm_{family}_metrics"
@@ -179,16 +166,19 @@ class Metrics:
             model = {"model": args["model_name"], "version": args["model_version"]}
             for label in labels:
                 self.gauges[family, label] = made.Metric(labels={**model, category: label})
-        self.kind = kind
 
-    def report(self, iteration, active, scheduled, counts):
+    def report(self, iteration, active, scheduled, paused):
         used = min(BLOCKS, scheduled)
-        requests = {"active": active, "max": SLOTS, "scheduled": scheduled}
-        said = {("request", name): value for name, value in requests.items()}
-        said |= {("kv_cache_block", "max"): BLOCKS, ("kv_cache_block", "tokens_per"): BLOCK}
-        said |= {("kv_cache_block", "used"): used, ("kv_cache_block", "free"): BLOCKS - used}
-        said |= {(self.kind, name): value for name, value in counts.items()}
-        said["general", "iteration_counter"] = iteration
-        for key, value in said.items():
-            if gauge := self.gauges.get(key):
-                gauge.set(value)
+        for family, label, value in (
+            ("request", "active", active),
+            ("request", "max", SLOTS),
+            ("request", "scheduled", scheduled),
+            ("kv_cache_block", "max", BLOCKS),
+            ("kv_cache_block", "tokens_per", BLOCK),
+            ("kv_cache_block", "used", used),
+            ("kv_cache_block", "free", BLOCKS - used),
+            ("inflight_batcher", "generation_requests", scheduled),
+            ("inflight_batcher", "paused_requests", paused),
+            ("general", "iteration_counter", iteration),  # last: what is read beside it is of this iteration
+        ):
+            self.gauges[family, label].set(value)
