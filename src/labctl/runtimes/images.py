@@ -32,13 +32,7 @@ SERVER_FILES = (
     "requirements/server.txt",
     "requirements/torch.txt",
 )
-GPU_FILES = (
-    "docker/server.gpu.Dockerfile",
-    "docker/serve.sh",
-    "docker/launch-ranks.sh",
-    "docker/run-example.sh",
-    "requirements/gpu.txt",
-)
+GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "docker/launch-ranks.sh", "requirements/gpu.txt")
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
 # What a server and its tools read of the checkout where nobody can mount it.
