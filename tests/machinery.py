@@ -33,6 +33,7 @@ PARTS = (
     "compose.yaml",
     "compose.gpu.yaml",
     "compose.guard.yaml",
+    "deploy",
     "docker",
     "labs",
     "model_repos",

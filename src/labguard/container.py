@@ -1,8 +1,7 @@
-"""The container of the guard or balancer: ``python -m labguard.container HOST|FOLDER|FILE``.
+"""The container of the guard or balancer: ``python -m labguard.container HOST|FOLDER``.
 
-It stands before the ports of the server HOST, or spreads requests over the servers that FOLDER's file names, or runs
-Envoy with the configuration FILE (``*.json``), which was rendered for a cluster. Envoy,
-and the judge where strangers are about, are its processes. When either ends, so does the other, and the container with
+It stands before the ports of the server HOST, or spreads requests over the servers that FOLDER's file names. Envoy, and
+the judge where strangers are about, are its processes. When either ends, so does the other, and the container with
 them: a request then reaches nobody, rather than a server that nothing guards.
 """
 
@@ -79,9 +78,6 @@ class Followed:
 def main() -> int:
     target = sys.argv[1]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if target.endswith(".json"):
-        clusters = json.loads(Path(target).read_text(encoding="utf-8"))["static_resources"]["clusters"]
-        return _run(Path(target), JUDGE if any(cluster["name"] == "judge" for cluster in clusters) else "")
     config = SCRATCH / "envoy.json"
     followed = Followed(Path(target), SCRATCH) if target.startswith("/") else None
     told = followed.read() if followed else {"guarded": True}

@@ -202,18 +202,31 @@ def _end(address: Address, **more: Any) -> dict[str, Any]:
     return {"endpoint": {"address": address.envoy(), **more}}
 
 
-def over_names(policy: str, names: Sequence[str], trace: str = "", guard: bool = False) -> dict[str, Any]:
+def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dict[str, Any]:
     """Envoy's configuration in a cluster, where DNS says who is there.
 
     Args:
         policy: "l7", or "hash" where a sequence must stay with its server.
         names: one that stands for every server, or one for each. A name counts from the moment that DNS knows it.
-        guard: whether a judge is shown every request.
+        token: what every request must have in its header ``authorization``, as "Bearer TOKEN".
     """
     fronts = [Front(Address("0.0.0.0", port)) for port in (HTTP, GRPC, METRICS)]
-    admin, judge = IN_CONTAINER
-    balance = Balance(policy, Path("/"), admin, names)
-    return configuration(*fronts, judge=judge if guard else "", balance=balance, trace=trace)
+    config = configuration(*fronts, balance=Balance(policy, Path("/"), IN_CONTAINER[0], names), trace=trace)
+    bearer = {"header": {"name": "authorization", "string_match": {"exact": f"Bearer {token}"}}}
+    asked = {
+        "name": "envoy.filters.http.rbac",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+            "rules": {
+                "action": "ALLOW",
+                "policies": {"token": {"permissions": [{"any": True}], "principals": [bearer]}},
+            },
+        },
+    }
+    for listener in config["static_resources"]["listeners"]:
+        filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+        filters.insert(0, asked)
+    return config
 
 
 def assignments(servers: Iterable[Server]) -> Mapping[str, str]:
