@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.deploy.stack import CONFIG, Deployment, Tool, dump, fill, parse
-from labguard import envoy
+from labctl.runtimes.envoy import config as envoy_config
 from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
 
@@ -46,7 +46,7 @@ def write(deployment: Deployment, folder: Path, observe: Path) -> None:
     changed["kustomization.yaml"] = {**kustomization, "resources": sorted(names), "configMapGenerator": generated}
     for name in {*names, *changed}:
         _write(deployment, base / name, changed[name] if name in changed else _fill(deployment, f"base/{name}"))
-    config = envoy.over_names(deployment.policy, deployment.server_names, deployment.trace, cluster.guard)
+    config = envoy_config.over_names(deployment.policy, deployment.server_names, deployment.trace, cluster.guard)
     (base / "envoy.json").write_text(f"{json.dumps(config, indent=1)}\n", encoding="utf-8")
     for profile in deployment.serving:
         _overlay(deployment, profile, folder / "overlays" / profile)
@@ -146,7 +146,7 @@ def _envoy(deployment: Deployment) -> Manifest:
         document["spec"]["replicas"] = 1
     if not deployment.cluster.guard:
         (container,) = document["spec"]["template"]["spec"]["containers"]
-        container["command"] = ["envoy", *envoy.arguments(CONFIG)]
+        container["command"] = ["envoy", *envoy_config.arguments(CONFIG)]
     return document
 
 

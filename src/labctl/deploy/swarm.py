@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from labctl.deploy.stack import CONFIG, Server, dump, fill, parse
+from labctl.runtimes.envoy import config as envoy_config
 from labctl.triton.arguments import GRPC, HTTP, METRICS
-from labguard import envoy
 
 FILE = "compose.swarm.yaml"
 DRAIN_S = 5  # swarm.yaml's own
@@ -62,5 +62,5 @@ def write(
     if not server.gpus:
         del triton["deploy"]["resources"]["reservations"]["generic_resources"]
     if not guard:
-        document["services"]["envoy"] |= {"entrypoint": ["envoy"], "command": envoy.arguments(CONFIG)}
+        document["services"]["envoy"] |= {"entrypoint": ["envoy"], "command": envoy_config.arguments(CONFIG)}
     (folder / FILE).write_text(HEADER.format(stack=stack) + dump(document), encoding="utf-8")

@@ -22,6 +22,7 @@ from labctl.plan import Plan, Step, make_plan
 from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import NOBODY, Projects
+from labctl.runtimes.envoy import config
 from labctl.runtimes.images import build, push
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record
@@ -30,7 +31,6 @@ from labctl.stack.stack import has_sequences, launch_of
 from labctl.stack.up import engine_actions
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
-from labguard import envoy
 from labkit.errors import LabError
 
 NAME = r"[A-Za-z0-9][-A-Za-z0-9_.]*|", "it is a name in the cluster: letters, digits, '-', '_' and '.'"
@@ -96,8 +96,8 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
 
 def _swarm(session: Session, plan: Plan, cluster: Cluster, scratch: Path, folder: Path) -> None:
     repository.render(replace(plan.request, output=scratch))
-    image, guard = cluster.image(images.guard_image(session.workspace)), cluster.guard
-    front = envoy.over_names(_policy(plan), ["triton"], receiver(str(plan.settings["trace"])), guard)
+    image, guard = cluster.image(images.client_image(session.workspace)), cluster.guard
+    front = config.over_names(_policy(plan), ["triton"], receiver(str(plan.settings["trace"])), guard)
     mounts = {"models": session.workspace.models, "cache": session.workspace.cache}
     swarm.write(plan.name, server(session, plan, cluster), image, front, guard, scratch, mounts, folder)
 
@@ -151,7 +151,7 @@ def _deployment(session: Session, plans: Mapping[str, Plan], cluster: Cluster, s
         policy=_policy(plan),
         trace=receiver(str(plan.settings["trace"])),
         cluster=cluster,
-        envoy=cluster.image(images.guard_image(workspace)),
+        envoy=cluster.image(images.client_image(workspace)),
         files=cluster.image(images.files_image(workspace)),
         tools=cluster.image(images.server_image(workspace, compose_commands.TOOLS)),
         serving={profile: _serving(session, each, cluster, scratch / profile) for profile, each in plans.items()},
@@ -227,7 +227,7 @@ def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, re
     """
     cluster, choices = cluster_of("kubernetes", choices)  # all the rest that it says changes no image
     plan, projects = plan_for(session, lab, stack, choices, choices.profile), Projects(session.workspace)
-    builds = compose_commands.builds(projects, choices.profile, plan.image, guarded=True)
+    builds = compose_commands.builds(projects, choices.profile, plan.image)
     if not cluster.openai:
         del builds[images.client_image(session.workspace)]  # clients run elsewhere
     files = images.files_image(session.workspace)
