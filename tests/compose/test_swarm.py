@@ -40,7 +40,7 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
     """The stack ``iterative`` on a Swarm of one node: its HTTP and gRPC endpoints. Nothing of it is left afterwards."""
     if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
         pytest.skip("this engine is in somebody's swarm")
-    carry_out(runtime(snapshot).prepare("cpu", guarded=True), Silent())
+    carry_out(runtime(snapshot).prepare("cpu"), Silent())
     root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
     labctl("render", "iterative", "--target", "swarm", "--output", str(tmp_path / "deploy"), root=root)
     where = vars(claim_endpoints("auto", "127.0.0.1", []))

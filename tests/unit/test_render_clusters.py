@@ -146,7 +146,7 @@ def test_envoys_container_runs_the_judge_and_one_judge_alone_remembers_sequence_
             if d["metadata"]["name"] == f"{stack}-envoy"
         ]
         (container,) = envoy["spec"]["template"]["spec"]["containers"]
-        assert ("labguard.container" in container["command"]) == (guard == "true")
+        assert ("labctl.runtimes.envoy.container" in container["command"]) == (guard == "true")
         assert envoy["spec"]["replicas"] == replicas
 
 

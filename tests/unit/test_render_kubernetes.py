@@ -22,9 +22,9 @@ from labctl.deploy import kustomize
 from labctl.deploy import stack as stack_
 from labctl.deploy.stack import FOLDER
 from labctl.listener import Silent
+from labctl.runtimes.envoy import config as envoy
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
-from labguard import envoy
 from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
 
@@ -198,7 +198,7 @@ def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
 def test_envoy_itself_takes_its_configuration(stack: str, settings: dict[str, str]) -> None:
     folder = rendered(stack, **settings) / "base"
     assert ("OpenTelemetryConfig" in (folder / "envoy.json").read_text()) == ("trace" in settings)
-    assert ("ExternalProcessor" in (folder / "envoy.json").read_text()) == ("guard" not in settings)
+    assert (envoy.PLACEHOLDER in (folder / "envoy.json").read_text()) == ("guard" not in settings)
     config = str(folder / "envoy.json")
     command = [str(envoy.binary()), *envoy.arguments(config, validate=True)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -12,6 +12,7 @@ from rendered_targets import STACKS, composed, rendered, session
 
 from labctl.deploy import swarm
 from labctl.listener import Silent
+from labctl.runtimes.envoy.config import PLACEHOLDER
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
 from labkit.errors import LabError
@@ -81,12 +82,12 @@ def test_nothing_that_swarm_refuses_is_left_and_updates_go_one_by_one(stack: str
 
 def test_a_stack_on_every_address_of_its_node_is_guarded_bounded_and_its_logs_end() -> None:
     services = document("iterative")["services"]
-    assert services["envoy"]["command"][-2:] == ["labguard.container", "/etc/envoy/envoy.json"]
-    assert '"judge"' in (rendered("iterative", "swarm") / "envoy.json").read_text()
+    assert services["envoy"]["command"][-2:] == ["labctl.runtimes.envoy.container", "/etc/envoy/envoy.json"]
+    assert PLACEHOLDER in (rendered("iterative", "swarm") / "envoy.json").read_text()
     for service in services.values():
         assert service["deploy"]["resources"]["limits"]["memory"] and service["logging"]["options"]["max-size"]
     plain = rendered("iterative", "swarm", guard="false")
-    assert '"judge"' not in (plain / "envoy.json").read_text()
+    assert PLACEHOLDER not in (plain / "envoy.json").read_text()
 
 
 @needs("docker")

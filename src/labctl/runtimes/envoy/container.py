@@ -42,7 +42,7 @@ def with_token(text: str, secret: Path = TOKEN_FILE) -> str:
     if PLACEHOLDER not in text:
         return text
     try:
-        token = secret.read_text(encoding="ascii").strip()
+        token = secret.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         raise ValueError(f"the token in {secret} cannot be read: {error.strerror}") from None
     if not TOKEN.fullmatch(token):

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is no package that anybody installs
 from benchmarks.hostile import http2
 from benchmarks.hostile.framing import SERVICE, pseudo
 from benchmarks.hostile.messages import message
+
 from labctl.runtimes import docker_engine
 from labctl.runtimes.leftovers import ROOT as OF_CHECKOUT
 from labctl.triton.server_api import is_live
