@@ -284,10 +284,7 @@ def test_images_build_makes_its_image_too() -> None:
     opened = session()
     lab, name = opened.catalog.stack(STACK)
     client = images.client_image(opened.workspace)
-    with_it, without = (
-        targets.images_to_build(opened, lab, name, Choices(set=chosen), "")[1] for chosen in ({"openai": "true"}, {})
-    )
-    assert [image for image in with_it if image not in without] == [client]
+    assert client in targets.images_to_build(opened, lab, name, Choices(set={"openai": "true"}), "")[1]
     (container,) = parse_yaml((rendered(STACK, openai="true") / "base" / "openai.yaml").read_text())["spec"][
         "template"
     ]["spec"]["containers"]

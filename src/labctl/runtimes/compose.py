@@ -93,7 +93,9 @@ class ComposeRuntime(OneShots):
             fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
             return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
 
-        return Action(f"the server of {stack}", do, [command], [str(self._projects.override_path(stack))])
+        files = [str(self._projects.override_path(stack))]
+        files += [f"{self.workspace.folder(stack).front}/"] if record.front else []
+        return Action(f"the server of {stack}", do, [command], files)
 
     def front(self, record: Record) -> Action[None]:
         command = compose_commands.front(self._projects, record)

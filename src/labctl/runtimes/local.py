@@ -129,7 +129,8 @@ class LocalRuntime:
                 parts[f"replica {server.number}" if record.balance else ""] = process
             return LocalServer(parts, dataclasses.replace(record, server={"pid": process.pid}), workspace.root)
 
-        files = [str(workspace.folder(record.stack).envoy_file)] if fronts else []
+        folder = workspace.folder(record.stack)
+        files = [str(folder.envoy_file), *([f"{folder.front}/"] if record.balance else [])] if fronts else []
         return Action(f"the server of {record.stack}", do, [*fronts, *commands], files)
 
     def _server(self, launch: Launch, server: Replica, secret: str) -> Command:

@@ -225,11 +225,9 @@ def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, re
 
     Raises LabError: the stack cannot have these choices.
     """
-    cluster, choices = cluster_of("kubernetes", choices)  # all the rest that it says changes no image
+    _, choices = cluster_of("kubernetes", choices)  # what it says changes no image
     plan, projects = plan_for(session, lab, stack, choices, choices.profile), Projects(session.workspace)
     builds = compose_commands.builds(projects, choices.profile, plan.image)
-    if not cluster.openai:
-        del builds[images.client_image(session.workspace)]  # clients run elsewhere
     files = images.files_image(session.workspace)
     builds[files] = compose_commands.build_files(projects, files)
     actions = build(builds, plan.image)
