@@ -93,7 +93,8 @@ def streamed(exposed: Exposed) -> str:
     """The same answer over a stream that was given the header itself."""
     answers: queue.Queue[Any] = queue.Queue()
     with InferenceServerClient(exposed.grpc) as client:
-        client.start_stream(lambda *got: answers.put(got), headers={"authorization": f"Bearer {exposed.token}"})
+        headers = {"authorization": f"Bearer {exposed.token}"}
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=headers)
         sent = {"max_tokens": 3, "ignore_eos": True}
         client.async_stream_infer(MODEL, [text_input(PROMPT.encode())], parameters=sent)
         pieces = []
