@@ -27,7 +27,8 @@ def manager(found: dict[str, Any], name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("trace", ["", TRACE, "http://collector:4318/v1/traces"])
 @pytest.mark.parametrize("names", [(), ("triton",), ("triton-0.triton", "triton-1.triton")], ids=len)
 def test_envoy_finds_the_configuration_good(names: tuple[str, ...], trace: str, tmp_path: Path) -> None:
-    found = config.over_names("hash" if len(names) > 1 else "", names or ["127.0.0.1"], trace, guard=True)
+    policy = "hash" if len(names) > 1 else "l7"
+    found = config.over_names(policy, names, trace, "t" * 32) if names else config.in_container("", "s", trace, True)
     path = tmp_path / "envoy.json"
     path.write_text(json.dumps(found))
     command = [str(config.binary()), *config.arguments(str(path), validate=True)]
@@ -48,6 +49,12 @@ def test_every_published_listener_asks_for_the_token_first_and_passes_it_to_nobo
         assert "authorization" in host["request_headers_to_remove"]
     published = [one for one in found["static_resources"]["listeners"] if one["name"].startswith("published-")]
     assert json.dumps(found).count("the-token-of-this-stack") == len(published) == 3
+
+
+def test_in_a_cluster_every_port_asks_for_the_token() -> None:
+    listeners = config.over_names("l7", ["triton"], "", "the-token")["static_resources"]["listeners"]
+    assert [one["address"]["socket_address"]["port_value"] for one in listeners] == [*INNER_PORTS.values()]
+    assert all("Bearer the-token" in json.dumps(one) for one in listeners)
 
 
 def test_no_stream_is_buffered_and_every_http_body_is_bounded() -> None:
@@ -83,7 +90,7 @@ def test_no_deadline_of_a_grpc_call_reaches_triton(listener: str) -> None:
 
 
 def test_a_container_gets_its_token_from_a_secret_and_without_one_it_does_not_start(tmp_path: Path) -> None:
-    text = json.dumps(config.over_names("", ["triton"], guard=True))
+    text = json.dumps(config.in_container("l7", "triton", "", exposed=True))
     assert PLACEHOLDER in text
     secret = tmp_path / "token"
     for content in (None, "", "short", 'quote"quote"quote"quote', "two lines of\ntext, and more", "\udc80" * 20):
@@ -94,7 +101,7 @@ def test_a_container_gets_its_token_from_a_secret_and_without_one_it_does_not_st
     secret.write_text("Abc-def_ghi.jkl~mno0\n")
     filled = container.with_token(text, secret)
     assert PLACEHOLDER not in filled and filled.count("Bearer Abc-def_ghi.jkl~mno0") == 3
-    plain = json.dumps(config.over_names("", ["triton"]))
+    plain = json.dumps(config.in_container("l7", "triton", "", exposed=False))
     assert container.with_token(plain, tmp_path / "none") == plain
 
 

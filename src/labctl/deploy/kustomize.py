@@ -46,7 +46,8 @@ def write(deployment: Deployment, folder: Path, observe: Path) -> None:
     changed["kustomization.yaml"] = {**kustomization, "resources": sorted(names), "configMapGenerator": generated}
     for name in {*names, *changed}:
         _write(deployment, base / name, changed[name] if name in changed else _fill(deployment, f"base/{name}"))
-    config = envoy_config.over_names(deployment.policy, deployment.server_names, deployment.trace, cluster.guard)
+    token = envoy_config.PLACEHOLDER if cluster.guard else ""
+    config = envoy_config.over_names(deployment.policy, deployment.server_names, deployment.trace, token)
     (base / "envoy.json").write_text(f"{json.dumps(config, indent=1)}\n", encoding="utf-8")
     for profile in deployment.serving:
         _overlay(deployment, profile, folder / "overlays" / profile)

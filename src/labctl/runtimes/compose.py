@@ -108,9 +108,8 @@ class ComposeRuntime(OneShots):
 
     def _configure(self, record: Record) -> None:
         """Write what Envoy's container reads: its configuration, without the token, and its servers' names."""
-        names = () if record.balance else [service(record.servers[0].number)]
         trace = receiver(str(record.settings.get("trace", "")))
-        made = config.over_names(record.balance, names, trace, record.exposed)
+        made = config.in_container(record.balance, service(record.servers[0].number), trace, record.exposed)
         folder = self.workspace.folder(record.stack).front
         atomic_write(folder / CONFIG, json.dumps(made, indent=1))
         folder.chmod(0o755)  # Envoy may be nobody

@@ -97,7 +97,8 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
 def _swarm(session: Session, plan: Plan, cluster: Cluster, scratch: Path, folder: Path) -> None:
     repository.render(replace(plan.request, output=scratch))
     image, guard = cluster.image(images.client_image(session.workspace)), cluster.guard
-    front = config.over_names(_policy(plan), ["triton"], receiver(str(plan.settings["trace"])), guard)
+    token = config.PLACEHOLDER if guard else ""
+    front = config.over_names(_policy(plan), ["triton"], receiver(str(plan.settings["trace"])), token)
     mounts = {"models": session.workspace.models, "cache": session.workspace.cache}
     swarm.write(plan.name, server(session, plan, cluster), image, front, guard, scratch, mounts, folder)
 

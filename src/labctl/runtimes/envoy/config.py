@@ -6,6 +6,7 @@ The token is a secret. On the local runtime the configuration holds it and is it
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.metadata
 import importlib.util
@@ -82,14 +83,16 @@ class Balance:
 
     Attributes:
         policy: of ``POLICIES``.
-        listen: where this machine's clients, or the stack's own containers, find the balancer.
+        listen: where clients find the balancer that need no token: this machine's, or the stack's own containers. None
+            is nowhere.
         folder: where the files lie that name the servers (:func:`assignments`); Envoy follows them.
         admin: the socket of Envoy's own interface, its owner's alone.
-        names: host names of the servers, in the place of those files: one for each, or one that stands for all.
+        names: host names of the servers, in the place of those files: one for each, or one that stands for all. A name
+            counts from the moment that DNS knows it.
     """
 
     policy: str
-    listen: Places
+    listen: Places | None
     folder: Path
     admin: str
     names: Sequence[str] = ()
@@ -113,10 +116,12 @@ def configuration(behind: Places | Balance, published: Published | None = None, 
     """
     pieces = _pieces()
     balance = behind if isinstance(behind, Balance) else None
-    listeners = _inner(pieces, balance, trace) if balance else []
+    listeners = _inner(pieces, balance, balance.listen, trace) if balance and balance.listen else []
     if published:
         for name, piece in pieces["published"].items():
-            token = json.loads(json.dumps(pieces["token"]).replace(PLACEHOLDER, published.token))
+            token = copy.deepcopy(pieces["token"])
+            (principal,) = token["typed_config"]["rules"]["policies"]["token"]["principals"]
+            principal["header"]["string_match"]["exact"] = f"Bearer {published.token}"
             filters = [token]
             if largest := piece.get("largest_body"):
                 body = {**pieces["body"]["typed_config"], "max_request_bytes": largest}
@@ -145,17 +150,17 @@ def configuration(behind: Places | Balance, published: Published | None = None, 
     return config
 
 
-def _inner(pieces: Mapping[str, Any], balance: Balance, trace: str) -> list[dict[str, Any]]:
+def _inner(pieces: Mapping[str, Any], balance: Balance, at: Places, trace: str) -> list[dict[str, Any]]:
     """The listeners of a balancer that ask for no token."""
     listeners = []
     for name in (*POLICIES[balance.policy], "metrics"):
         if balance.policy == "l4" and name != "metrics":
             connections = pieces["connections"]
             proxy = {**connections["typed_config"], "stat_prefix": name, "cluster": name}
-            listeners.append(_listener(name, balance.listen[name], proxy, connections["name"]))
+            listeners.append(_listener(name, at[name], proxy, connections["name"]))
         else:
             manager = _manager(pieces, name, pieces["inner"][name], balance, trace)
-            listeners.append(_listener(name, balance.listen[name], manager))
+            listeners.append(_listener(name, at[name], manager))
     return listeners
 
 
@@ -182,7 +187,7 @@ def _manager(
     }
     manager = {**pieces["manager"], **piece.get("manager", {}), "stat_prefix": name, "codec_type": PROTOCOLS[name]}
     if trace and name != "metrics":
-        tracing = json.loads(json.dumps(pieces["tracing"]))
+        tracing = copy.deepcopy(pieces["tracing"])
         tracing["provider"]["typed_config"]["http_service"]["http_uri"]["uri"] = trace
         manager |= {"generate_request_id": True, "tracing": tracing}  # by the id Envoy remembers what is traced
     return {**manager, "route_config": {"virtual_hosts": [host]}, "http_filters": [*filters, pieces["router"]]}
@@ -250,18 +255,30 @@ def _pieces() -> Mapping[str, Any]:
     return found
 
 
-def over_names(policy: str, names: Sequence[str], trace: str = "", guard: bool = False) -> dict[str, Any]:
-    """Envoy's configuration in a container, whose servers have host names.
+def in_container(policy: str, server: str, trace: str, exposed: bool) -> dict[str, Any]:
+    """Envoy's configuration in a container of a stack's own network, where ``container.py`` runs it.
 
     Args:
-        policy: how requests are spread; "" for one server, whose name is the only one.
-        names: one that stands for every server, or one for each. A name counts from the moment that DNS knows it. With
-            none, ``container.py`` follows a file of names.
-        guard: also listen on ``PUBLISHED_PORTS``, with ``PLACEHOLDER`` in the place of the token.
+        policy: how requests are spread over the servers that a file names; "" for one server.
+        server: the host name of that one.
+        exposed: also listen on ``PUBLISHED_PORTS``, with ``PLACEHOLDER`` in the place of the token.
     """
-    inner, outer = places("0.0.0.0", INNER_PORTS), places("0.0.0.0", PUBLISHED_PORTS)
-    behind = Balance(policy, inner, FOLDER, ADMIN, names) if policy else places(names[0], INNER_PORTS)
-    return configuration(behind, Published(outer) if guard else None, trace)
+    inner, outer = (places("0.0.0.0", ports) for ports in (INNER_PORTS, PUBLISHED_PORTS))
+    behind = Balance(policy, inner, FOLDER, ADMIN) if policy else places(server, INNER_PORTS)
+    return configuration(behind, Published(outer) if exposed else None, trace)
+
+
+def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dict[str, Any]:
+    """Envoy's configuration in a cluster, where DNS says who is there.
+
+    Args:
+        policy: "l7", or "hash" where a sequence must stay with its server.
+        names: one that stands for every server, or one for each.
+        token: what clients need on every port; "" is none.
+    """
+    listen = places("0.0.0.0", INNER_PORTS)
+    balance = Balance(policy, None if token else listen, FOLDER, ADMIN, names)
+    return configuration(balance, Published(listen, token) if token else None, trace)
 
 
 def assignments(servers: Iterable[Server]) -> Mapping[str, str]:
