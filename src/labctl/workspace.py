@@ -116,9 +116,9 @@ class StackFolder:
         """The running server's; "" where there is none, or it is somebody else's."""
         return _content(self.secret)
 
-    def make_token(self) -> str:
-        """A new token for clients on other machines; the old one is worth nothing any more."""
-        return self._new(self.token, secrets.token_urlsafe(32))
+    def make_token(self, text: str = "") -> str:
+        """A new token for clients on other machines, or ``text`` again, which was the stack's."""
+        return self._new(self.token, text or secrets.token_urlsafe(32))
 
     def read_token(self) -> str:
         """The stack's token; "" where it has none."""

@@ -20,7 +20,7 @@ from labkit.errors import LabError
 
 
 def restart(session: Session, lab: Lab, stack: str) -> Record:
-    """Down and up with the same runtime, settings, release, templates and ports, and with Prometheus where it was.
+    """Down and up with the same runtime, settings, release, templates, ports and token; Prometheus too if it was up.
 
     Where replicas or what stands before the servers have died, only they are started; the others serve on.
 
@@ -31,8 +31,10 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     if record.front and heal(there):
         return record
     require_sound(session, there.plan)
-    observed = there.folder.observe.is_dir()
+    observed, token = there.folder.observe.is_dir(), there.folder.read_token()
     down(session, stack)
+    if token:
+        there.folder.make_token(token)
     again = up(session, lab, stack, record.asked)
     if observed:
         try:

@@ -233,7 +233,7 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
             path.unlink()
         replicas.make_room(session.workspace, record, record.servers)
         folder.make_secret()
-        if record.exposed:
+        if record.exposed and not folder.read_token():
             folder.make_token()
         listener.step(title)
         began = time.monotonic()
