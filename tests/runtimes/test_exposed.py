@@ -374,9 +374,7 @@ def test_without_envoy_no_other_machine_is_served_and_restart_brings_it_back(own
     assert (shown["state"], shown["endpoints"]) == ("ready", before)
     eventually(lambda: serves(there))
     assert begun(there.http, INFER)[0] == 401
-    labctl(
-        "restart", STACK, root=own
-    )  # the whole stack, now that nothing of it has died: those who have the token keep it
+    labctl("restart", STACK, root=own)  # all of the stack, now that nothing of it has died: the token stays
     assert serves(there) and status(own, STACK)["endpoints"] != before
 
 
