@@ -52,7 +52,7 @@ test-quick: $(READY) ## the unit tests, and one real answer from each lab
 test-unit: $(READY) ## the tests that need no server
 	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) tests/unit $(ARGS)
 
-bench: $(READY) ## measure the project against its yardsticks (ARGS=fuzz, ARGS=kills: the long ones)
+bench: $(READY) ## measure the project against its yardsticks (ARGS=kills: one of the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of the image of TensorRT-LLM 0.5.0), the layers of the imports

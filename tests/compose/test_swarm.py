@@ -53,7 +53,7 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
     """The stack ``iterative`` on a Swarm of one node. Nothing of it is left afterwards."""
     if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
         pytest.skip("this engine is in somebody's swarm")
-    carry_out(runtime(snapshot).prepare("cpu", guarded=True), Silent())
+    carry_out(runtime(snapshot).prepare("cpu"), Silent())
     root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
     folder = tmp_path / "deploy"
     labctl("render", "iterative", "--target", "swarm", "--output", str(folder), root=root)

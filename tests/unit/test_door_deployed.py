@@ -55,9 +55,9 @@ def service(tmp_path: Path, **options: Any) -> dict[str, Any]:
     ("options", "endpoint"),
     [
         ({}, "triton:8001"),
-        ({"expose": True}, "guard:8001"),
-        ({"replicas": 2}, "guard:8001"),
-        ({"replicas": 2, "expose": True}, "guard:8001"),
+        ({"expose": True}, "triton:8001"),
+        ({"replicas": 2}, "envoy:8001"),
+        ({"replicas": 2, "expose": True}, "envoy:8001"),
         ({"replicas": 2, "balance": "client"}, "dns:///replicas:8001"),
     ],
     ids=str,
@@ -75,8 +75,8 @@ def test_only_an_exposed_container_is_published_beyond_loopback_and_its_token_is
     tmp_path: Path,
 ) -> None:
     command, workspace = started(tmp_path, expose=True)
-    assert command.env["LABS_OPENAI_TOKEN_FILE"] == str(door.token_file(workspace, STACK))
-    assert "LABS_OPENAI_TOKEN_FILE" not in started(tmp_path)[0].env
+    assert command.env["LABS_TOKEN_FILE"] == str(workspace.folder(STACK).token)
+    assert "LABS_TOKEN_FILE" not in started(tmp_path)[0].env
 
 
 def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_readers_are_checked(
@@ -103,7 +103,7 @@ def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_reader
 
 
 @needs("docker compose")
-def test_compose_gives_the_container_no_more_than_the_guards_and_publishes_as_told(tmp_path: Path) -> None:
+def test_compose_gives_the_container_no_more_than_envoys_and_publishes_as_told(tmp_path: Path) -> None:
     for options, address in (({}, "127.0.0.1"), ({"expose": True}, "0.0.0.0")):
         found = service(tmp_path, **options)
         assert [(one["host_ip"], one["published"], one["target"]) for one in found["ports"]] == [
@@ -118,8 +118,7 @@ def test_compose_gives_the_container_no_more_than_the_guards_and_publishes_as_to
 
 
 @needs("docker compose")
-def test_by_hand_it_is_published_on_loopback_whatever_the_server_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABS_BIND", "0.0.0.0")
+def test_by_hand_it_is_published_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compose_view.services([ROOT / "compose.yaml"], compose_profiles=["*"], compose_project_directory=ROOT)
     assert [one["host_ip"] for one in found["openai"]["ports"]] == ["127.0.0.1"]
     assert "openai" not in compose_view.services(

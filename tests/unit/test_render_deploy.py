@@ -25,9 +25,9 @@ from prometheus_here import prometheus
 
 from labctl import repository
 from labctl.listener import Silent
+from labctl.runtimes.envoy import config as envoy
 from labctl.runtimes.record import Choices
 from labctl.stack import deploy
-from labguard import envoy
 from labkit.errors import LabError
 
 __all__ = ["prometheus"]

@@ -39,12 +39,6 @@ CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.t
 CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
 CHECKOUT_FOLDERS = ("labs", "model_repos")
 
-GUARD_FILES = (
-    "docker/install-packages.sh",
-    "docker/client.Dockerfile",
-    "requirements/guard.txt",
-    "src/labguard/envoy.yaml",
-)
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
@@ -70,13 +64,9 @@ def client_image(workspace: Workspace) -> str:
     return f"labs-client:{_digest(workspace, CLIENT_FILES)}"
 
 
-def guard_image(workspace: Workspace) -> str:
-    return f"labs-guard:{_digest(workspace, GUARD_FILES, below='labguard')}"
-
-
 def all_images(workspace: Workspace, profile: str) -> list[str]:
     """Names of all images that a profile's stacks may start."""
-    return [server_image(workspace, profile), client_image(workspace), guard_image(workspace)]
+    return [server_image(workspace, profile), client_image(workspace)]
 
 
 def files_image(workspace: Workspace) -> str:

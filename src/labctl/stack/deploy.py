@@ -27,6 +27,7 @@ from labctl.plan import Plan, Step, make_plan
 from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.envoy import config as envoy
 from labctl.runtimes.images import build, push
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import ANY_ADDRESS, Choices, Endpoints, Launch, Record
@@ -36,7 +37,6 @@ from labctl.stack.stack import has_sequences, launch_of
 from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labguard import envoy
 from labkit.errors import LabError
 from labkit.strict_yaml import Dumper, parse_yaml
 
@@ -145,7 +145,7 @@ def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, re
     Raises LabError: the stack cannot have these choices.
     """
     plan, projects = _plan(session, lab, stack, choices), Projects(session.workspace)
-    builds = compose_commands.builds(projects, plan.profile, plan.image, True, plan.stack.packages)
+    builds = compose_commands.builds(projects, plan.profile, plan.image, plan.stack.packages)
     files = images.files_image(session.workspace)
     builds[files] = compose_commands.build_files(projects, files)
     needed = set(_images(session.workspace, plan, "").values())
@@ -172,7 +172,7 @@ def _images(workspace: Workspace, plan: Plan, registry: str) -> dict[str, str]:
     launch = _launch(workspace, plan)
     found = {  # in the order in which Kustomize replaces them: what becomes labs-server comes after labs-server
         "labs-client": images.client_image(workspace),
-        "labs-envoy": images.guard_image(workspace),
+        "labs-envoy": images.client_image(workspace),
         "labs-files": images.files_image(workspace),
         "labs-server": images.server_image(workspace, plan.profile, launch.image, launch.packages),
         "labs-tools": images.server_image(workspace, compose_commands.TOOLS),
