@@ -32,6 +32,7 @@ PARTS = (
     ".dockerignore",
     "compose.yaml",
     "compose.gpu.yaml",
+    "deploy",
     "docker",
     "labs",
     "model_repos",

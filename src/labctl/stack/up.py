@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from labbuild.protocol import Builder
@@ -208,12 +209,14 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
     return Action(step.title, do, shown, [f"{step.path}/"])
 
 
-def engine_actions(plan: Plan, step: Step, runtime: Runtime, workspace: Workspace) -> list[Action[Any]]:
-    """The commands that build an engine in the image that serves it, in temporary folders beside its place."""
+def engine_actions(
+    plan: Plan, step: Step, runtime: Runtime, workspace: Workspace, output: Path | None = None
+) -> list[Action[Any]]:
+    """The commands that build an engine in the image that serves it, at ``output``; without one, at its place."""
     assert step.image_build
     scratch, source = step.path.with_name(f".checkpoint-{step.path.name}"), step.image_build.source
     shape = source.name if source.kind == "random" else ""
-    every = commands(step.image_build.options, source.locate(workspace), scratch, step.path, shape)
+    every = commands(step.image_build.options, source.locate(workspace), scratch, output or step.path, shape)
     return [runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices) for argv in every]
 
 
