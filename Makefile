@@ -6,13 +6,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 # Packages are installed uncompiled; what is imported is compiled once, into .venv, whatever the caller's shell says.
-unexport PYTHONDONTWRITEBYTECODE
-# For two processors of one's own. Where others use them too, a third worker starves clients: WORKERS="-n 2".
-WORKERS ?= -n 3
-# A worker that dies ends the run: replaced, pytest-xdist 3.8 waits for ever for what is left of the dead one's group.
-GROUPED := --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFEPATH PIP_PREFIX PIP_TARGET PIP_USER
+WORKERS ?= -n 2
+# Tests of one group share a server, and so a worker. A worker that dies ends the run: replaced, pytest-xdist 3.8 waits
+# for ever for what is left of the dead one's group.
+PYTEST = $(BIN)/python -m pytest $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
 
-.PHONY: help setup setup-vllm test test-quick test-unit bench lint lock format images site down clean model triton learn
+.PHONY: help setup setup-vllm test test-all test-night bench lint lock format images site down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,14 +44,15 @@ triton: $(READY) ## bring lab 04's stack up; it stays up
 learn: $(READY) ## exercises as one screen (ARGS=iterative: those of one lab)
 	@$(BIN)/labctl learn $(ARGS)
 
-test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
-	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) $(ARGS)
+test: $(READY) ## unit tests, and one real answer from each lab: 5 minutes (TESTS=PATH: these instead)
+	@$(PYTEST) -o faulthandler_timeout=120 $(TESTS) $(ARGS)
 
-test-quick: $(READY) ## the unit tests, and one real answer from each lab
-	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) tests/integration/test_each_lab_answers.py tests/unit $(ARGS)
+test-all: $(READY) ## all that CI runs: servers on this machine, containers if a Docker engine answers, a browser
+	@$(PYTEST) -m "not night and not alone" $(ARGS)
+	@$(BIN)/python -m pytest -m "alone and not night" $(ARGS)
 
-test-unit: $(READY) ## the tests that need no server
-	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) tests/unit $(ARGS)
+test-night: $(READY) ## the rest, part by part, for hours (ARGS=NAME: that part; ARGS=list)
+	@.ci/night $(ARGS)
 
 bench: $(READY) ## measure the project against its yardsticks (ARGS=kills: one of the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
