@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from benchmarks import answers
-from benchmarks.gate import Attempt, judged
 from labctl.learn import server
 from labctl.learn.exercise import Exercise
+from labctl.learn.verify import Attempt, judged
 from labctl.stack.session import Session
 from labkit.tables import markdown, table
 

@@ -19,7 +19,13 @@ PACK = ROOT / "scripts" / "site" / "practice" / "pack.py"
 SCHEDULER = "from labserve.inflight import scheduler\n\nclass Scheduler(scheduler.Scheduler):\n"
 IDS = ("05a", "05b", "05c", "06a", "06b")
 CASES = [
-    pytest.param(one, answer, sentence, id=f"{one.id}-{answer.rsplit('/', 1)[-1]}")
+    pytest.param(
+        one,
+        answer,
+        sentence,
+        id=f"{one.id}-{answer.rsplit('/', 1)[-1]}",
+        marks=[pytest.mark.night] if answer.startswith("wrong/") else [],
+    )
     for one in EXERCISES
     if one.id in IDS
     for answer, sentence in {
