@@ -27,6 +27,8 @@ from labkit.clients.stream import TextStream
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
+pytestmark = pytest.mark.night
+
 ID = "02a"
 CHECK_S = 400.0
 

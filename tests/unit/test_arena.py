@@ -125,6 +125,7 @@ def hidden() -> Mapping[str, Sequence[Arrival]]:
     return games.hidden("7")
 
 
+@pytest.mark.night
 def test_every_shipped_policy_plays_and_the_wrong_ones_are_disqualified(
     hidden: Mapping[str, Sequence[Arrival]],
 ) -> None:
@@ -137,6 +138,7 @@ def test_every_shipped_policy_plays_and_the_wrong_ones_are_disqualified(
     assert {name: one.foul for name, one in found.items() if one.foul} == WRONG
 
 
+@pytest.mark.night
 def test_the_victim_rules_rank_by_recomputed_tokens_as_upstream_says(hidden: Mapping[str, Sequence[Arrival]]) -> None:
     """vLLM's RFC #54644: least computed first wastes least, most computed first wastes most."""
     traces = {name: trace for name, trace in hidden.items() if name.startswith("thrash")}
@@ -145,12 +147,14 @@ def test_the_victim_rules_rank_by_recomputed_tokens_as_upstream_says(hidden: Map
     assert lost == sorted(lost) and lost[0] < lost[-1]
 
 
+@pytest.mark.night
 def test_one_seed_makes_one_set_of_hidden_traces() -> None:
     assert games.hidden("a") == games.hidden("a") != games.hidden("b")
     assert len(games.hidden("a")) == 20 and len(games.public()) == 6
     assert all(one.made <= one.limit for trace in games.hidden("a").values() for one in trace)
 
 
+@pytest.mark.night
 def test_the_adversary_finds_a_small_trace_that_still_refutes() -> None:
     with Player(ARENA / "fcfs.py") as first, Player(ARENA / "vtc.py") as fair:
         found = attack.attack(first, fair, "service_gap", 1.5, seconds=60)
@@ -170,6 +174,7 @@ def test_the_adversary_names_a_foul() -> None:
     assert found and "no attribute 'answer'" in found.foul
 
 
+@pytest.mark.night
 def test_the_command_shows_a_table_without_a_score_and_names_who_is_out(policy: Write) -> None:
     mine = policy("def victim(view): return view.running[0].id")
     done = CliRunner().invoke(arena_command, ["run", "--public", "fcfs", str(mine), "wrong_overbooks"])

@@ -96,6 +96,7 @@ def test_a_scheduler_that_admits_nobody_ends_with_a_sentence(pack: Path) -> None
     assert "does `places` ever return more than 0?" in str(said["verdict"])
 
 
+@pytest.mark.night
 def test_a_policy_plays_in_the_arena_as_labctl_plays_it(pack: Path) -> None:
     path = ROOT / "labs" / "extras" / "arena" / "shortest_prompt.py"
     packages = str(Path(numpy.__file__).parents[1])
