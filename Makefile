@@ -11,9 +11,8 @@ WORKERS ?= -n 2
 # Tests of one group share a server, and so a worker. A worker that dies ends the run: replaced, pytest-xdist 3.8 waits
 # for ever for what is left of the dead one's group.
 PYTEST = $(BIN)/python -m pytest $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
-TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
 
-.PHONY: help setup setup-vllm test test-all test-night bench lint lock format images site down clean model triton learn
+.PHONY: help setup setup-vllm test test-all test-night bench lint lock format images site docs down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,12 +43,14 @@ triton: $(READY) ## bring lab 04's stack up; it stays up
 learn: $(READY) ## exercises as one screen (ARGS=iterative: those of one lab)
 	@$(BIN)/labctl learn $(ARGS)
 
+test: TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
 test: $(READY) ## unit tests, and one real answer from each lab: 5 minutes (TESTS=PATH: these instead)
 	@$(PYTEST) -o faulthandler_timeout=120 -m "not night" $(TESTS) $(ARGS)
 
 test-all: $(READY) ## all that CI runs: servers on this machine, containers if a Docker engine answers, a browser
-	@$(PYTEST) -m "not night and not alone" $(ARGS)
-	@$(BIN)/python -m pytest -m "alone and not night" $(ARGS)
+	@$(PYTEST) -m "not night and not alone" $(TESTS) $(ARGS); first=$$?; \
+	 $(BIN)/python -m pytest -m "alone and not night" $(TESTS) $(ARGS); alone=$$?; \
+	 [ $$alone = 5 ] || [ $$alone = 0 ] || exit $$alone; exit $$first
 
 test-night: $(READY) ## the rest, part by part, for hours (ARGS=NAME: that part; ARGS=list)
 	@.ci/night $(ARGS)
@@ -78,6 +79,9 @@ site: .venv/site/.ready ## the documentation as web pages, in site/ (its package
 	@rm -rf .venv/site && "$(PYTHON)" -m venv .venv/site
 	@LABS_PIP=".venv/site/bin/python -m pip" docker/install-packages.sh requirements/site.txt >.venv/site/setup.log 2>&1 || { tail -15 .venv/site/setup.log >&2; exit 1; }
 	@touch $@
+
+docs: site ## build the site, where a broken link is an error, and check what its pages name
+	@$(BIN)/python -m pytest tests/docs $(ARGS)
 
 down: $(READY) ## take every stack down
 	@$(BIN)/labctl down --all
