@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import docker
@@ -132,11 +133,30 @@ def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
+@pytest.fixture(scope="session", autouse=True)
+def engines_begun(
+    request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Future[None] | None:
+    """The engines of most stacks are made beside the first tests, if there is a test that serves one."""
+    asking = {"lab_server", "engines_made"}
+    if not any(asking.intersection(getattr(item, "fixturenames", ())) for item in request.session.items):
+        return None
+
+    def make() -> None:
+        with FileLock(of_all_workers(tmp_path_factory) / "foundry.lock"):  # by one worker
+            foundry.make(cache)
+
+    pool = ThreadPoolExecutor(1)
+    begun = pool.submit(make)
+    pool.shutdown(wait=False)
+    return begun
+
+
 @pytest.fixture(scope="session")
-def engines_made(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def engines_made(engines_begun: Future[None] | None) -> None:
     """The engines of most stacks are in the cache."""
-    with FileLock(of_all_workers(tmp_path_factory) / "foundry.lock"):  # by one worker
-        foundry.make(cache)
+    if engines_begun:
+        engines_begun.result()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from counting_engine import CountingEngine
 
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import ORDERS, order
+from labserve.inflight.order import order
 from labserve.inflight.own import scheduler_beside
 from labserve.inflight.plan import Because, share_out
 from labserve.inflight.policy import Policy
@@ -75,25 +75,6 @@ def test_the_announced_step_of_every_own_scheduler_is_the_real_one(folder: Path,
         assert (plan.tokens, plan.waiting, plan.because.why) == (turn.computed, turn.waiting, turn.plan.because.why)
 
 
-@pytest.mark.parametrize("word", list(ORDERS))
-@pytest.mark.parametrize("reuse", [False, True])
-def test_the_announced_step_is_the_real_one_whatever_is_evicted_or_shared(word: str, reuse: bool) -> None:
-    evicted = 0
-    for rng, step in loads(6):
-        if step == 0:
-            of = scheduler(rng.randint(10, 14), word=word, reuse=reuse)
-        if rng.random() < 0.4:
-            of.submit(job(str(step), rng.randint(1, 20), rng.randint(1, 12), rng.choice("abc"), rng.randint(1, 3)))
-        if of.idle:
-            continue
-        before, plan = as_it_is(of), of.plan()
-        assert as_it_is(of) == before
-        turn = of.step()
-        assert (plan.batch, plan.tokens, plan.victims) == (turn.batch, turn.computed, turn.preempted)
-        evicted += len(turn.preempted)
-    assert evicted > 0
-
-
 def test_a_plan_says_with_its_numbers_why_the_first_that_waits_does_not_join() -> None:
     of = scheduler(blocks=6)
     of.submit(job("a", 9, prompt=7))
@@ -146,23 +127,6 @@ def test_the_order_decides_which_request_is_evicted(word: str, urgent: dict[str,
     while not of.idle:
         evicted += [one.id for one in of.step().preempted]
     assert evicted and "urgent" not in evicted
-
-
-def test_a_request_that_could_not_be_computed_again_is_never_evicted() -> None:
-    """Fault 43: chance and a presence penalty do not survive an eviction, so such requests have their whole memory."""
-    kinds = [Sampling(), Sampling(sample=True, seed=3), Sampling(presence_penalty=1.0), Sampling(min_length=5)]
-    evicted = []
-    for rng, step in loads(6):
-        if step == 0:
-            of = scheduler(rng.randint(12, 18))
-        if rng.random() < 0.4:
-            of.submit(job(str(step), rng.randint(1, 20), rng.randint(1, 12)))
-            of.waiting[-1].sampling = rng.choice(kinds)
-        if not of.idle:
-            turn = of.step()
-            assert turn.blocks <= of.kv.blocks
-            evicted += turn.preempted
-    assert evicted and all(one.resumable for one in evicted)
 
 
 def test_an_evicted_request_goes_on_with_what_is_left_of_its_least_length(monkeypatch: pytest.MonkeyPatch) -> None:
