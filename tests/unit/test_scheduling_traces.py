@@ -47,8 +47,8 @@ def trace(word: str, *options: str) -> list[str]:
     of = engine.scheduler = Scheduler(engine, blocks, policy, 2, "static" in options, features, order(word))
     lines = []
     while len(lines) < 60 and (len(lines) < 4 or not of.idle):
-        for name, (step, prompt, limit, tenant, priority) in LOAD.items():
-            if step == len(lines) + 1:
+        for name, (before, prompt, limit, tenant, priority) in LOAD.items():
+            if before == len(lines) + 1:
                 of.submit(Request(name, list(range(prompt)), limit, tenant=tenant, priority=priority))
         step = of.step()
         batch = " ".join(
