@@ -45,7 +45,7 @@ def trace(word: str, *options: str) -> list[str]:
     policy = Policy.MAX_UTILIZATION if "evicts" in options else Policy.GUARANTEED_NO_EVICT
     blocks = KVBudget(6 if "evicts" in options else 9, 4)
     of = engine.scheduler = Scheduler(engine, blocks, policy, 2, "static" in options, features, order(word))
-    lines = []
+    lines: list[str] = []
     while len(lines) < 60 and (len(lines) < 4 or not of.idle):
         for name, (before, prompt, limit, tenant, priority) in LOAD.items():
             if before == len(lines) + 1:
