@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import answers
 from labctl.learn import server, verify
+from labctl.learn.attempts import Attempt, attempts
 from labctl.learn.exercise import Exercise
 from labctl.stack.session import Session
 from labkit.tables import markdown, table
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
             named = {"solution", *exercise.manifest.chance}
-            chance = [one for one in verify.attempts(exercise) if one.name.removeprefix("wrong/") in named]
+            chance = [one for one in attempts(exercise) if one.name.removeprefix("wrong/") in named]
             wrong = [one for one in chance if one.name != "solution"]
             for attempt in chance:
                 first = wrong.index(attempt) if attempt in wrong else 0
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return counts
 
 
-def _runs(session: Session, exercise: Exercise, attempt: verify.Attempt, seeds: range, log: Path) -> Iterator[Run]:
+def _runs(session: Session, exercise: Exercise, attempt: Attempt, seeds: range, log: Path) -> Iterator[Run]:
     """The runs of these seeds; those that the log has are taken from it."""
     files = _digest(exercise, attempt)
     done = {
@@ -92,10 +93,11 @@ def _logged(log: Path) -> Iterator[Run]:
             continue
 
 
-def _digest(exercise: Exercise, attempt: verify.Attempt) -> str:
+def _digest(exercise: Exercise, attempt: Attempt) -> str:
     """Of the check, its manifest, and the answer."""
     digest = hashlib.sha256()
-    for path in [exercise.folder / "check.py", exercise.folder / "exercise.yaml", *sorted(attempt.folder.iterdir())]:
-        if path.is_file():
-            digest.update(path.read_bytes())
+    for path in (exercise.folder / "check.py", exercise.folder / "exercise.yaml"):
+        digest.update(path.read_bytes())
+    for name in sorted(attempt.files):
+        digest.update(attempt.files[name].encode())
     return digest.hexdigest()[:12]

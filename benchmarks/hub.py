@@ -20,7 +20,7 @@ import psutil
 
 from labctl.hub import serve
 from labctl.hub.app import Hub
-from labctl.learn import verify
+from labctl.learn.attempts import Attempt, attempts
 from labctl.learn.exercise import Exercise, find_all
 from labctl.listener import Silent
 from labctl.stack.session import Session
@@ -99,18 +99,18 @@ def _work(
         return [_hand_in(hub, browser, learner, exercise, attempt) for exercise, attempt in _order(learner, exercises)]
 
 
-def _order(learner: int, exercises: Sequence[Exercise]) -> Iterator[tuple[Exercise, verify.Attempt]]:
+def _order(learner: int, exercises: Sequence[Exercise]) -> Iterator[tuple[Exercise, Attempt]]:
     for turn in range(len(exercises)):
         exercise = exercises[(turn + learner) % len(exercises)]
-        starter, *wrong, solution = verify.attempts(exercise)
+        starter, *wrong, solution = attempts(exercise)
         answers = (starter, wrong[learner % len(wrong)], solution)
         for at in range(ANSWERS):
             yield exercise, answers[(at + learner // len(exercises)) % ANSWERS]
 
 
-def _hand_in(hub: Hub, browser: httpx.Client, learner: int, exercise: Exercise, attempt: verify.Attempt) -> Handed:
+def _hand_in(hub: Hub, browser: httpx.Client, learner: int, exercise: Exercise, attempt: Attempt) -> Handed:
     mark = f"# learner {learner}\n"
-    texts = {name: (attempt.folder / name).read_text(encoding="utf-8") + mark for name in exercise.manifest.files}
+    texts = {name: text + mark for name, text in attempt.files.items()}
     answer = browser.post(f"/task/{exercise.id}/check", data=texts)
     deadline = time.monotonic() + PATIENCE_S
     while hub.room.checks.place(learner) is not None and time.monotonic() < deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from exercise_cases import EXERCISES, ROOT, begin_in
+from hypothesis import assume, given
+from hypothesis import strategies as some
 
 from labctl.cli.main import cli
 from labctl.learn import judge, verify
+from labctl.learn.attempts import attempts, patched
 from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.learn.judge import Outcome
 from labctl.manifest.catalog import load
@@ -20,7 +24,7 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 EXERCISE = find_exercise(EXERCISES, "02a")
-ATTEMPTS = list(verify.attempts(EXERCISE))
+ATTEMPTS = list(attempts(EXERCISE))
 Judged = list[tuple[str, list[int]]]
 
 
@@ -33,11 +37,7 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
         folder = exercise.yours(session.workspace)
         assert not folder.is_relative_to(tmp_path), "not in the checkout of a person"
         texts = {name: (folder / name).read_text() for name in exercise.manifest.files}
-        (attempt,) = [
-            each
-            for each in verify.attempts(exercise)
-            if all((each.folder / name).read_text() == text for name, text in texts.items())
-        ]
+        (attempt,) = [each for each in attempts(exercise) if each.files == texts]
         seen.append((f"{exercise.id} {attempt.name}", list(seeds)))
         return Outcome(exercise.id, not attempt.says, seeds, [], attempt.says)
 
@@ -128,7 +128,7 @@ ALL_ON_ITERATIVE = "02a 02b 02c 02d 06d 06e"
     ("path", "touched"),
     [
         (EXERCISE.folder.relative_to(ROOT) / "check.py", "02a"),
-        (EXERCISE.folder.relative_to(ROOT) / "wrong" / "new" / "model.py", "02a"),
+        (EXERCISE.folder.relative_to(ROOT) / "wrong" / "new.patch", "02a"),
         (Path("labs/02-iterative-scheduling/lab.yaml"), ALL_ON_ITERATIVE),
         (Path("labs/02-iterative-scheduling/README.md"), ""),
         (Path("model_repos/iterative/iterative-gpt2/1/model.py"), ALL_ON_ITERATIVE),
@@ -173,3 +173,36 @@ def test_of_exercises_that_were_not_touched_the_solution_alone_is_judged(
     assert {f"{id} solution" for id in here - {"02a"}} <= {name for name, _ in judged}
     assert all(name.startswith("02a ") or name.endswith(" solution") for name, _ in judged)
     assert len([name for name, _ in judged if name.startswith("02a ")]) == len(ATTEMPTS)
+
+
+# -- a patch over the solution -----------------------------------------------------------------------------------------
+
+TEXT = "one\ntwo\nthree\nfour\n"
+
+
+@given(
+    some.lists(some.sampled_from("abc"), max_size=12),
+    some.lists(some.sampled_from("abc"), max_size=12),
+    some.integers(0, 3),
+)
+def test_what_diff_writes_is_read_back_to_the_letter(before: list[str], after: list[str], context: int) -> None:
+    old, new = ([f"{line}\n" for line in lines] for lines in (before, after))
+    assume(old != new)
+    patch = "".join(difflib.unified_diff(old, new, "solution/x.py", "wrong/x.py", n=context))
+    assert patched({"x.py": "".join(old), "y.py": ""}, patch) == {"x.py": "".join(new), "y.py": ""}
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ("--- a\n+++ b/x.py\n@@ -1 +1 @@\n-zero\n+1\n", "line 1 is not 'zero'"),
+        ("--- a\n+++ b/other.py\n@@ -1 +1 @@\n-one\n+1\n", "there is no file 'other.py'"),
+        ("--- a\n+++ b/x.py\n@@ -9 +9 @@\n-one\n+1\n", "line 9 is not 'one'"),
+        ("", "it changes nothing"),
+        ("--- a\n+++ b/x.py\n@@ -1 +1 @@\n one\n", "it changes nothing"),
+        ("--- a\n+++ b/x.py\nnonsense\n", "this is no line of a patch"),
+    ],
+)
+def test_a_patch_that_does_not_fit_is_refused_with_its_line(patch: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        patched({"x.py": TEXT}, patch)

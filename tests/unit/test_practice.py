@@ -12,6 +12,7 @@ import numpy
 import pytest
 from exercise_cases import EXERCISES, ROOT
 
+from labctl.learn.attempts import attempt
 from labctl.learn.exercise import Exercise
 from labkit.predict import games, referee
 
@@ -78,7 +79,7 @@ def test_an_answer_is_judged_with_the_sentence_that_the_server_gives(
     pack: Path, one: Exercise, answer: str, sentence: str
 ) -> None:
     (name,) = one.manifest.files
-    source = (one.folder / answer / name).read_text()
+    source = attempt(one, answer).files[name]
     said = asked(pack, "check", one.id, source)
     assert said["passed"] == (answer == "solution"), said["verdict"]
     assert sentence in str(said["verdict"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.learn import judge, server
+from labctl.learn.attempts import SOLUTION, Attempt, attempts
 from labctl.learn.exercise import Exercise, find_all
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
@@ -20,7 +21,6 @@ from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
-SOLUTION = "solution"
 GIT_S = 30.0
 STATE = (
     "exercises",
@@ -31,15 +31,6 @@ STATE = (
     "__pycache__",
     "*.egg-info",
 )  # of a checkout: nothing to serve
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One answer to an exercise: the folder it is in, and the sentence that it must fail with ("" for a pass)."""
-
-    name: str
-    folder: Path
-    says: str
 
 
 @dataclass(frozen=True)
@@ -54,18 +45,10 @@ class Proof:
     left_out: bool = False  # this machine lacks what its server needs, which ``problem`` names
 
 
-def attempts(exercise: Exercise) -> Iterator[Attempt]:
-    """The starter, every wrong answer, and the solution."""
-    yield Attempt("starter", exercise.folder / "starter", exercise.manifest.says)
-    for name, says in exercise.manifest.wrong.items():
-        yield Attempt(f"wrong/{name}", exercise.folder / "wrong" / name, says)
-    yield Attempt(SOLUTION, exercise.folder / SOLUTION, "")
-
-
 def judged(session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]) -> judge.Outcome:
     """What the check says of an attempt. The learner's folder of the checkout is written over: not for a person's."""
     with replace_dir(exercise.yours(session.workspace)) as fresh:
-        shutil.copytree(attempt.folder, fresh, dirs_exist_ok=True)
+        attempt.write(fresh)
     return judge.check(session, exercise, runtime, seeds)
 
 
