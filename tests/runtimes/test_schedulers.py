@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from machinery import labctl
-
-pytestmark = pytest.mark.night
 
 PICTURES = ("chunked", "prefix", "speculation", "tenants", "triton")
 
