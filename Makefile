@@ -9,7 +9,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFEPATH PIP_PREFIX PIP_TARGET PIP_USER
 # Tests of one group share a server, and so a worker. A worker that dies ends the run: replaced, pytest-xdist 3.8 waits
 # for ever for what is left of the dead one's group.
-PYTEST = $(BIN)/python -m pytest $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help setup setup-vllm test test-all test-night bench lint lock format images site docs down clean model triton learn
 
@@ -45,13 +45,13 @@ learn: $(READY) ## exercises as one screen (ARGS=iterative: those of one lab)
 test: WORKERS ?= -n 2
 test: TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
 test: $(READY) ## unit tests, and one real answer from each lab: 5 minutes (TESTS=PATH: these instead)
-	@$(PYTEST) -o faulthandler_timeout=120 -m "not night" $(TESTS) $(ARGS)
+	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=120 -m "not night" $(TESTS) $(ARGS)
 
 # A test that starts a server mostly waits: a third worker does so beside the others.
 test-all: WORKERS ?= -n 3
 test-all: $(READY) ## all that CI runs: servers on this machine, containers if a Docker engine answers, a browser
-	@$(PYTEST) -m "not night and not alone" $(TESTS) $(ARGS); first=$$?; \
-	 $(BIN)/python -m pytest -m "alone and not night" $(or $(TESTS),tests/integration) $(ARGS); alone=$$?; \
+	@$(PYTEST) $(WORKERS) -m "not night and not alone" $(TESTS) $(ARGS); first=$$?; \
+	 $(PYTEST) -n 1 -m "alone and not night" $(or $(TESTS),tests/integration) $(ARGS); alone=$$?; \
 	 [ $$alone = 5 ] || [ $$alone = 0 ] || exit $$alone; exit $$first
 
 test-night: $(READY) ## the rest, part by part, for hours (ARGS=NAME: that part; ARGS=list)
