@@ -89,7 +89,12 @@ def test_a_view_has_no_length_of_an_answer(policy: Write) -> None:
         ("import subprocess\ndef line(view): subprocess.run(['true'])", "crashed", "line 2"),
         ("def line(view): return [' ' * 2**31]", "crashed", "MemoryError"),
         ("print('{}')\ndef line(view): print('{}'); return 7", "line", "no list"),
-        ("import time\ndef line(view):\n    while time.thread_time() % 1 < 0.99: pass\n    return []", "slow", "ms"),
+        pytest.param(  # a busy machine gives it no second of a processor before its patience ends
+            "import time\ndef line(view):\n    while time.thread_time() % 1 < 0.99: pass\n    return []",
+            "slow",
+            "ms",
+            marks=pytest.mark.night,
+        ),
     ],
 )
 def test_a_policy_that_breaks_a_rule_is_disqualified_by_name(policy: Write, text: str, word: str, said: str) -> None:

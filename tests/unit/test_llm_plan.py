@@ -129,6 +129,23 @@ def test_the_order_decides_which_request_is_evicted(word: str, urgent: dict[str,
     assert evicted and "urgent" not in evicted
 
 
+def test_a_request_that_could_not_be_computed_again_is_never_evicted() -> None:
+    """Fault 43: chance and a presence penalty do not survive an eviction, so such requests have their whole memory."""
+    kinds = [Sampling(), Sampling(sample=True, seed=3), Sampling(presence_penalty=1.0), Sampling(min_length=5)]
+    evicted = []
+    for rng, step in loads(6):
+        if step == 0:
+            of = scheduler(rng.randint(12, 18))
+        if rng.random() < 0.4:
+            of.submit(job(str(step), rng.randint(1, 20), rng.randint(1, 12)))
+            of.waiting[-1].sampling = rng.choice(kinds)
+        if not of.idle:
+            turn = of.step()
+            assert turn.blocks <= of.kv.blocks
+            evicted += turn.preempted
+    assert evicted and all(one.resumable for one in evicted)
+
+
 def test_an_evicted_request_goes_on_with_what_is_left_of_its_least_length(monkeypatch: pytest.MonkeyPatch) -> None:
     of = scheduler(blocks=6)
     asked: list[tuple[int, int]] = []
