@@ -59,6 +59,22 @@ def test_the_step_log_keeps_the_numbers_of_each_refusal(load: Callable[[Case], A
         assert because["need"] + because["used"] + because["reserve"] > because["blocks"] == 100
 
 
+def test_a_preempted_request_is_named_waits_and_joins_again(load: Callable[[Case], Any], tmp_path: Path) -> None:
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    words = {name: "max_utilization" for name in case.filled if name.endswith("batch_scheduler_policy")}
+    model = load(replace(case, filled={**case.filled, **words, "max_num_sequences": 16}))
+    answers = answered(model, [request(case, {"request_output_len": ids(90)}) for _ in range(16)])
+    model.finalize()
+    assert not any(answer.error for answer in answers)
+    steps = steps_of(tmp_path)
+    evictions = [(step, name) for step in steps for name in step.evicted]
+    assert evictions and sum(step.preempted for step in steps) == len(evictions)
+    for step, name in evictions:
+        assert name not in step.ids and name in step.waiting
+    joined = Counter(name for step in steps for name in step.joined)
+    assert joined == Counter(name for _, name in evictions) + Counter({name for step in steps for name in step.ids})
+
+
 def test_a_request_whose_client_is_gone_is_not_generated_to_its_end(load: Callable[[Case], Any]) -> None:
     case = next(c for c in CASES if c.path == "llama-python/llama-python")
     model = load(case)
