@@ -68,7 +68,7 @@ def test_a_preempted_request_is_named_waits_and_joins_again(load: Callable[[Case
     assert not any(answer.error for answer in answers)
     steps = steps_of(tmp_path)
     evictions = [(step, name) for step in steps for name in step.evicted]
-    assert evictions and sum(step.preempted for step in steps) == len(evictions)
+    assert evictions and sum(step.preempted or 0 for step in steps) == len(evictions)
     for step, name in evictions:
         assert name not in step.ids and name in step.waiting
     joined = Counter(name for step in steps for name in step.joined)
