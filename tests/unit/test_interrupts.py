@@ -13,13 +13,14 @@ import pytest
 
 from labctl import repository
 from labctl.cli.main import Terminated
+from labctl.clock.clock import CONTROL
 from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
 from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record, Replica
-from labctl.stack import edits, replicas
+from labctl.stack import edits, faults, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -109,6 +110,29 @@ def test_a_graceful_tear_down_that_is_interrupted_goes_on_forcefully_to_its_end(
         take_down(session, runtime, "s")
     assert runtime.told == [("stop", False, 0), ("stop", True, 0)]
     assert not session.workspace.folder("s").state_file.exists()
+
+
+def test_fault_29_the_clock_goes_on_before_the_server_is_asked_to_end(session: Session) -> None:
+    """Triton ends when what it executes has ended, and that stands still."""
+    control = session.workspace.folder("s").run_dir() / CONTROL
+    control.parent.mkdir(parents=True)
+    control.write_text("{}")
+    runtime: Any = Runtime()
+    stopped_at: list[bool] = []
+    runtime.stop = lambda stack, force: Action("", lambda listener: stopped_at.append(control.exists()))
+    take_down(session, runtime, "s")
+    assert stopped_at == [False]
+
+
+def test_a_server_that_is_stuck_is_killed_and_one_that_computes_is_not(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.workspace.folder("s").run_dir().mkdir(parents=True)
+    for stuck, force in (([], False), (["m is stuck; for 9 s"], True)):
+        monkeypatch.setattr(faults, "stuck_sentences", lambda folder, stuck=stuck: stuck)
+        runtime: Any = Runtime()
+        take_down(session, runtime, "s")
+        assert runtime.told == [("stop", force, 0)]
 
 
 def test_a_tear_down_that_fails_is_not_begun_again(session: Session) -> None:
