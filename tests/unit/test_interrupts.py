@@ -21,7 +21,7 @@ from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
-from labctl.stack.down import take_down
+from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
@@ -133,6 +133,42 @@ def test_a_server_that_is_stuck_is_killed_and_one_that_computes_is_not(
         runtime: Any = Runtime()
         take_down(session, runtime, "s")
         assert runtime.told == [("stop", force, 0)]
+
+
+def test_the_passwords_of_a_stack_go_with_it(session: Session) -> None:
+    observe = session.workspace.folder("s").observe
+    observe.mkdir(parents=True)
+    (observe / "password").write_text("secret")
+    runtime: Any = Runtime()
+    take_down(session, runtime, "s")
+    assert not observe.exists()
+
+
+class Holding(Runtime):
+    """A runtime on which something of a stack is left until it is stopped there."""
+
+    def __init__(self, stack: str) -> None:
+        super().__init__()
+        self.left = {stack} - {""}
+
+    def stacks(self) -> set[str]:
+        return set(self.left)
+
+    def leftovers(self, stack: str) -> list[str]:
+        return [f"something of {one}" for one in self.left if one == stack]
+
+    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+        return Action("", lambda listener: self.left.discard(stack))
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_down_all_finds_what_is_remembered_nowhere_on_either_runtime(
+    session: Session, monkeypatch: pytest.MonkeyPatch, where: int
+) -> None:
+    runtimes: Any = [Holding("s" if place == where else "") for place in (0, 1)]
+    monkeypatch.setattr(Session, "runtimes", runtimes)
+    assert down_all(session) == ["s"]
+    assert not any(runtime.left for runtime in runtimes)
 
 
 def test_a_tear_down_that_fails_is_not_begun_again(session: Session) -> None:
