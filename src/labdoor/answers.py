@@ -9,18 +9,15 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from openai.types import Completion, CompletionChoice, CompletionUsage
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
-from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
-from openai.types.completion_choice import Logprobs
+from openai.types import Completion, CompletionUsage
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
 
 from labdoor.logprobs import Scored, chat_form, completion_form
 from labdoor.models import Model
 from labdoor.requests import JSON, Asked, ChatRequest, CompletionRequest
 from labdoor.triton import Ends, Generation, Standing, Triton
 
-TAIL = b',"logprobs":%b,"finish_reason":%b}]}\n\n'
-PLAIN = TAIL % (b"null", b"null")
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
 # The choice, its new text and the log probabilities of its tokens, and why it ended where it has.
 Part = tuple[int, str, Sequence[Scored], Ends | None]
@@ -34,9 +31,12 @@ class Answer:
     ) -> None:
         self._asked, self._model = asked, model
         self._chat = isinstance(asked, ChatRequest)
-        self._created = int(time.time())
-        self._frames: dict[int, bytes] = {}  # with which each choice's events begin
-        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{standing.id}"
+        self._head: dict[str, Any] = {
+            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{standing.id}",
+            "object": "chat.completion" if self._chat else "text_completion",
+            "created": int(time.time()),
+            "model": model.name,
+        }
         stops = list(asked.stops)
         if isinstance(asked, ChatRequest):
             prompts = [model.words.template.render(asked.messages)]
@@ -91,40 +91,17 @@ class Answer:
                 texts[index] += text
                 scored[index] += tokens
                 ends[index] = end or ends[index]
-        rows = list(enumerate(zip(texts, ends, strict=True)))
-        shared: dict[str, Any] = {"id": self._id, "created": self._created, "model": self._model.name}
-        made: Completion | ChatCompletion
-        if self._chat:
-            made = ChatCompletion(
-                **shared,
-                object="chat.completion",
-                usage=self._usage(),
-                choices=[
-                    Choice(
-                        index=index,
-                        finish_reason=end,
-                        logprobs=ChoiceLogprobs.model_validate(said) if (said := self._form(scored[index])) else None,
-                        message=ChatCompletionMessage(role="assistant", content=text, refusal=None),
-                    )
-                    for index, (text, end) in rows
-                ],
-            )
-        else:
-            made = Completion(
-                **shared,
-                object="text_completion",
-                usage=self._usage(),
-                choices=[
-                    CompletionChoice(
-                        index=index,
-                        finish_reason=end,
-                        logprobs=Logprobs.model_validate(said) if (said := self._form(scored[index])) else None,
-                        text=text,
-                    )
-                    for index, (text, end) in rows
-                ],
-            )
+        kind: type[BaseModel] = ChatCompletion if self._chat else Completion
+        choices = [
+            {"index": index, **self._answered(text), "logprobs": self._form(tokens), "finish_reason": end}
+            for index, (text, tokens, end) in enumerate(zip(texts, scored, ends, strict=True))
+        ]
+        made = kind.model_validate({**self._head, "choices": choices, "usage": self._usage()})
         return made.model_dump_json(exclude_unset=True)
+
+    def _answered(self, text: str) -> dict[str, Any]:
+        """What a choice of a whole answer has of its text."""
+        return {"message": {"role": "assistant", "content": text, "refusal": None}} if self._chat else {"text": text}
 
     async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
         """The answer as server-sent events: those that a new text makes, and whether they are the last ones."""
@@ -134,14 +111,16 @@ class Answer:
                 events = b""
                 if self._chat and index not in begun:
                     begun.add(index)
-                    events = self._event(index, b'{"role":"assistant","content":""}')
+                    events = self._event(index, {"role": "assistant", "content": ""})
                 if text or tokens:
-                    events += self._event(index, JSON.dump_json(text), tokens)
+                    events += self._event(index, {"content": text}, tokens)
                 if end:
-                    events += self._event(index, b'""', end=end)
+                    events += self._event(index, {"content": ""}, end=end)
                     open_choices -= 1
                 if not open_choices:
-                    events += self._usage_event() + b"data: [DONE]\n\n"
+                    if self._asked.wants_usage:
+                        events += self._chunk([], self._usage().model_dump(exclude_unset=True))
+                    events += b"data: [DONE]\n\n"
                 if events:
                     yield events, not open_choices
 
@@ -150,32 +129,17 @@ class Answer:
             return None
         return chat_form(tokens) if self._chat else completion_form(tokens)
 
-    def _event(self, index: int, text: bytes, tokens: Sequence[Scored] = (), end: Ends | None = None) -> bytes:
-        """One chunk. Its constant parts are made once: to make all of it by the API's types takes 0.1 ms.
+    def _event(self, index: int, delta: Any, tokens: Sequence[Scored] = (), end: Ends | None = None) -> bytes:
+        """One choice's chunk. ``delta`` is what a chat has new; a completion has its text alone."""
+        new = {"delta": delta} if self._chat else {"text": delta["content"]}
+        return self._chunk([{"index": index, **new, "logprobs": self._form(tokens), "finish_reason": end}])
 
-        Args:
-            text: as JSON; in a chat an object is the whole delta.
-        """
-        if index not in self._frames:
-            head = JSON.dump_json(self._head())[:-1] + b',"choices":[{"index":%d,' % index
-            self._frames[index] = b"data: " + head + (b'"delta":' if self._chat else b'"text":')
-        if self._chat and not text.startswith(b"{"):
-            text = b'{"content":' + text + b"}"
-        if not tokens and not end:
-            return self._frames[index] + text + PLAIN
-        return self._frames[index] + text + TAIL % (JSON.dump_json(self._form(tokens)), JSON.dump_json(end))
-
-    def _usage_event(self) -> bytes:
-        """The chunk that has the usage; empty where it is not wanted."""
-        if not self._asked.wants_usage:
-            return b""
-        usage = self._usage().model_dump(exclude_unset=True)
-        return b"data: " + JSON.dump_json(self._head() | {"choices": [], "usage": usage}) + b"\n\n"
-
-    def _head(self) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
-        head: dict[str, Any] = {"id": self._id, "object": kind, "created": self._created, "model": self._model.name}
-        return head | ({"usage": None} if self._asked.wants_usage else {})
+    def _chunk(self, choices: list[Any], usage: Any = None) -> bytes:
+        """A server-sent event. Made of plain values: of the API's types one takes four to ten times as long."""
+        chunk = {**self._head, "choices": choices}
+        chunk |= {"object": f"{self._head['object']}.chunk"} if self._chat else {}
+        chunk |= {"usage": usage} if self._asked.wants_usage else {}
+        return b"data: " + JSON.dump_json(chunk) + b"\n\n"
 
     def _usage(self) -> CompletionUsage:
         return CompletionUsage(

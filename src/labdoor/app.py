@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,14 +47,27 @@ class Limits:
     stalled: float = 30.0
 
 
-def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits(), token: str = "") -> ASGIApp:
-    """The application in front of the server at ``endpoint`` (gRPC). With a ``token`` other machines may ask it."""
-    return _Door(endpoint, models, limits, token).app
+def make(
+    endpoint: str,
+    models: Mapping[str, Model],
+    limits: Limits = Limits(),
+    token: str = "",
+    started: Callable[[], None] = lambda: None,
+) -> ASGIApp:
+    """The application in front of the server at ``endpoint`` (gRPC).
+
+    Args:
+        token: with it other machines may ask.
+        started: called when it is ready to answer.
+    """
+    return _Door(endpoint, models, limits, token, started).app
 
 
 class _Door:
-    def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits, token: str) -> None:
-        self._endpoint, self._models, self._limits = endpoint, models, limits
+    def __init__(
+        self, endpoint: str, models: Mapping[str, Model], limits: Limits, token: str, started: Callable[[], None]
+    ) -> None:
+        self._endpoint, self._models, self._limits, self._started = endpoint, models, limits, started
         self._counters = Counters()
         self._triton: Triton | None = None
         self._answers = {
@@ -92,6 +105,7 @@ class _Door:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._triton = Triton(self._endpoint)  # its channel belongs to the loop that runs
+        self._started()
         try:
             yield
         finally:
@@ -192,15 +206,15 @@ def _same_origin(headers: Headers) -> None:
 
 async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    return JSONResponse(error.body(), error.status)
+    return error.response()
 
 
 async def _http(request: Request, error: Exception) -> Response:
     """Starlette's own: no such path, no such method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:100]}: {error.detail}"
-    return JSONResponse(Refusal(error.status_code, what).body(), error.status_code)
+    return Refusal(error.status_code, what, headers=error.headers).response()
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    return JSONResponse(Refusal(500, "internal error (see the server's log)").body(), 500)
+    return Refusal(500, "internal error (see the server's log)").response()

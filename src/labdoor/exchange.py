@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from labdoor.answers import Answer
@@ -17,6 +17,7 @@ from labdoor.counters import Counters
 from labdoor.errors import Refusal, late
 
 MOST_BODY = 4 * 2**20  # bytes
+BODY_S = 60.0  # for all of it
 SEND_BUFFER = 64 * 2**10  # bytes of an answer that the kernel keeps for a client
 EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -38,17 +39,22 @@ def bound(listening: socket.socket) -> socket.socket:
 
 
 async def body(receive: Receive) -> bytes:
-    """The request's body. Raises Refusal where it is too long."""
+    """The request's body. Raises Refusal where it is too long, or does not come in time."""
     read = bytearray()
     more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refusal(400, "the client left before its request was whole")
-        read += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(read) > MOST_BODY:
-            raise Refusal(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(400, "the client left before its request was whole")
+                read += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(read) > MOST_BODY:
+                    raise Refusal(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
+    except TimeoutError:
+        why, headers = f"the body was not whole after {BODY_S:g} s", {"Connection": "close"}
+        raise Refusal(408, why, code="timeout", headers=headers) from None
     return bytes(read)
 
 
@@ -121,7 +127,7 @@ class Exchange(Response):
             refusal = error if isinstance(error, Refusal) else late(self._timeout)
             if not self._status:
                 self._status = refusal.status
-                await JSONResponse(refusal.body(), refusal.status, dict(self._own))(scope, receive, send)
+                await refusal.response(self._own)(scope, receive, send)
             else:  # the status has been sent: an event says it, as OpenAI's clients expect
                 await self._send(send, f"data: {json.dumps(refusal.body())}\n\n".encode(), last=True)
 

@@ -19,6 +19,7 @@ from labdoor.errors import Refusal
 from labdoor.requests import Asked
 from labdoor.templates import PLAIN, PLAIN_STOP, ChatTemplate
 from labkit.clients import stop
+from labkit.clients.message import Tensor
 from labkit.clients.text_model import LOGPROBS, STRUCTURED, TextModel
 from labkit.errors import LabError
 
@@ -78,7 +79,7 @@ class Model:
     def name(self) -> str:
         return self.text.name
 
-    def wire(self, prompt: str, tokens: int, asked: Asked, choice: int) -> tuple[list[Any], dict[str, Any]]:
+    def wire(self, prompt: str, tokens: int, asked: Asked, choice: int) -> tuple[list[Tensor], dict[str, Any]]:
         """The tensors and parameters of one answer; ``choice`` is its number among those to the same prompt.
 
         Raises:
@@ -90,13 +91,13 @@ class Model:
         if asked.answer_schema is not None and not self.text.structured:
             why = f"response_format: model {self.name} cannot mask tokens; lab 02's models and vLLM can"
             raise Refusal(400, why, "response_format", "unsupported_parameter")
-        made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice))
+        made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice), Tensor)
         end = self.text.end
         if end and not asked.ignore_eos and self.words.end_id is not None:
-            made.append(end.filled(self.words.end_id))
+            made.append(end.filled(self.words.end_id, Tensor))
         if asked.rivals is not None:
             parameters[LOGPROBS] = asked.rivals
-            made += [self.text.return_logprobs.filled(True)] if self.text.return_logprobs else []
+            made += [self.text.return_logprobs.filled(True, Tensor)] if self.text.return_logprobs else []
         if asked.answer_schema is not None:
             parameters[STRUCTURED] = json.dumps({"json": asked.answer_schema})
         return made, parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
@@ -48,6 +48,9 @@ class Call:
         for one in self._responses:
             return one
         return await asyncio.Event().wait()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.__anext__().__await__()
 
     def cancel(self) -> None:
         self.cancelled = True
