@@ -68,6 +68,7 @@ def main() -> int:
                 print(f"labctl: {error}", file=sys.stderr)
                 return 1
         time.sleep(LOOK_S)
+
     def started() -> None:
         gc.collect()
         gc.freeze()  # what was imported lives as long as this process: no later collection looks through it
