@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -13,9 +12,10 @@ from openai.types import Completion, CompletionUsage
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
+from labdoor.errors import Refusal
 from labdoor.logprobs import Scored, chat_form, completion_form
-from labdoor.models import Model
-from labdoor.requests import JSON, Asked, ChatRequest, CompletionRequest
+from labdoor.models import PIECE, Model
+from labdoor.requests import JSON, ChatRequest, CompletionRequest
 from labdoor.triton import Ends, Generation, Standing, Triton
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
@@ -27,7 +27,14 @@ class Answer:
     """What becomes of one request: its choices, each with a generation of its own."""
 
     def __init__(
-        self, asked: CompletionRequest | ChatRequest, model: Model, triton: Triton, standing: Standing
+        self,
+        asked: CompletionRequest | ChatRequest,
+        model: Model,
+        triton: Triton,
+        standing: Standing,
+        prompts: Sequence[str],
+        counted: int | None,
+        limit: int,
     ) -> None:
         self._asked, self._model = asked, model
         self._chat = isinstance(asked, ChatRequest)
@@ -37,31 +44,33 @@ class Answer:
             "created": int(time.time()),
             "model": model.name,
         }
-        stops = list(asked.stops)
-        if isinstance(asked, ChatRequest):
-            prompts = [model.words.template.render(asked.messages)]
-            stops += model.words.template.stops
-        else:
-            prompts = asked.prompts
+        stops = [*asked.stops, *(model.words.template.stops if self._chat else ())]
         self._echo = prompts if isinstance(asked, CompletionRequest) and asked.echo else []
-        self._prompts = prompts
-        limit = self._limit(asked)
+        self._prompts, self._counted = prompts, counted
         self._generations = [
             Generation(triton, model, prompt, limit, asked, standing, place * asked.n + choice, stops)
             for place, prompt in enumerate(prompts)
             for choice in range(asked.n)
         ]
 
-    @functools.cached_property
-    def _prompt_tokens(self) -> int:
-        """Counted where it is needed, after the request has been sent if it can be."""
-        return sum(map(self._model.words.count, self._prompts))
-
-    def _limit(self, asked: Asked) -> int:
-        said = (asked.max_completion_tokens if isinstance(asked, ChatRequest) else None) or asked.max_tokens
-        if said:
-            return said
-        return self._model.room(self._prompt_tokens, CHAT_TOKENS) if self._chat else COMPLETION_TOKENS
+    @classmethod
+    async def to(
+        cls, asked: CompletionRequest | ChatRequest, model: Model, triton: Triton, standing: Standing
+    ) -> Answer:
+        """The answer to a request. Raises Refusal: a prompt is longer than what the model sees."""
+        chat = isinstance(asked, ChatRequest)
+        prompts = [model.words.template.render(asked.messages)] if isinstance(asked, ChatRequest) else asked.prompts
+        limit = (asked.max_completion_tokens if isinstance(asked, ChatRequest) else None) or asked.max_tokens
+        counted = None
+        if (chat and not limit) or max(map(len, prompts)) > PIECE:
+            counts = [await model.words.count(prompt) for prompt in prompts]
+            if model.words.context and (most := max(counts)) >= model.words.context:
+                name = "messages" if chat else "prompt"
+                why = f"{name}: at least {most:,} tokens; the model sees {model.words.context:,}, the answer included"
+                raise Refusal(400, why, name, "context_length_exceeded")
+            counted = sum(counts)
+        limit = limit or (model.room(counted or 0, CHAT_TOKENS) if chat else COMPLETION_TOKENS)
+        return cls(asked, model, triton, standing, prompts, counted, limit)
 
     @property
     def tokens(self) -> int:
@@ -96,7 +105,7 @@ class Answer:
             {"index": index, **self._answered(text), "logprobs": self._form(tokens), "finish_reason": end}
             for index, (text, tokens, end) in enumerate(zip(texts, scored, ends, strict=True))
         ]
-        made = kind.model_validate({**self._head, "choices": choices, "usage": self._usage()})
+        made = kind.model_validate({**self._head, "choices": choices, "usage": await self._usage()})
         return made.model_dump_json(exclude_unset=True)
 
     def _answered(self, text: str) -> dict[str, Any]:
@@ -119,7 +128,7 @@ class Answer:
                     open_choices -= 1
                 if not open_choices:
                     if self._asked.wants_usage:
-                        events += self._chunk([], self._usage().model_dump(exclude_unset=True))
+                        events += self._chunk([], (await self._usage()).model_dump(exclude_unset=True))
                     events += b"data: [DONE]\n\n"
                 if events:
                     yield events, not open_choices
@@ -141,12 +150,12 @@ class Answer:
         chunk |= {"usage": usage} if self._asked.wants_usage else {}
         return b"data: " + JSON.dump_json(chunk) + b"\n\n"
 
-    def _usage(self) -> CompletionUsage:
-        return CompletionUsage(
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self.tokens,
-            total_tokens=self._prompt_tokens + self.tokens,
-        )
+    async def _usage(self) -> CompletionUsage:
+        """Prompts that have not been counted yet are now, when the request has long been sent."""
+        if self._counted is None:
+            self._counted = sum([await self._model.words.count(prompt) for prompt in self._prompts])
+        made = self.tokens
+        return CompletionUsage(prompt_tokens=self._counted, completion_tokens=made, total_tokens=self._counted + made)
 
 
 async def merged(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:

@@ -15,9 +15,8 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,7 +30,7 @@ from labdoor.models import Model
 from labdoor.triton import Standing, Triton
 from labkit.records import request_id
 
-HERE = ["127.0.0.1", "localhost", "[::1]", "testserver"]
+HERE = ("127.0.0.1", "localhost", "::1")  # the names of an API that is not exposed
 SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 TRACE = ("traceparent", "tracestate")
 MOST_RUNNING = 1024  # requests; more are refused
@@ -85,8 +84,7 @@ class _Door:
         ]
         exceptions: dict[Any, Any] = {Refusal: _refusal, HTTPException: _http, Exception: _unforeseen}
         self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=exceptions)
-        # Without a token it has this machine's names alone: a web page's own name must not lead here.
-        entrance = Gate(self, token, self._counters) if token else TrustedHostMiddleware(self, HERE)
+        entrance: ASGIApp = Gate(self, token, self._counters) if token else _here_alone(self)
         self.app = ServerErrorMiddleware(entrance, handler=_unforeseen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +120,10 @@ class _Door:
         return JSONResponse({"object": "list", "data": [_listed(model) for model in self._models.values()]})
 
     async def _one(self, request: Request) -> Response:
-        return JSONResponse(_listed(self._model(request.path_params["name"])))
+        name = request.path_params["name"]
+        if not name or name.endswith("/"):  # as the router does with other paths
+            return RedirectResponse(request.url.replace(path=request.url.path.rstrip("/")))
+        return JSONResponse(_listed(self._model(name)))
 
     async def _health(self, request: Request) -> Response:
         if await self.triton.ready(self._models):
@@ -148,7 +149,7 @@ class _Door:
                 raise Refusal(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
             headers = {"x-request-id": standing.id}
             return Exchange(
-                Answer(asked, model, self.triton, standing),
+                await Answer.to(asked, model, self.triton, standing),
                 model.name,
                 asked.stream,
                 self._counters,
@@ -195,6 +196,27 @@ def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
     if not re.fullmatch(r"[0-9]{1,12}", text) or not least <= int(text) <= most:
         raise Refusal(400, f"{name}: a whole number from {least:,} to {most:,}", name)
     return int(text)
+
+
+def _here_alone(app: ASGIApp) -> ASGIApp:
+    """It under this machine's names alone: the name of a web page, led to this address, must not reach it."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _host(said := Headers(scope=scope).get("host", "")) not in HERE:
+            why = f"the host {said[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
+            await Refusal(400, why, "host", "host_not_allowed").response()(scope, receive, send)
+            return
+        await app(scope, receive, send)
+
+    return checked
+
+
+def _host(said: str) -> str | None:
+    """The name in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{said}").hostname
+    except ValueError:
+        return None
 
 
 def _same_origin(headers: Headers) -> None:

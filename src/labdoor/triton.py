@@ -218,7 +218,7 @@ class Generation:
             text = text.partition(model.text.end_text)[0]
         text = text if model.text.answers_alone else text.removeprefix(self._prompt)
         # A text that is read again may have fewer tokens than were generated, never more than were asked for.
-        self.tokens = min(self._limit, model.words.count(text, special=False))
+        self.tokens = min(self._limit, await model.words.count(text, special=False))
         yield text, True
 
 

@@ -199,7 +199,7 @@ def test_a_malformed_body_lists_its_faults_as_fastapi_does(messages: Any, place:
 def test_a_body_with_many_faults_gets_a_short_list() -> None:
     detail = refused(requests.ChatRequest, messages=[{}] * 10_000).detail
     assert detail
-    assert len(detail) == requests.MOST_FAULTS
+    assert len(detail) <= requests.MOST_FAULTS
 
 
 # -- how tokens are chosen ---------------------------------------------------------------------------------------------

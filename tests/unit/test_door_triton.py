@@ -78,10 +78,10 @@ async def serving(played: Played, address: str = "127.0.0.1:0") -> AsyncIterator
         await server.stop(None)
 
 
-def answer(triton: Triton, model: Model, headers: dict[str, str] | None = None) -> Answer:
+async def answer(triton: Triton, model: Model, headers: dict[str, str] | None = None) -> Answer:
     body = {"model": "m", "prompt": "Hello", "max_tokens": 2**30}
     asked = requests.parse(requests.CompletionRequest, json.dumps(body).encode())
-    return Answer(asked, model, triton, Standing("id", headers=headers or {}))
+    return await Answer.to(asked, model, triton, Standing("id", headers=headers or {}))
 
 
 async def until(there: Callable[[], bool]) -> None:
@@ -109,7 +109,7 @@ def against(test: Callable[[Triton, Played, grpc.aio.Server], Awaitable[None]], 
 @pytest.mark.parametrize("model", [STREAMS, WHOLE])
 def test_an_answer_that_is_given_up_is_cancelled_at_the_server(model: Model) -> None:
     async def leave(triton: Triton, played: Played, server: Any) -> None:
-        task = asyncio.create_task(answer(triton, model).whole())
+        task = asyncio.create_task((await answer(triton, model)).whole())
         await until(lambda: played.asked == 1)
         task.cancel()
         await until(lambda: played.asked == 0)
@@ -120,7 +120,7 @@ def test_an_answer_that_is_given_up_is_cancelled_at_the_server(model: Model) -> 
 
 def test_a_stream_that_is_closed_is_cancelled_at_the_server_and_its_trace_had_reached_it() -> None:
     async def leave(triton: Triton, played: Played, server: Any) -> None:
-        chunks = answer(triton, STREAMS, {"traceparent": "00-1"}).chunks()
+        chunks = (await answer(triton, STREAMS, {"traceparent": "00-1"})).chunks()
         await anext(chunks)
         await chunks.aclose()
         await until(lambda: played.asked == 0)
@@ -133,7 +133,7 @@ def test_what_a_slow_client_does_not_take_stays_at_the_server() -> None:
     size = 4096
 
     async def slow(triton: Triton, played: Played, server: Any) -> None:
-        chunks = answer(triton, STREAMS).chunks()
+        chunks = (await answer(triton, STREAMS)).chunks()
         await anext(chunks)
         before = -1
         while before < played.sent:  # until the server may send no more
@@ -148,7 +148,7 @@ def test_what_a_slow_client_does_not_take_stays_at_the_server() -> None:
 @pytest.mark.parametrize("model", [STREAMS, WHOLE])
 def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(model: Model) -> None:
     async def kill(triton: Triton, played: Played, server: Any) -> None:
-        task = asyncio.create_task(answer(triton, model).whole())
+        task = asyncio.create_task((await answer(triton, model)).whole())
         await until(lambda: played.asked == 1)
         await server.stop(None)
         with pytest.raises(Refusal) as caught:
@@ -160,12 +160,12 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
     async def comes_back() -> None:
         async with serving(Played()) as (endpoint, _):
             triton = Triton(endpoint)
-            await anext(answer(triton, STREAMS).chunks())
+            await anext((await answer(triton, STREAMS)).chunks())
         with pytest.raises(Refusal, match="nothing listens at its address"):
             async with asyncio.timeout(DEADLINE_S):
                 while True:  # the first may still be told that its connection was lost
                     try:
-                        await answer(triton, STREAMS).whole()
+                        await (await answer(triton, STREAMS)).whole()
                     except Refusal as error:
                         if "nothing" in error.message:
                             raise
@@ -173,7 +173,7 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
             async with asyncio.timeout(DEADLINE_S):
                 while True:
                     try:
-                        assert await anext(answer(triton, STREAMS).chunks())
+                        assert await anext((await answer(triton, STREAMS)).chunks())
                         break
                     except Refusal:
                         await asyncio.sleep(0.05)
@@ -185,7 +185,7 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
 def test_a_message_beyond_the_limit_is_refused_and_not_kept() -> None:
     async def large(triton: Triton, played: Played, server: Any) -> None:
         with pytest.raises(Refusal) as caught:
-            await answer(triton, STREAMS).whole()
+            await (await answer(triton, STREAMS)).whole()
         assert caught.value.status == 500
 
     against(large, MOST_MESSAGE)
@@ -196,7 +196,7 @@ def test_no_proxy_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "http://127.0.0.1:1")
 
     async def asks(triton: Triton, played: Played, server: Any) -> None:
-        assert await anext(answer(triton, STREAMS).chunks())
+        assert await anext((await answer(triton, STREAMS)).chunks())
 
     against(asks)
 
@@ -209,12 +209,12 @@ def test_several_addresses_are_asked_in_turn_and_one_that_is_gone_is_not() -> No
             async with asyncio.timeout(DEADLINE_S):
                 open_ = []
                 while not (one.asked and other.asked):
-                    open_.append(answer(triton, STREAMS).chunks())
+                    open_.append((await answer(triton, STREAMS)).chunks())
                     await anext(open_[-1])
                 await server.stop(None)
                 await until(lambda: not other.asked)
                 for _ in range(4):
-                    open_.append(answer(triton, STREAMS).chunks())
+                    open_.append((await answer(triton, STREAMS)).chunks())
                     await anext(open_[-1])
             for chunks in open_:
                 try:
