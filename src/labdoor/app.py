@@ -143,7 +143,7 @@ class _Door:
             began = time.monotonic()
             _same_origin(request.headers)
             standing = _standing(request.headers, self._limits.timeout)
-            asked = requests.parse(kind, await body(request.receive))
+            asked = requests.parse(kind, await body(request.receive, request.headers))
             model = self._model(asked.model)
             if self._counters.running >= MOST_RUNNING:
                 raise Refusal(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
@@ -185,8 +185,13 @@ def _standing(headers: Headers, most: float) -> Standing:
         tenant=tenant,
         timeout=timeout / 1000 if timeout else most,
         queue_timeout=timeout is not None,
-        headers={name: headers[name] for name in TRACE if name in headers and headers[name].isascii()},
+        headers={name: headers[name] for name in TRACE if _is_trace(headers.get(name, ""))},
     )
+
+
+def _is_trace(said: str) -> bool:
+    """Whether gRPC can carry it. Longer than 512 characters no part of the trace context need be (W3C)."""
+    return 0 < len(said) <= 512 and said.isascii() and said.isprintable()
 
 
 def _number(headers: Headers, name: str, least: int, most: int) -> int | None:

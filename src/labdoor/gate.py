@@ -75,7 +75,9 @@ class Gate:
                 self._judge(scope)
             except Refusal as refusal:
                 self._counters.refused.labels(refusal.code).inc()
-                await refusal.response()(scope, receive, send)
+                # The rest of a body that has no length is not waited for.
+                chunked = "transfer-encoding" in Headers(scope=scope)
+                await refusal.response({"Connection": "close"} if chunked else {})(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

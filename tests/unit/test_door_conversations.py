@@ -110,7 +110,7 @@ def test_the_answer_itself_is_taken_back_as_a_turn(client: TestClient, dump: Cal
 
 # -- what asks for nothing, and what is not offered --------------------------------------------------------------------
 
-NOTHING = some.recursive(
+NOTHING: some.SearchStrategy[Any] = some.recursive(
     some.sampled_from([None, "", [], {}]),
     lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=3), inner, max_size=3),
     max_leaves=8,

@@ -227,6 +227,13 @@ def test_a_client_that_is_refused_before_its_body_is_read_is_told_so_and_may_ask
             assert answer[9:12] == status
 
 
+def test_a_stranger_whose_body_has_no_length_is_disconnected() -> None:
+    head = HEAD.replace(TOKEN.encode(), b"wrong") + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+    with listening() as where, socket.create_connection(where, timeout=60) as client:
+        client.sendall(head)
+        assert taken(client).startswith(b"HTTP/1.1 401")
+
+
 def test_a_client_that_only_waits_for_its_answer_is_not_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labdoor.__main__.KEEP_ALIVE_S", 0.1)
 
