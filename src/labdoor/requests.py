@@ -25,7 +25,7 @@ from labdoor.errors import Refusal
 MOST_CHOICES = 16
 MOST_VALUES = 100_000  # texts, lists, objects and commas of a body: a chat of 10,000 turns has 80,000
 MOST_FIELDS = 100  # of an object that is no schema
-MOST_SCHEMA = 2**16 - 100  # characters of a JSON schema: models take 2**16 with what stands around it
+MOST_SCHEMA = 2**16  # characters of a JSON schema, as the models take it
 #: A text, whole or not, or the beginning of a further value.
 VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{,]', re.DOTALL)
 BOM = b"\xef\xbb\xbf"
@@ -322,7 +322,7 @@ def _check(asked: Asked) -> None:
     if (form := asked.response_format) and (form.type == "json_schema") != bool(form.json_schema):
         what = "it is missing" if form.type == "json_schema" else f"it has no meaning beside the type {form.type}"
         raise Refusal(400, f"response_format.json_schema: {what}", "response_format.json_schema")
-    if (schema := asked.answer_schema) and len(json.dumps(schema)) > MOST_SCHEMA:
+    if (schema := asked.answer_schema) and len(json.dumps({"json": schema})) > MOST_SCHEMA:
         why = f"response_format.json_schema.schema: it has more than {MOST_SCHEMA:,} characters"
         raise Refusal(400, why, "response_format.json_schema.schema")
     if unable := next((name for name in UNABLE if getattr(asked, name, None)), ""):
@@ -330,7 +330,7 @@ def _check(asked: Asked) -> None:
     if isinstance(asked, CompletionRequest):
         if not asked.prompts or "" in asked.prompts:
             raise Refusal(400, "prompt: the text is empty", "prompt")
-        if asked.echo and asked.logprobs:
+        if asked.echo and asked.logprobs is not None:
             raise _unable("logprobs", "of a prompt that is echoed")
         if asked.best_of not in (None, asked.n):
             raise Refusal(400, "best_of: the server keeps every answer, so it must equal n", "best_of")
