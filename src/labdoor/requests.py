@@ -46,7 +46,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1, 1.0),
-    "logprobs": (False,),
+    "logprobs": (False, 0),  # Triton's own frontend gives none for 0 either, and its tests ask for that
     "min_p": (0, 0.0),
     "min_tokens": (0,),
     "modalities": (["text"],),
@@ -330,7 +330,7 @@ def _check(asked: Asked) -> None:
     if isinstance(asked, CompletionRequest):
         if not asked.prompts or "" in asked.prompts:
             raise Refusal(400, "prompt: the text is empty", "prompt")
-        if asked.echo and asked.logprobs is not None:
+        if asked.echo and asked.logprobs:
             raise _unable("logprobs", "of a prompt that is echoed")
         if asked.best_of not in (None, asked.n):
             raise Refusal(400, "best_of: the server keeps every answer, so it must equal n", "best_of")
