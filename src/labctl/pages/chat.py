@@ -47,7 +47,7 @@ TOKENS: Dial = ("Tokens at most", 1, 512, 1, 64)
 DIALS: dict[str, Dial] = {
     "temperature": ("Temperature (0: always the likeliest token)", 0.0, 2.0, 0.05, 0.0),
     "top_k": ("Top-k (0: off)", 0, 200, 1, 50),
-    "top_p": ("Top-p (0: off)", 0.0, 1.0, 0.05, 0.0),
+    "top_p": ("Top-p (1: off)", 0.05, 1.0, 0.05, 1.0),
     "repetition_penalty": ("Repetition penalty (1: off)", 0.5, 2.0, 0.05, 1.0),
     "seed": ("Seed (-1: another answer each time)", -1, 1000, 1, -1),
 }

@@ -41,8 +41,9 @@ class Input:
     datatype: str
     shape: tuple[int, ...]
 
-    def filled(self, value: Any) -> Any:
-        made = grpcclient.InferInput(self.name, self.shape, self.datatype)
+    def filled(self, value: Any, kind: Any = grpcclient.InferInput) -> Any:
+        """It with this value, as an object of a client's class ``kind``."""
+        made = kind(self.name, self.shape, self.datatype)
         made.set_data_from_numpy(np.full(self.shape, value, dtype=triton_to_np_dtype(self.datatype)))
         return made
 
@@ -194,18 +195,24 @@ class TextModel:
         )
 
     def wire(
-        self, prompt: str, tokens: int, to_the_end: bool = False, sampling: Mapping[str, Any] | None = None
+        self,
+        prompt: str,
+        tokens: int,
+        to_the_end: bool = False,
+        sampling: Mapping[str, Any] | None = None,
+        kind: Any = grpcclient.InferInput,
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The input tensors and the request parameters of a request; arguments as of :meth:`send`."""
+        """The input tensors, of the class ``kind``, and the request parameters; other arguments as of :meth:`send`."""
         asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
         made = [
-            wanted.filled(self._value(wanted, prompt, tokens))
+            wanted.filled(self._value(wanted, prompt, tokens), kind)
             for name, wanted in self.inputs.items()
             if self.decoupled or not _streams(name)
         ]
         if not self.by_parameter:
-            made += [self.sampling[name].filled(value) for name, value in asked.items()]
-            made += [self.end.filled(never(triton_to_np_dtype(self.end.datatype)))] if self.end and to_the_end else []
+            made += [self.sampling[name].filled(value, kind) for name, value in asked.items()]
+            if self.end and to_the_end:
+                made.append(self.end.filled(never(triton_to_np_dtype(self.end.datatype)), kind))
             return made, {}
         # As text, which every version of the client can send as a parameter.
         texts = {name: str(value) for name, value in asked.items()}
