@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl.learn import faults, sandbox
+from labctl.learn import faults, promtool, sandbox
 from labctl.learn.full_queue import FullQueue
 from labctl.learn.outcome import Check, Explained, Stuck
 from labctl.runtimes.record import Endpoints
@@ -150,6 +150,12 @@ class Trial(FullQueue):
         value = sandbox.call(self.folder / script, function, arguments, seconds=self.patience)
         self.given = function, value
         return value
+
+    def first_firings(
+        self, file: str, recordings: Sequence[Mapping[str, str]], every: int, begin: int, end: int
+    ) -> list[float | None]:
+        """When the first of the learner's alerts fires in each recording. As :func:`promtool.first_firings`."""
+        return promtool.first_firings(self.folder / file, recordings, every, begin, end)
 
     def _text_model(self, name: str) -> TextModel:
         if name not in self._text_models:
