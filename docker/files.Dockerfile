@@ -4,5 +4,4 @@ FROM debian:bookworm-slim
 COPY pyproject.toml /labs/checkout/
 COPY labs /labs/checkout/labs
 COPY model_repos /labs/checkout/model_repos
-COPY models /labs/checkout/models
 USER 65534:65534

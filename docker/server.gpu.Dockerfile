@@ -3,7 +3,7 @@
 #
 #   LABS_APP       image: templates, scripts and examples are below /app already; source: they are added from the
 #                  commits LABS_BACKEND_COMMIT (triton-inference-server/tensorrtllm_backend) and LABS_TRTLLM_COMMIT
-#   LABS_INSTALL   what pip installs for the engine builder; images before 24.04 have only the backend
+#   LABS_INSTALL   what pip installs for the engine builder, where the image has only the backend (0.5.0)
 #   LABS_PACKAGES  the file of requirements/ that holds what the labs' own models need on an image without PyTorch
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.02-trtllm-python-py3
 ARG LABS_APP=image
@@ -48,7 +48,6 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount
 COPY src/labserve /opt/labs/labserve
 COPY docker/serve.sh /usr/local/bin/serve
 COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks
-COPY docker/run-example.sh /usr/local/bin/run-example
 # A user without an entry in /etc/passwd: what asks for its name (PyTorch's and Triton's caches) is told one.
 # Ranks of OpenMPI may not read each other's memory in a container without capabilities, and so need not try (by the
 # names of OpenMPI 4 and 5).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import subprocess
 import threading
 import time
@@ -14,9 +15,9 @@ from pathlib import Path
 
 from waiting import eventually
 
+from labctl.runtimes.envoy import admin, config
+from labctl.runtimes.envoy.config import Address, Balance, Server, assignments
 from labctl.stack.ports import free_endpoints
-from labguard import admin, envoy
-from labguard.envoy import Address, Balance, Front, Server, assignments
 
 
 class Counting(ThreadingHTTPServer):
@@ -73,9 +74,10 @@ class Balanced:
 
     def configure(self) -> Path:
         self.name_servers()
-        fronts = [Front(Address.of(endpoint)) for endpoint in vars(self.place).values()]
+        listen = {name: Address.of(endpoint) for name, endpoint in vars(self.place).items()}
+        balance = Balance(self.policy, listen, self.folder, str(self.folder / "admin"))
         path = self.folder / "envoy.json"
-        path.write_text(envoy.render(*fronts, balance=Balance(self.policy, self.folder, str(self.folder / "admin"))))
+        path.write_text(json.dumps(config.configuration(balance)))
         return path
 
     def name_servers(self, *draining: int, without: Sequence[int] = ()) -> None:
@@ -114,7 +116,7 @@ class Balanced:
 def balanced(folder: Path, policy: str) -> Iterator[Balanced]:
     """Two servers and an Envoy that finds both well."""
     one = Balanced(folder, policy)
-    process = subprocess.Popen([str(envoy.binary()), *envoy.arguments(str(one.configure()))])
+    process = subprocess.Popen([str(config.binary()), *config.arguments(str(one.configure()))])
     try:
         eventually(lambda: len(seen := one.seen()) == 2 and all(s.healthy for s in seen.values()))
         eventually(lambda: _listens(one))

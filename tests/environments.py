@@ -106,7 +106,7 @@ def version(python: str) -> tuple[str, ...]:
 
 
 def python310() -> str:
-    """Python 3.10, which the images up to 24.11 have: LABS_PYTHON310, or one on PATH or of pyenv; or skip."""
+    """Python 3.10, which the image of TensorRT-LLM 0.5.0 has: LABS_PYTHON310, or one on PATH or of pyenv; or skip."""
     for candidate in _candidates():
         if Path(candidate).is_file() and version(candidate) == ("3", "10"):
             return candidate

@@ -1,7 +1,7 @@
 """Streams to the two GPT-2 models over gRPC, as a client of this lab opens them."""
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,11 +32,11 @@ def text_input(prompt: bytes) -> InferInput:
 class Stream:
     """One gRPC stream; use it as a context manager. Leaving it cancels what is still running."""
 
-    def __init__(self, grpc: str, model: str) -> None:
+    def __init__(self, grpc: str, model: str, headers: Mapping[str, str] | None = None) -> None:
         self._client = InferenceServerClient(grpc)
         self._model = model
         self._events: queue.Queue[Any] = queue.Queue()
-        self._client.start_stream(callback=lambda result, error: self._events.put((result, error)))
+        self._client.start_stream(callback=lambda result, error: self._events.put((result, error)), headers=headers)
 
     def __enter__(self) -> "Stream":
         return self
@@ -62,12 +62,16 @@ class Stream:
 
 
 def ask(
-    grpc: str, model: str, prompts: Sequence[bytes], parameters: Sequence[dict[str, Any]] | dict[str, Any]
+    grpc: str,
+    model: str,
+    prompts: Sequence[bytes],
+    parameters: Sequence[dict[str, Any]] | dict[str, Any],
+    headers: Mapping[str, str] | None = None,
 ) -> list[Answer]:
     """The whole answers to prompts that are all sent at once on one stream."""
     each = [parameters] * len(prompts) if isinstance(parameters, dict) else parameters
     answers = [Answer() for _ in prompts]
-    with Stream(grpc, model) as stream:
+    with Stream(grpc, model, headers) as stream:
         for number, (prompt, asked) in enumerate(zip(prompts, each, strict=True)):
             stream.send(str(number), prompt, asked)
         open_ = set(range(len(prompts)))

@@ -32,7 +32,7 @@ def kill_server(root: Path, stack: str, where: str, number: int = 0) -> None:
 def kill_front(root: Path, stack: str, where: str) -> None:
     """Kill Envoy."""
     if where == "compose":
-        docker_engine.containers(str(root), stack, "guard")[0].kill()
+        docker_engine.containers(str(root), stack, "envoy")[0].kill()
         return
     (envoy,) = [process for process in _named("envoy") if str(root) in " ".join(process.cmdline())]
     os.kill(envoy.pid, signal.SIGKILL)

@@ -32,7 +32,7 @@ PARTS = (
     ".dockerignore",
     "compose.yaml",
     "compose.gpu.yaml",
-    "compose.guard.yaml",
+    "deploy",
     "docker",
     "labs",
     "model_repos",

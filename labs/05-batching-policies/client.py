@@ -38,7 +38,7 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
 def scheduling(steps: list) -> dict[str, float]:
     """The figures that the step log gives; none for NVIDIA's backend, which writes no step log.
 
-    Its own metrics say the same then (``labkit.evidence.trtllm``), from release 0.8.0 on.
+    Its own metrics say the same then (``labkit.evidence.trtllm``); those of release 0.5.0 do not.
     """
     if not steps:
         return {}

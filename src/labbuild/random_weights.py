@@ -77,7 +77,7 @@ def make(shape: str, target: Path, models: Path, tell: Tell, dtype: str = "") ->
 def _add_older_names(path: Path) -> None:
     """Add the names by which transformers before 4.56 knows the weights' type, and before 5 the rotary base.
 
-    TensorRT-LLM 0.19.0 has transformers 4.51, and takes the type from ``torch_dtype`` alone.
+    With transformers before 4.56, TensorRT-LLM takes the type from ``torch_dtype`` alone.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
     config["torch_dtype"] = config["dtype"]

@@ -1,16 +1,13 @@
-"""TensorRT-LLM by release: the table of ``releases.yaml``, and what a stack's settings mean on each of them.
-
-Releases differ in what their templates ask for and serve, and in when they silently serve another scheduler policy.
-"""
+"""TensorRT-LLM by release: the table of ``releases.yaml``, and what a stack's settings mean on each of them."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
@@ -30,13 +27,6 @@ _ENGINES_OWN = ("max_batch_size", "max_num_sequences")
 MODEL_YAML = "tensorrt_llm/1/model.yaml"  # of the LLM API's model
 _TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 Value = bool | int | float | str
-
-
-def _flatten(value: object) -> tuple[object, ...]:
-    return tuple(leaf for item in value for leaf in _flatten(item)) if isinstance(value, list) else (value,)
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_flatten)]
 
 
 class _Data(BaseModel):
@@ -65,42 +55,33 @@ class LlmApi(_Data):
 
 
 class Release(_Data):
-    """One release of the TensorRT-LLM backend. Paths are those in the image that serves it."""
+    """One release of the TensorRT-LLM backend; releases.yaml explains the keys. Paths are those in its image."""
 
     name: str
-    aliases: Names = ()
+    aliases: tuple[str, ...] = ()
     image: str
-    triton: str
     tensorrt_llm: str
-    builder: Literal["build.py", "trtllm-build", ""] = ""
     cuda: str
     driver: str
     app: App | None = None
     install: str = ""
-    examples: Names = ()
-    oldest: str = "8.0"
     newest: str
-    without: Names = ()
-    folders: Mapping[str, str] = {}
+    without: tuple[str, ...] = ()
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = {}
     llmapi: LlmApi | None = None
-    templates: str = ""
-    launcher: str
-    models: Names = ()
-    batching_types: Names = ()
-    deprecated: Names = ()
+    templates: str = "/app/all_models/inflight_batcher_llm"
+    launcher: str = "/app/scripts/launch_triton_server.py"
+    deprecated: tuple[str, ...] = ()
     batching_parameter: str = ""
-    policies: Names = ()
-    decoupled_fallback: Literal["always", "without_chunked_context", "never"] = "never"
+    no_evict_decoupled: bool = False
     integers: Literal["UINT32", "INT32"] = "INT32"
     words_and_scores: bool = True
     usual: Mapping[str, Usual] = {}
-    required: Names = ()
     defaults: Mapping[str, Value] = {}
-    optional: Names = ()
+    optional: tuple[str, ...] = ()
 
     def defaults_for(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """A value for every placeholder of this release's templates that is not ``required``.
+        """A value for every placeholder of this release's templates but the two folders, which the stack gives.
 
         The stack's settings are taken over where the templates have a place for them; "" is the backend's own default.
         With the ``trtllm_`` ones a model of the labs' own speaks to this release's ``tensorrt_llm``.
@@ -113,7 +94,7 @@ class Release(_Data):
         if self.batching_parameter and "gpt_model_type" in settings:
             values[self.batching_parameter] = settings["gpt_model_type"]
         if "batch_scheduler_policy" in values:
-            values["batch_scheduler_policy"] = policy(values["batch_scheduler_policy"])
+            values["batch_scheduler_policy"] = _policy(values["batch_scheduler_policy"])
         return values
 
     def usual_for(
@@ -181,16 +162,6 @@ class Release(_Data):
     def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
         """Notices of settings that are not served as written. Raises LabError for those that are not served."""
         notices = []
-        batching = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
-        if batching not in self.batching_types:
-            removed = f"static batching ({STATIC}) was removed from it; " if batching == STATIC else ""
-            newest = [r.name for r in table().values() if batching in r.batching_types] or [DEFAULT_RELEASE]
-            raise LabError(
-                f"TensorRT-LLM {self.name} does not serve gpt_model_type={batching}",
-                f"{removed}it serves: {', '.join(self.batching_types)}",
-                f"--release {newest[-1]}, or in-flight batching: the stack inflight-batching of lab 05, "
-                f"--set gpt_model_type={self.batching_types[0]} in lab 03",
-            )
         for key, value in settings.items():
             if value not in (False, "") and key not in _ENGINES_OWN and not self.knows(key):
                 first = next((r.name for r in table().values() if r.knows(key)), "")
@@ -198,41 +169,25 @@ class Release(_Data):
                 raise LabError(
                     f"TensorRT-LLM {self.name} has no {key}",
                     "its templates have no place for it, so it would be dropped silently",
-                    f"--release {first} or newer, or {without}" if first else without,
+                    f"--release {first}, or {without}" if first else without,
                 )
-        if batching in self.deprecated:
+        if (batching := settings.get("gpt_model_type", "")) in self.deprecated:
             notices.append(f"TensorRT-LLM {self.name} still serves {batching}, but calls it deprecated")
-        asked = settings.get("batch_scheduler_policy", FALLBACK_POLICY)
-        accepted = policy(asked)
-        if accepted not in self.policies:
-            raise LabError(
-                f"TensorRT-LLM {self.name} has no batch_scheduler_policy={asked}",
-                f"the server would warn and serve {FALLBACK_POLICY}; it has: {', '.join(self.policies)}",
-                f"--set batch_scheduler_policy={self.policies[0]}",
-            )
         for name, item in self.effective(settings).items():
             notices.append(f"{name} in effect: {item['effective']}, not {item['asked']} ({item['reason']})")
         return notices
 
     def knows(self, setting: str) -> bool:
         """True if this release's templates have a place for a stack's setting."""
-        if setting == "gpt_model_type":
-            return True
-        return _NAMES.get(setting, setting) in (*self.required, *self.defaults, *self.optional)
+        return setting == "gpt_model_type" or _NAMES.get(setting, setting) in (*self.defaults, *self.optional)
 
     def effective(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
-        asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
-        policy_in_force, reason = effective_policy(
-            self,
-            asked,
-            decoupled=bool(settings.get("decoupled_mode", False)),
-            chunked_context=bool(settings.get("enable_chunked_context", False)),
-            static=settings.get("gpt_model_type") == STATIC,
-        )
         differing = {}
+        asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
+        in_force, reason = self._policy_in_force(asked, settings)
         if reason:
-            differing["batch_scheduler_policy"] = {"asked": asked, "effective": policy_in_force, "reason": reason}
+            differing["batch_scheduler_policy"] = {"asked": asked, "effective": in_force, "reason": reason}
         sequences, engine = settings.get("max_num_sequences"), settings.get("max_batch_size")
         if sequences is None or engine is None:
             return differing
@@ -245,28 +200,21 @@ class Release(_Data):
             differing["max_num_sequences"] = {"asked": str(sequences), "effective": str(engine), "reason": reason}
         return differing
 
+    def _policy_in_force(self, asked: str, settings: Mapping[str, Any]) -> tuple[str, str]:
+        """The scheduler policy that is really in force, and why where it is not the one asked for ("" otherwise)."""
+        accepted = _policy(asked)
+        if accepted == FALLBACK_POLICY:
+            return accepted, "" if accepted == asked else "the one word that the backend accepts for it"
+        if settings.get("gpt_model_type") == STATIC:
+            return FALLBACK_POLICY, f"{STATIC} runs a batch to its end, so it takes only what fits to its end"
+        if self.no_evict_decoupled and settings.get("decoupled_mode"):
+            return FALLBACK_POLICY, f"TensorRT-LLM {self.name} serves decoupled models with no other policy"
+        return accepted, ""
 
-def policy(name: str) -> str:
+
+def _policy(name: str) -> str:
     """The word that the backend accepts for a scheduler policy."""
     return POLICY_ALIASES.get(name, name)
-
-
-def effective_policy(
-    release: Release, asked: str, *, decoupled: bool = False, chunked_context: bool = False, static: bool = False
-) -> tuple[str, str]:
-    """The scheduler policy that is really in force, and why where it is not the one asked for ("" otherwise)."""
-    accepted = policy(asked)
-    if accepted == FALLBACK_POLICY:
-        return accepted, "" if accepted == asked else "the one word that the backend accepts for it"
-    if accepted not in release.policies:
-        return FALLBACK_POLICY, f"{asked} is unknown to TensorRT-LLM {release.name}"
-    if static:
-        return FALLBACK_POLICY, f"{STATIC} runs a batch to its end, so it takes only what fits to its end"
-    if decoupled and release.decoupled_fallback == "always":
-        return FALLBACK_POLICY, f"TensorRT-LLM {release.name} serves decoupled models with no other policy"
-    if decoupled and release.decoupled_fallback == "without_chunked_context" and not chunked_context:
-        return FALLBACK_POLICY, f"TensorRT-LLM {release.name} needs enable_chunked_context for {asked} when decoupled"
-    return accepted, ""
 
 
 @functools.cache

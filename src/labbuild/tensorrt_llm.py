@@ -19,7 +19,7 @@ from labbuild.random_weights import SHAPES
 from labbuild.releases import Release
 from labkit.errors import LabError
 
-FP8_SINCE = (8, 9)  # compute capability
+SUPPORTED_SINCE, FP8_SINCE = (8, 0), (8, 9)  # compute capabilities; the first by upstream's support matrix
 ROTARY = ("gptj", "codegen")  # models whose rotary dimension is not the width of a head
 FOUND_LATER = "<rotary_dim, read from config.json>"  # of weights that are not there yet
 
@@ -57,7 +57,7 @@ class TensorRtLlm(Engine):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
-                script = argv[{"python3": 1, "run-example": 2}.get(argv[0], 0)]
+                script = argv[1] if argv[0] == "python3" else argv[0]
                 tell(f"step {number} of {len(steps)}: {Path(script).name}")
                 builder.run(argv)
         if options["model"] in ROTARY:
@@ -76,8 +76,8 @@ def require(options: Options, gpu: GpuInfo) -> None:
         )
     release, chip = releases.release(str(options["release"])), _version(gpu.compute_capability)
     its = f"its compute capability is {gpu.compute_capability}"
-    if chip < _version(release.oldest):
-        older = f"{its}; upstream supports {release.oldest} (Ampere) or newer"
+    if chip < SUPPORTED_SINCE:
+        older = f"{its}; upstream supports 8.0 (Ampere) or newer"
         raise LabError(f"{gpu.gpu_name} is too old for TensorRT-LLM", older, "--set engine=transformers")
     if not _has_kernels(release, gpu):
         later = (other.name for other in releases.table().values() if other.steps and _has_kernels(other, gpu))
@@ -86,7 +86,7 @@ def require(options: Options, gpu: GpuInfo) -> None:
         raise LabError(
             f"{gpu.gpu_name} is newer than TensorRT-LLM {release.name}",
             f"{its}; that release builds for {release.newest} at most{but}",
-            f"--release {known} or newer" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
+            f"--release {known}" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
         )
     if options["quantization"] == "fp8" and chip < FP8_SINCE:
         newer = f"{its}; fp8 needs 8.9 or newer (Ada, Hopper)"
@@ -141,7 +141,7 @@ def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
 
 def _version(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(".") if not part.startswith("post"))
+        return tuple(int(part) for part in text.split("."))
     except ValueError:
         raise LabError(f"'{text}' is not a version") from None
 
@@ -172,19 +172,15 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path, shape
         "max_seq_len": options["max_input_len"] + options["max_output_len"],
         "max_num_tokens": num_tokens(options),
         "rotary_dim": rotary,
-        "examples": release.examples[0],
-        "folder": release.folders.get(model, model),
     }
     steps = [step for step in release.steps[model] if _applies(step, facts)]
-    if options["quantization"] != "none" and "'quantization':" not in str(release.steps[model]):  # a "when"
-        raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
     if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
         raise LabError(
             f"release {options['release']} divides {model} among GPUs by tensor parallelism only",
             "it has no pipeline parallelism for this model",
-            "--set pp_size=1 with a larger tp_size, or a newer --release",
+            "--set pp_size=1 with a larger tp_size, or --release 0.17.0",
         )
-    return [*before, *(_example(_words(step["parts"], facts, values), release.examples) for step in steps)]
+    return [*before, *(_words(step["parts"], facts, values) for step in steps)]
 
 
 def num_tokens(options: Options) -> int:
@@ -211,14 +207,6 @@ def _rotary_word(weights: Path, shape: str) -> str:
     if shape and "rotary_dim" in SHAPES[shape]["config"]:
         return str(SHAPES[shape]["config"]["rotary_dim"])
     return FOUND_LATER
-
-
-def _example(argv: list[str], folders: Sequence[str]) -> list[str]:
-    """Where the examples may be in one of several folders, the image's own command looks for the script."""
-    start = f"{folders[0]}/"
-    if len(folders) == 1 or not argv[1].startswith(start):
-        return argv
-    return ["run-example", ":".join(folders), argv[1].removeprefix(start), *argv[2:]]
 
 
 def _applies(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:

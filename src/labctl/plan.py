@@ -256,7 +256,7 @@ def _release(stack: StackSpec, choices: Choices) -> Release | None:
             raise LabError(
                 f"TensorRT-LLM {release.name} has no engines here",
                 "what it serves is the LLM API",
-                "--set engine=llmapi, or an older --release",
+                f"--set engine=llmapi, or --release {releases.DEFAULT_RELEASE}",
             )
         return release
     if choices.release:

@@ -51,11 +51,13 @@ class StackFolder:
     lock, lock_note = _In("path", "lock"), _In("path", "lock.json")  # the second says who holds it
     state_file = _In("path", "state.json")  # the record of the stack that was up last: a memory, never the proof
     secret = _In("path", "secret")  # by which Triton tells labctl from a stranger (labctl.triton.arguments)
+    token = _In("path", "token")  # that other machines need (docs/operate/security.md)
     repository = _In("path", "repository", "folder")  # as rendered; the server reads it
     front = _In("path", "front", "folder")  # from which a balancer reads its servers
     envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
     compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
-    observe, door = _In("path", "observe", "folder"), _In("path", "openai", "folder")  # passwords: gone with the stack
+    observe = _In("path", "observe", "folder")  # it holds a password: gone with the stack
+    door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack
     scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
     # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
     # last; what the server was brought up for; touched at every check, with the watcher that ends the server when it
@@ -82,7 +84,7 @@ class StackFolder:
         return folder / f"replica-{replica}" if replica else folder
 
     def log_file(self, replica: int = 0) -> Path:
-        """The log of the server and its guard; where there are replicas, of the balancer, and one of each replica."""
+        """The log of the server and of Envoy before it; where there are replicas, Envoy's, and one of each replica."""
         return self.path / (f"server-{replica}.log" if replica else "server.log")
 
     @property
@@ -108,20 +110,27 @@ class StackFolder:
 
     def make_secret(self) -> str:
         """A new secret for a server that is about to start; the old one is worth nothing any more."""
-        text = secrets.token_urlsafe(24)
-        with disk_errors(self.secret):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.secret.unlink(missing_ok=True)
-            with os.fdopen(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-                stream.write(text)
-        return text
+        return self._new(self.secret, secrets.token_urlsafe(24))
 
     def read_secret(self) -> str:
         """The running server's; "" where there is none, or it is somebody else's."""
-        try:
-            return read_text(self.secret)
-        except (OSError, ValueError):
-            return ""
+        return _content(self.secret)
+
+    def make_token(self, text: str = "") -> str:
+        """A new token for clients on other machines, or ``text`` again, which was the stack's."""
+        return self._new(self.token, text or secrets.token_urlsafe(32))
+
+    def read_token(self) -> str:
+        """The stack's token; "" where it has none."""
+        return _content(self.token)
+
+    def _new(self, path: Path, text: str) -> str:
+        with disk_errors(path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(text)
+        return text
 
     def require_own(self) -> None:
         """Refuse a folder in which something is not the caller's own file or folder.
@@ -132,12 +141,19 @@ class StackFolder:
         for path in (self.path.parent, self.path, self.run_dir()):
             require_own(path, "folder")
         for own in vars(StackFolder).values():
-            if isinstance(own, _In) and own.name != "secret":  # a server in a container may own it
+            if isinstance(own, _In) and own.name not in ("secret", "token"):  # a container's user may own them
                 require_own(self.path / own.name, own.kind)
         for path in (self.log_file(), *self.replica_logs):
             require_own(path, "file")
         for path in self.path.iterdir() if self.path.is_dir() else ():
             require_own(path, "")
+
+
+def _content(path: Path) -> str:
+    try:
+        return read_text(path)
+    except (OSError, ValueError):
+        return ""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ class Context:
     out: Path
     run_dir: Path
     tokenizer_dir: str
-    color: bool
     replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by number, where there is a balancer
     began: float = field(default_factory=time.monotonic)  # seconds; a server that was up before has older steps
 

@@ -39,7 +39,7 @@ def sources(own: Path, engine: docker.DockerClient) -> Iterator[Path]:
             engine.images.remove(name, force=True)
 
 
-def test_the_images_of_a_bundle_serve_behind_their_guard_where_nothing_can_be_built(
+def test_the_images_of_a_bundle_serve_behind_envoy_where_nothing_can_be_built(
     sources: Path, engine: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABS_ROOT", str(sources))
@@ -69,7 +69,7 @@ def test_the_images_of_a_bundle_serve_behind_their_guard_where_nothing_can_be_bu
         asked = ("up", "quick", "--runtime", "compose", "--expose", "--ports", "auto")
         up = labctl(*asked, root=there, LABS_ROOT=str(there))
         assert "image labs-" not in up.stderr, "an image was built again"
-        assert {names[0], names[2]} <= {tag for c in engine.containers.list() if c.image for tag in c.image.tags}
+        assert {names[0], names[1]} <= {tag for c in engine.containers.list() if c.image for tag in c.image.tags}
     finally:
         labctl("down", "--all", root=there, check=False, LABS_ROOT=str(there))
         assert runtime(there).stacks() == set()

@@ -63,7 +63,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterato
     words = ("--openai", "--expose", "--replicas", "2", "--runtime", "compose", "--ports", "auto", "-v", "--json")
     try:
         done = labctl("up", STACK, *words, root=root, timeout=600)
-        token = labctl("openai", STACK, "--token", root=root).stdout.strip()
+        token = labctl("status", STACK, "--token", root=root).stdout.strip()
         shown = json.loads(done.stdout)
         counters = {one["number"]: one["endpoints"]["metrics"] for one in shown["replicas"]}
         yield Exposed(root, shown["openai"], token, done.stdout + done.stderr, counters)
@@ -86,7 +86,7 @@ def test_only_those_who_have_the_token_are_answered_and_nothing_else_reaches_the
 
 
 def test_the_token_is_in_one_file_and_no_engine_or_log_shows_it(exposed: Exposed) -> None:
-    file = exposed.root / ".labs" / STACK / "openai" / "token"
+    file = exposed.root / ".labs" / STACK / "token"
     assert (stat.S_IMODE(file.stat().st_mode), file.read_text()) == (0o600, exposed.token)
     for container in docker_engine.containers(str(exposed.root), STACK):
         assert exposed.token not in json.dumps(container.attrs)
@@ -126,7 +126,7 @@ def test_down_takes_the_door_and_its_token(exposed: Exposed) -> None:
     """The last of this module: the stack is gone then."""
     labctl("down", STACK, root=exposed.root)
     assert leftovers(exposed.root, STACK) == []
-    assert not (exposed.root / ".labs" / STACK / "openai").exists()
+    assert not (exposed.root / ".labs" / STACK / "token").exists()
     with pytest.raises(requests.ConnectionError):
         requests.get(exposed.address, timeout=10)
 
@@ -144,7 +144,7 @@ def test_a_container_with_tls_reads_certificate_and_key_as_secrets_of_which_no_c
         labctl("up", STACK, *TLS_WORDS, *tls_options(made), root=root, timeout=600)
         address = status(root, STACK)["openai"]
         assert address.startswith("https://")
-        token = labctl("openai", STACK, "--token", root=root).stdout.strip()
+        token = labctl("status", STACK, "--token", root=root).stdout.strip()
         trusting = openai.DefaultHttpxClient(verify=ssl.create_default_context(cafile=str(tmp_path / "ca.pem")))
         with openai.OpenAI(base_url=address, api_key=token, http_client=trusting, max_retries=0) as client:
             assert client.completions.create(**ASKED).choices[0].text

@@ -12,10 +12,9 @@ from labctl.runtimes.images import LABEL
 
 
 def images_of(folder: Path) -> set[str]:
-    """Every image that a manifest there names."""
-    return {
-        found for path in folder.glob("*.yaml") for found in re.findall(r"^ +image: (\S+)$", path.read_text(), re.M)
-    }
+    """Every image that the pods there run."""
+    names = re.findall(r"newName: (\S+)\n  newTag: '?([^'\n]+)", (folder / "kustomization.yaml").read_text())
+    return {":".join(name) for name in names}
 
 
 def test_every_image_that_the_manifests_name_is_there_after_one_command(
@@ -24,7 +23,7 @@ def test_every_image_that_the_manifests_name_is_there_after_one_command(
     root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
     built = labctl("images", "build", "iterative", root=root, timeout=900)
     labctl("render", "iterative", "--target", "kubernetes", "--output", str(tmp_path / "deploy"), root=root)
-    named = images_of(tmp_path / "deploy" / "base")
+    named = images_of(tmp_path / "deploy")
     assert named and named <= set(built.stdout.split()), "stdout is for `kind load docker-image $(...)`"
     for name in built.stdout.split():
         assert engine.images.get(name).labels[LABEL], "`labctl images list` finds it again"

@@ -1,4 +1,4 @@
-"""Our models on the Python of the older images (3.10), and with the transformers of each image, on the CPU."""
+"""Our models on the Python of 0.5.0's image (3.10), and with the transformers of the images, on the CPU."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import json
 import os
 import subprocess
 from collections.abc import Collection
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import COSTLY, OURS, WITH_TORCH, environment, packages, python310
+from environments import COSTLY, OURS, environment, packages, python310
 from machinery import ROOT
 
-from labbuild.releases import release
 from labctl.artifacts import weights
 from labctl.workspace import Workspace
 
-# Of 0.5.0's own list, then on both sides of where transformers changed what our code depends on: 4.39 (a stop for each
-# row) and 4.56 (`dtype`). tokenizers is the one that each of them takes.
-TRANSFORMERS = {"4.31.0": "0.13.3", "4.36.2": "0.15.2", "4.51.3": "0.21.4", "4.57.6": "0.22.1"}
+# Before, between and after the versions in which transformers changed what our code depends on: 4.39 (a stop for each
+# row) and 4.56 (`dtype`). The first is that of 0.5.0's own list. tokenizers is the one that each of them takes.
+TRANSFORMERS = {"4.31.0": "0.13.3", "4.51.3": "0.21.4", "4.57.6": "0.22.1"}
 HUB = "huggingface-hub==0.36.2"
 # What a model without PyTorch computes with, and what its tests need.
 ON_310 = ("numpy==1.26.4", "tokenizers==0.22.2", "tritonclient[grpc]", "pydantic", "pytest")
@@ -32,19 +30,6 @@ TESTS = {
     "test_labserve_prompts.py": "",
     "test_vocabulary.py": "",
 }
-# Of those that compute with PyTorch and transformers, in the versions of requirements/gpu.txt.
-TORCH_TESTS = (
-    "test_batch_decoder.py",
-    "test_codegen_as_gptj.py",
-    "test_codegen_request.py",
-    "test_labserve_decoding.py",
-    "test_labserve_sampling.py",
-    "test_labserve_text.py",
-    "test_labserve_transformers_engine.py",
-    "test_model_iterative.py",
-    "test_trtllm_request.py",
-)
-
 pytestmark = [pytest.mark.proof, COSTLY]
 
 
@@ -104,7 +89,7 @@ def test_llama_answers_the_same_with_the_transformers_of_an_image(
 
 @pytest.mark.parametrize("number", TRANSFORMERS)
 def test_the_type_of_random_weights_is_read_by_the_transformers_of_an_image(cache: Path, number: str) -> None:
-    """TensorRT-LLM 0.19.0 (transformers 4.51) makes weights of the type in ``torch_dtype``, without a fallback."""
+    """A builder of before transformers 4.56 makes weights of the type in ``torch_dtype``, without a fallback."""
     folder = weights.parse("random:tiny-llama@float16").make(Workspace(ROOT, cache), print)
     code = (
         "import sys, transformers; found = transformers.AutoConfig.from_pretrained(sys.argv[1]); "
@@ -113,27 +98,3 @@ def test_the_type_of_random_weights_is_read_by_the_transformers_of_an_image(cach
     wanted = (f"transformers=={number}", f"tokenizers=={TRANSFORMERS[number]}", HUB)
     said = ran([OURS, "-c", code, str(folder)], packages(cache, OURS, *wanted))
     assert said.split() == [number, "torch.float16", "10000.0"]
-
-
-@pytest.fixture(scope="module")
-def old_with_torch(cache: Path) -> str:
-    """Python 3.10 with PyTorch and transformers as in the GPU image (requirements/gpu.txt has our own versions)."""
-    torch, transformers = (metadata.version(name).partition("+")[0] for name in ("torch", "transformers"))
-    # transformers asks psutil how much memory a CPU has.
-    wanted = (*ON_310, f"transformers=={transformers}", "hypothesis", "psutil")
-    return environment(cache, f"python3.10-torch-{torch}-{transformers}", python310(), *wanted, torch=torch)
-
-
-@WITH_TORCH
-def test_models_with_pytorch_compute_on_python_310(old_with_torch: str) -> None:
-    compute(old_with_torch, TORCH_TESTS)
-
-
-@WITH_TORCH
-def test_llama_answers_the_same_on_python_310(old_with_torch: str, answers: tuple[Path, dict[str, Any]]) -> None:
-    folder, ours = answers
-    assert json.loads(ran([old_with_torch, "tests/gpu/asked_llama.py", str(folder)]))[1] == ours
-
-
-def test_the_oldest_transformers_here_is_that_of_the_oldest_release() -> None:
-    assert f"transformers=={next(iter(TRANSFORMERS))}" in release("0.5.0").install.split()

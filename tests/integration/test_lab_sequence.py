@@ -226,7 +226,6 @@ def test_what_the_lab_tells_of_broken_rules_is_what_triton_says(named: LabServer
         "out": str(tmp_path),
         "run_dir": str(named.run_dir),
         "tokenizer_dir": "",
-        "color": False,
     }
     (tmp_path / "context.json").write_text(json.dumps(given))
     script = ROOT / "labs" / "01-sequence-batcher" / "semantics.py"

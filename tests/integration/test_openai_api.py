@@ -305,17 +305,17 @@ def test_up_with_openai_serves_it_and_down_leaves_nothing(own: Path) -> None:
 def exposed(root: Path, *more: str) -> tuple[str, str]:
     """An exposed stack with its door: the base URL and the token, as a person gets them."""
     done = labctl("up", "iterative", "--openai", "--expose", "--ports", "auto", "--runtime", "local", *more, root=root)
-    token = labctl("openai", "iterative", "--token", root=root).stdout.strip()
-    assert "exposed on 0.0.0.0; its token (the API key): labctl openai iterative --token" in " ".join(
+    token = labctl("status", "iterative", "--token", root=root).stdout.strip()
+    assert "exposed on 0.0.0.0; its API key is the token: labctl status iterative --token" in " ".join(
         done.stdout.split()
     )
-    assert token not in done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(token) == 1
     return shown(root)["openai"], token
 
 
 def test_an_exposed_api_answers_on_every_address_to_those_who_have_its_token(own: Path) -> None:
     address, token = exposed(own)
-    file = own / ".labs" / "iterative" / "openai" / "token"
+    file, config = (own / ".labs" / "iterative" / name for name in ("token", "envoy.json"))
     assert (stat.S_IMODE(file.stat().st_mode), file.read_text()) == (0o600, token)
     elsewhere = address.replace("127.0.0.1", "127.0.0.2")  # an address of this machine that loopback's door has not
     asked: dict[str, Any] = {"model": "simple-gpt2", "prompt": PROMPT, "max_tokens": 2}
@@ -335,7 +335,8 @@ def test_an_exposed_api_answers_on_every_address_to_those_who_have_its_token(own
     everything = [process.cmdline() + list(process.environ().values()) for process in about(own)]
     assert any("labdoor" in words for words in everything)
     assert not [words for words in everything if token in " ".join(words)]
-    assert [path for path in own.rglob("*") if path.is_file() and path != file and token in read(path)] == []
+    holding = {path for path in own.rglob("*") if path.is_file() and token in read(path)}
+    assert holding == {file, config} and {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
     again = labctl("up", "iterative", "--openai", "--expose", "--runtime", "local", root=own)
     assert address in again.stderr, "it was up already"
     assert file.read_text() == token
@@ -352,7 +353,7 @@ def test_the_api_alone_can_be_exposed_beside_a_stack_that_is_not(
     with started(checkout, "openai", STREAMED, "--expose", "--port", "auto", "--json") as running:
         assert running.stdout
         address = json.loads(running.stdout.readline())["openai"].replace("127.0.0.1", "127.0.0.2")
-        token = labctl("openai", STREAMED, "--token", root=checkout).stdout.strip()
+        token = labctl("status", STREAMED, "--token", root=checkout).stdout.strip()
         assert requests.get(f"{address}/models", timeout=60).status_code == 401
         with openai.OpenAI(base_url=address, api_key=token) as client:
             assert [model.id for model in client.models.list()] == ["simple-gpt2", "iterative-gpt2"]

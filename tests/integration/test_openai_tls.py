@@ -41,7 +41,7 @@ def test_an_exposed_api_with_a_certificate_speaks_https_alone_and_still_needs_it
     address = shown(own)["openai"]
     assert address.startswith("https://127.0.0.1:")
     assert address in said.stdout
-    token = labctl("openai", "iterative", "--token", root=own).stdout.strip()
+    token = labctl("status", "iterative", "--token", root=own).stdout.strip()
     elsewhere = address.replace("127.0.0.1", "127.0.0.2")
     with client(elsewhere, "none", tmp_path) as stranger, pytest.raises(openai.AuthenticationError):
         stranger.completions.create(model=MODEL, prompt=PROMPT, max_tokens=2)

@@ -130,10 +130,10 @@ def test_where_processors_are_short_the_balancer_lets_the_servers_go_first(repli
     if replicated.where == "compose":
         weights = {
             service: {one.attrs["HostConfig"]["CpuShares"] for one in found}
-            for service in ("guard", "triton")
+            for service in ("envoy", "triton")
             if (found := docker_engine.containers(str(replicated.root), STACK, service))
         }
-        assert weights == {"guard": {341}, "triton": {0}}  # 0 stands for 1024
+        assert weights == {"envoy": {341}, "triton": {0}}  # 0 stands for 1024
         return
     nice: dict[str, set[int]] = {"envoy": set(), SERVER: set()}
     for process in psutil.process_iter(["name"]):

@@ -104,7 +104,7 @@ def test_up_runs_the_commands_and_writes_the_files_that_its_dry_run_lists(
     assert docker.told() == []
     assert not session.workspace.state.exists()
     handle = up(session, lab, name, options)
-    done, builds = docker.told(), 3 if expose else 2
+    done, builds = docker.told(), 2
     assert [argv for argv, _ in done] == [list(command.argv) for command in listed]
     for command, (_, env) in zip(listed, done, strict=True):
         assert command.env.items() <= env.items()

@@ -131,7 +131,7 @@ def test_setup_asks_for_a_python_on_both_and_for_linux_elsewhere(tmp_path: Path,
 
 BUILT = [
     path
-    for pattern in ("compose*.yaml", "docker/*", ".devcontainer/*", "src/labctl/deploy/**/*.yaml")
+    for pattern in ("compose*.yaml", "docker/*", ".devcontainer/*", "deploy/**/*.yaml")
     for path in sorted(ROOT.glob(pattern))
     if path.is_file() and "gpu" not in path.name  # NVIDIA's images are not ours
 ]

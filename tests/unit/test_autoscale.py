@@ -15,12 +15,12 @@ from labctl.cli import options
 from labctl.cli.edit import scale_command
 from labctl.listener import Listener, Silent
 from labctl.replicas.scale import Scaler, bounds, follow
+from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labguard.admin import Seen
 from labkit.errors import LabError
 
 LOOKS = 10  # after which the stream that is open on the second replica ends

@@ -18,7 +18,7 @@ import tritonclient.http
 from counting_servers import Balanced, Counting, balanced
 from waiting import eventually
 
-from labguard import envoy
+from labctl.runtimes.envoy import config as envoy
 from labkit.clients.sequences import SequenceClient
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

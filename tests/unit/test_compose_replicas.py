@@ -15,6 +15,8 @@ from labctl.manifest.catalog import load
 from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
+from labctl.runtimes.envoy.container import CONFIG
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
@@ -23,13 +25,13 @@ from labctl.stack.up import bring_up
 from labctl.workspace import Workspace
 
 
-def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
+def services(tmp_path: Path, balance: str = "", **options: Any) -> dict[str, Any]:
     """Compose's own view of ``labctl up iterative --runtime compose --replicas 2 --balance ...``."""
     workspace = Workspace(ROOT, tmp_path / "cache")
     session, projects = Session(workspace, load(workspace), Silent()), Projects(workspace)
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
-    stack = Stack(session, lab, name, runtime, UpOptions(Choices(), replicas=2, balance=balance))
+    stack = Stack(session, lab, name, runtime, UpOptions(Choices(), balance=balance, **{"replicas": 2, **options}))
     steps = bring_up(stack, free_endpoints(1)[0])
     launch = stack.launch(steps.record)
     override = tmp_path / "override.json"
@@ -39,7 +41,7 @@ def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
         for variable, value in compose_commands.serve(projects, launch).env.items():
             patch.setenv(variable, value)
         return compose_view.services(
-            projects.compose_files("cpu", override, guarded=True),
+            projects.compose_files("cpu", override),
             compose_profiles=["*"],
             compose_project_name=projects.name(name),
             compose_project_directory=ROOT,
@@ -60,9 +62,9 @@ def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Pa
     for one in (first, second):
         one.pop("profiles", None)
     assert first == second
-    guard = found["guard"]
-    assert guard["command"][-1] == compose_commands.FRONT_DIR
-    assert [(mount["target"], mount["read_only"]) for mount in guard["volumes"]] == [(compose_commands.FRONT_DIR, True)]
+    envoy = found["envoy"]
+    assert envoy["command"][-1] == f"{compose_commands.FRONT_DIR}/{CONFIG}"
+    assert [(mount["target"], mount["read_only"]) for mount in envoy["volumes"]] == [(compose_commands.FRONT_DIR, True)]
 
 
 def test_replicas_share_the_machines_memory_and_all_logs_and_scratch_folders_have_an_end(tmp_path: Path) -> None:
@@ -77,5 +79,19 @@ def test_replicas_share_the_machines_memory_and_all_logs_and_scratch_folders_hav
 
 def test_where_clients_spread_their_requests_no_port_is_published_twice(tmp_path: Path) -> None:
     found = services(tmp_path, "client")
-    ports_of = [port["published"] for name in ("guard", "triton", "triton-2") for port in found[name]["ports"]]
+    ports_of = [port["published"] for name in ("envoy", "triton", "triton-2") for port in found[name]["ports"]]
     assert len([port for port in ports_of if port != "0"]) == len({port for port in ports_of if port != "0"}) == 8
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_of_an_exposed_stack_only_the_ports_that_need_the_token_are_published_beyond_loopback(
+    tmp_path: Path, replicas: int
+) -> None:
+    found = services(tmp_path, replicas=replicas, expose=True)
+    published = [(name, port["host_ip"], port["target"]) for name in found for port in found[name].get("ports", ())]
+    beyond = {(name, target) for name, host, target in published if host != "127.0.0.1"}
+    assert beyond == {("envoy", port) for port in PUBLISHED_PORTS.values()}
+    assert found["envoy"]["scale"] == 1
+    inner = {target for name, _, target in published if name == "envoy"} - {*PUBLISHED_PORTS.values()}
+    assert inner == ({*INNER_PORTS.values()} if replicas > 1 else set())
+    assert [secret["source"] for secret in found["envoy"]["secrets"]] == ["token"]

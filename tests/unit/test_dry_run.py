@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from golden_releases import GOLDEN
 
 from labctl.cli.main import cli
 from labkit.errors import LabError
@@ -109,7 +110,7 @@ def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
     assert weights["env"]["LABS_SERVER_IMAGE"].startswith("labs-server:cpu-")
 
 
-@pytest.mark.parametrize("release", ["0.5.0", "0.8.0", "0.11.0", "0.14.0", "0.17.0", "0.19.0"])
+@pytest.mark.parametrize("release", ["0.5.0", "0.17.0"])
 def test_two_gpus_and_fp8_reach_the_builder_and_the_launch_script(release: str) -> None:
     found = shown("--profile", "gpu", "--release", release, "--set", "tp_size=2", "--set", "quantization=fp8")
     text = "\n".join(lines(found))
@@ -119,28 +120,24 @@ def test_two_gpus_and_fp8_reach_the_builder_and_the_launch_script(release: str) 
     assert {c["env"].get("LABS_GPUS") for c in found["commands"]} == {None, "2"}
 
 
-def test_the_image_gets_what_a_release_lacks_and_nothing_where_it_has_it_all() -> None:
-    old, new = (
-        next(c["env"] for c in shown("--profile", "gpu", "--release", r)["commands"] if "LABS_APP" in c["env"])
-        for r in ("0.5.0", "0.19.0")
-    )
-    assert old["LABS_APP"] == "source"
-    assert "TensorRT-LLM.git@" in old["LABS_INSTALL"]
-    assert new["LABS_APP"] == "image"
-    assert new["LABS_INSTALL"] == ""
+def test_the_llm_api_has_templates_of_its_own_and_no_engine() -> None:
+    found = shown("--profile", "gpu", "--set", "engine=llmapi")
+    text = "\n".join(lines(found))
+    assert "/app/all_models/llmapi/." in text
+    assert "labctl.artifacts pull random:llama-2-7b" in text
+    assert "trtllm-build" not in text
+    assert "auto-complete" not in text  # Triton's stays on: the model sets its own decoupled flag
 
 
-def test_templates_that_are_given_are_not_copied_out_of_the_image(tmp_path: Path) -> None:
-    from release_templates import templates  # a folder of the release's style
+def test_lab_05_leaves_static_batching_out_where_the_llm_api_serves() -> None:
+    arguments = ["run", "batching", "--profile", "gpu", "--set", "engine=llmapi", "--dry-run"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert "05-batching-policies/client.py" in done.stdout
+    assert "static-batching" not in "".join(line for line in done.stdout.splitlines() if line.startswith("  $ "))
 
-    folder = templates(tmp_path / "given", "0.17.0")
-    for model in ("preprocessing", "postprocessing", "ensemble"):
-        config = folder / "all_models/inflight_batcher_llm" / model / "config.pbtxt"
-        config.parent.mkdir()
-        config.write_text(
-            f'name: "{model}"\nparameters {{ key: "t" value: {{ string_value: "${{tokenizer_dir}}" }} }}\n'
-        )
-    found = shown("--profile", "gpu", "--release", "0.17.0", "--templates", str(folder))
+
+def test_templates_that_are_given_are_not_copied_out_of_the_image() -> None:
+    found = shown("--profile", "gpu", "--release", "0.17.0", "--templates", str(GOLDEN / "0.17.0" / "templates"))
     assert not any("docker create" in line for line in lines(found))
     assert any(name.endswith("repository/tensorrt_llm/config.pbtxt") for name in found["files"])
 

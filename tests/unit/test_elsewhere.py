@@ -49,8 +49,8 @@ COMMAND = MAC + "from labctl.cli.main import main\nsys.exit(main(sys.argv[1:]))\
 IMPORT = (
     MAC
     + """
-import labctl, labbuild, labdoor, labguard, labkit
-for package in (labctl, labbuild, labdoor, labguard, labkit):
+import labctl, labbuild, labdoor, labkit
+for package in (labctl, labbuild, labdoor, labkit):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         # The first two are scripts; the third belongs to the load test, which is not in the light install.
         if not found.name.endswith(("__main__", "predict.player", "locust_users")):

@@ -61,7 +61,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_no_crash(machine: Any) ->
     ("version", "name", "state"),
     [
         ("535.104.05", "0.5.0", "ok"),
-        ("535.104.05", "0.19.0", "warn"),
+        ("535.104.05", "0.17.0", "warn"),
         ("525.60.13", "0.5.0", "warn"),
         ("470.223.02", "0.5.0", "fail"),
     ],
@@ -156,16 +156,16 @@ def test_a_chip_without_fp8(machine: Any, workspace: Workspace) -> None:
 
 def test_a_chip_that_is_newer_than_the_release(machine: Any, workspace: Workspace) -> None:
     machine("NVIDIA B200, 10.0, 580.82.07, 183359, 183000")
-    (found,) = [check for check in failing(planned(workspace, "0.14.0"), workspace) if check.name == "GPU"]
-    assert "NVIDIA B200 is newer than TensorRT-LLM 0.14.0" in found.found
-    assert found.remedy == "--release 0.17.0 or newer"
+    (found,) = [check for check in failing(planned(workspace, "0.5.0"), workspace) if check.name == "GPU"]
+    assert "NVIDIA B200 is newer than TensorRT-LLM 0.5.0" in found.found
+    assert found.remedy == "--release 0.17.0"
     assert failing(planned(workspace, "0.17.0"), workspace) == []
 
 
 @pytest.mark.parametrize("chip", ["NVIDIA B300, 10.3", "NVIDIA GB10, 12.1"])
 def test_a_chip_between_those_that_a_release_knows_is_refused(machine: Any, workspace: Workspace, chip: str) -> None:
     machine(f"{chip}, 580.82.07, 183359, 183000")
-    (found,) = [check for check in failing(planned(workspace, "0.19.0"), workspace) if check.name == "GPU"]
+    (found,) = [check for check in failing(planned(workspace, "0.17.0"), workspace) if check.name == "GPU"]
     assert "builds for 12.0 at most, without 10.3 and 12.1" in found.found
     assert "engine=llmapi" in found.remedy
 

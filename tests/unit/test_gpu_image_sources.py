@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGES_PYTHON = (3, 10)  # of the tritonserver images up to 24.10
+IMAGES_PYTHON = (3, 10)  # of the image of TensorRT-LLM 0.5.0
 SOURCES = [*(ROOT / "src" / "labserve").rglob("*.py"), *(ROOT / "model_repos").rglob("*.py")]
 
 

@@ -1,16 +1,12 @@
-"""Lab 06 on the gpu profile: the release's own parameters where it has them, and what it lacks refused by name."""
+"""Lab 06 on the gpu profile: its phases, and what the engine lacks refused by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from google.protobuf import text_format
 from machinery import ROOT
-from release_templates import tree
-from tritonclient.grpc import model_config_pb2
 
 from labctl.cli.main import cli
 from labkit.errors import LabError
@@ -24,35 +20,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def invoked(*arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments, "--profile", "gpu"])
-
-
-def rendered(folder: Path, release: str, *settings: str) -> dict[str, Any]:
-    chosen = [word for setting in settings for word in ("--set", setting)]
-    templates, output = tree(folder / "templates", release), folder / "out"
-    done = invoked(
-        "render", "modern", "--release", release, "--templates", str(templates), "--output", str(output), *chosen
-    )
-    assert done.exit_code == 0, done.output
-    return {
-        path.parent.name: text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
-        for path in output.glob("*/config.pbtxt")
-    }
-
-
-def test_a_release_gets_its_own_words_for_chunks_and_prefixes(tmp_path: Path) -> None:
-    models = rendered(tmp_path, "0.17.0", "enable_chunked_context=true", "enable_kv_cache_reuse=true")
-    said = {key: value.string_value for key, value in models["tensorrt_llm"].parameters.items()}
-    assert said["enable_chunked_context"] == said["enable_kv_cache_reuse"] == "true"
-
-
-@pytest.mark.parametrize(("release", "kind"), [("0.5.0", "TYPE_UINT32"), ("0.17.0", "TYPE_INT32")])
-def test_the_door_stands_before_every_release_and_speaks_its_integers(tmp_path: Path, release: str, kind: str) -> None:
-    door = rendered(tmp_path, release)["door"]
-    types = {item.name: model_config_pb2.DataType.Name(item.data_type) for item in door.input}
-    assert types["max_tokens"] == kind
-    assert door.response_cache.enable
-    assert door.dynamic_batching.priority_levels == 2
-    assert door.dynamic_batching.default_queue_policy.max_queue_size == 8
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def status() -> str:
         "edited": [{"model": "m", "file": EVIL, "loaded": True}],
         "replicas": [],
         "exposed": "",
+        "published": {},
     }
     return printable(stacks._describe(shown))  # type: ignore[arg-type]
 

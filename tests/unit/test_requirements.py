@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,26 +18,18 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path.name for path in (ROOT / "requirements").glob("*.txt"))
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+OWN = sorted(path.parent.name for path in (ROOT / "requirements").glob("*/pyproject.toml"))
 CODE = [path for folder in ("src", "labs", "model_repos") for path in (ROOT / folder).rglob("*.py")]
 # Modules that no package index has: of Triton's python backend, and of NVIDIA's images.
 OF_SERVERS = {"triton_python_backend_utils", "tensorrt_llm", "cupy"}
 WITHIN = {"openvino"}  # openvino-genai is made of it, for exactly its version
 
 
-@pytest.fixture(scope="module")
-def lock() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lock", ROOT / "scripts" / "lock.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def requirements() -> list[Requirement]:
-    """Everything that pyproject.toml asks for."""
-    own = PROJECT["project"]
-    lists = [own["dependencies"], *own["optional-dependencies"].values(), *PROJECT["dependency-groups"].values()]
-    return [Requirement(text) for found in lists for text in found]
+def requirements(project: dict[str, Any] = PROJECT) -> list[Requirement]:
+    """Everything that a pyproject.toml asks for."""
+    own = project["project"]
+    groups = [*own.get("optional-dependencies", {}).values(), *project.get("dependency-groups", {}).values()]
+    return [Requirement(text) for found in (own["dependencies"], *groups) for text in found]
 
 
 def pins(name: str, python: str = "3.11", machine: str = "x86_64") -> dict[str, str]:
@@ -55,25 +45,6 @@ def pins(name: str, python: str = "3.11", machine: str = "x86_64") -> dict[str, 
     return found
 
 
-def test_the_lock_was_made_from_this_pyproject(lock: ModuleType) -> None:
-    first = (ROOT / "requirements" / lock.EVERYTHING).read_text().splitlines()[0]
-    assert lock.inputs(PROJECT) in first, "requirements/ is older than pyproject.toml: run `make lock`"
-
-
-def test_an_edited_requirement_makes_the_lock_stale(lock: ModuleType) -> None:
-    edited = {**PROJECT, "project": {**PROJECT["project"], "dependencies": ["click>=9"]}}
-    assert lock.inputs(edited) != lock.inputs(PROJECT)
-
-
-def test_a_comment_in_pyproject_does_not_make_the_lock_stale(lock: ModuleType) -> None:
-    text = (ROOT / "pyproject.toml").read_text() + "\n# a remark\n"
-    assert lock.inputs(tomllib.loads(text)) == lock.inputs(PROJECT)
-
-
-def test_every_file_that_is_made_is_there(lock: ModuleType) -> None:
-    assert sorted([*lock.FILES, lock.GPU, lock.VLLM, lock.AIPERF, lock.GUIDELLM, "torch.txt"]) == FILES
-
-
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str, machine: str) -> None:
@@ -86,9 +57,15 @@ def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str, ma
         assert version and requirement.specifier.contains(version), f"{requirement}: locked is {version}"
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*FILES} - {"labs.txt", "gpu.txt", "vllm.txt", "aiperf.txt", "guidellm.txt", "site.txt"})
-)
+@pytest.mark.parametrize("name", OWN)
+def test_every_requirement_of_a_resolution_of_its_own_is_locked_to_a_version_that_it_allows(name: str) -> None:
+    project = tomllib.loads((ROOT / "requirements" / name / "pyproject.toml").read_text())
+    locked = pins("torch.txt", "3.12") | pins(f"{name}.txt", "3.12")
+    for requirement in requirements(project):
+        assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("name", sorted({*FILES} - {"labs.txt", "site.txt", *(f"{name}.txt" for name in OWN)}))
 def test_the_images_have_the_versions_of_make_setup(name: str) -> None:
     everything = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}
     assert {package: everything.get(package) for package in pins(name)} == pins(name)

@@ -14,12 +14,12 @@ from fake_triton import FakeTriton, serve
 from labctl.cli.stacks import _describe
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
+from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
 from labctl.stack import status as told
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labguard.admin import Seen
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 COUNTERS = """nv_inference_exec_count{{model="iterative-gpt2",version="1"}} {executed}
@@ -80,9 +80,13 @@ def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
 
 def test_a_stack_that_other_machines_reach_says_so_and_where(status: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status()["exposed"] == "" and "Exposed" not in _describe(status())
-    monkeypatch.setattr(FakeRuntime, "find", lambda self, stack: replace(self._record, options=UpOptions(expose=True)))
-    assert status()["exposed"] == "0.0.0.0"
-    assert "listen on 0.0.0.0, so other machines reach them" in _describe(status())
+    published = Endpoints("0.0.0.0:8000", "0.0.0.0:8001", "0.0.0.0:8002")
+    exposed = {"options": UpOptions(expose=True), "published": published}
+    monkeypatch.setattr(FakeRuntime, "find", lambda self, stack: replace(self._record, **exposed))
+    shown = status()
+    assert (shown["exposed"], shown["published"]) == ("0.0.0.0", vars(published))
+    assert shown["endpoints"]["http"] != published.http, "this machine's clients need no token"
+    assert "http 8000, grpc 8001, metrics 8002" in _describe(shown)
 
 
 def test_a_model_whose_stub_died_is_unavailable_although_triton_calls_it_ready(fake: FakeTriton, status: Any) -> None:

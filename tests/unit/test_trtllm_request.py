@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labserve.codegen.request import Row, outputs
-from labserve.codegen.trtllm_request import Dialect, finish, seed_input
+from labserve.codegen.trtllm_request import Dialect, finish
 from labserve.params import BadInput
 from labserve.tensors import words
 from labserve.text.sampling import Sampler
@@ -49,12 +49,6 @@ def test_greedy_stays_greedy_and_sampling_sampling(
     assert value(found, "runtime_top_k") == top_k
     assert value(found, "runtime_top_p") == pytest.approx(top_p)
     assert value(found, "temperature") == pytest.approx(temperature)
-
-
-@pytest.mark.parametrize(("config", "name"), [('name: "random_seed"', "random_seed"), ('  name: "seed"', "seed")])
-def test_the_seed_has_the_name_that_the_engines_configuration_has(config: str, name: str) -> None:
-    dialect = Dialect("INT32", True, 800, seed_input(config))
-    assert [key for key in dialect.inputs(row()) if "seed" in key] == [name]
 
 
 def test_the_seed_is_the_clients() -> None:

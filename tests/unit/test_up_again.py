@@ -50,7 +50,7 @@ def test_the_same_again_is_already_up(session: Session, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (options("0.11.0"), "--release: it runs with 0.17.0, you asked for 0.11.0"),
+        (options("0.5.0"), "--release: it runs with 0.17.0, you asked for 0.5.0"),
         (options("0.17.0", expose=True), "--expose: it runs with off, you asked for on"),
     ],
 )

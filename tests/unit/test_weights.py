@@ -181,7 +181,7 @@ def test_a_random_model_loads_and_its_logits_are_finite(workspace: Workspace, sp
 
 @pytest.mark.parametrize("spec", ["random:tiny-llama@float16", "random:tiny-codegen"])
 def test_a_random_models_configuration_has_the_names_of_older_transformers_too(workspace: Workspace, spec: str) -> None:
-    """TensorRT-LLM 0.19.0 has transformers 4.51, which knows no ``dtype`` and no ``rope_parameters``."""
+    """Those of TensorRT-LLM's builders know no ``dtype`` and no ``rope_parameters``."""
     config = json.loads((pull(spec, workspace) / "config.json").read_text())
     assert config["torch_dtype"] == config["dtype"]
     if "rope_parameters" in config:

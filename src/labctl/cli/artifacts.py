@@ -17,7 +17,7 @@ from labctl.runtimes import images
 from labctl.runtimes.layers import layer
 from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices
-from labctl.stack import targets
+from labctl.stack import deploy
 from labctl.stack.build import build_engines, pull_weights, render_repository
 from labkit.errors import LabError
 from labkit.tables import table
@@ -152,11 +152,12 @@ def images_command() -> None:
 def build_images(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool) -> None:
     """Build the images of STACK for Swarm and Kubernetes, and print their names.
 
-    They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set.
+    They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set,
+    and for images that were pushed --registry REGISTRY.
     Images that are already on this Docker engine are not built again.
     """
     session, lab, name = opt.open_stack(stack, verbose)
-    todo, names = targets.images_to_build(session, lab, name, choices, registry.rstrip("/"))
+    todo, names = deploy.images_to_build(session, lab, name, choices, registry.rstrip("/"))
     if dry:
         show_dry_run(todo)
         return
@@ -204,8 +205,16 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
 @opt.choice_option(
     "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
 )
+@click.option(
+    "--registry",
+    default="",
+    metavar="REGISTRY",
+    help="Nodes pull the images from this registry (--target swarm, kubernetes).",
+)
 @opt.dry_option
-def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, target: str, dry: bool) -> None:
+def render_command(
+    stack: str, choices: Choices, runtime: str, output: Path | None, target: str, registry: str, dry: bool
+) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
     While STACK is up, name another folder with --output: its server reads the default one.
@@ -213,12 +222,14 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
     With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand. With --target, what
     `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md, docs/operate/kubernetes.md).
     """
+    if registry and target not in ("kubernetes", "swarm"):
+        raise click.UsageError("--registry goes with --target kubernetes or swarm")
     session, lab, name = opt.open_stack(stack)
     place = output and output.absolute()
     if target == "triton":
         todo = render_repository(session, lab, name, choices, session.runtime(runtime), place)
     else:
-        todo = targets.render_for_target(session, lab, name, choices, target, place)
+        todo = deploy.render(session, lab, name, choices, target, registry.rstrip("/"), place)
     if dry:
         show_dry_run(todo)
         return

@@ -60,15 +60,15 @@ def front_options(command: opt.Command) -> opt.Command:
 @opt.page_port(9000)
 @opt.expose_option
 @tls_options
-@click.option("--token", "tell", is_flag=True, help="Print the token that an exposed API needs, and serve nothing.")
 @opt.as_json
 @opt.verbose
 def openai_command(
-    stack: str, port: int | None, expose: bool, tls: Pair | None, tell: bool, json_output: bool, verbose: bool
+    stack: str, port: int | None, expose: bool, tls: Pair | None, json_output: bool, verbose: bool
 ) -> None:
     """Serve the OpenAI API in front of STACK, which must be up. Ctrl-C ends it.
 
-    With --expose its clients need a token as their API key; with --tls-cert and --tls-key they speak HTTPS.
+    With --expose its clients need the stack's token as their API key (labctl status STACK --token); with --tls-cert and
+    --tls-key they speak HTTPS.
     """
     from labctl.pages.address import OPENAI, listening
     from labctl.runtimes import door, processes
@@ -77,15 +77,15 @@ def openai_command(
 
     session, _, name = opt.open_stack(stack, verbose)
     _, record = session.require_up(name)
-    if tell:
-        click.echo(door.token(session.workspace, name))
-        return
     bind = ANY_ADDRESS if expose else LOOPBACK
     with listening(bind, port, OPENAI) as probe:
         number = probe.getsockname()[1]
     shown = json.dumps({"stack": name, "openai": door.url(number, tls)})
     said = shown if json_output else f"{name}: {described(name, door.url(number, tls), bind if expose else '')}"
-    token = door.make_token(session.workspace, name) if expose else None
+    folder = session.workspace.folder(name)
+    if expose and not folder.read_token():
+        folder.make_token()
+    token = folder.token if expose else None
     started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token, tls)
     code = processes.run_foreground(started, session.listener)
     if code:

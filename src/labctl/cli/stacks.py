@@ -20,6 +20,7 @@ from labctl.stack.stack import RunningStack
 from labctl.stack.status import Status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
+from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import table
 
@@ -62,12 +63,15 @@ def up_command(
         show_dry_run(session.todo, json_output)
         return
     _print(status(session, name, ask=False), json_output)  # they have just answered
+    if handle.record.exposed and not handle.already and not json_output:
+        click.echo(f"\nThe token: {session.workspace.folder(name).read_token()}")
 
 
 @click.command("status")
 @click.argument("stack", required=False)
+@click.option("--token", "tell", is_flag=True, help="Print only the token that clients on other machines need.")
 @opt.as_json
-def status_command(stack: str | None, json_output: bool) -> None:
+def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
     """Show the state, endpoints and models of STACK, or of every stack that is up.
 
     The exercise server is the STACK "exercise".
@@ -75,6 +79,14 @@ def status_command(stack: str | None, json_output: bool) -> None:
     from labctl.learn import server
 
     session = opt.open_session(whatever_is_broken=True)
+    if tell:
+        if not stack:
+            raise click.UsageError("--token needs a STACK")
+        name = session.catalog.stack(stack)[1]
+        if not (token := session.workspace.folder(name).read_token()):
+            raise LabError(f"{name} has no token", "nothing of it is exposed", f"labctl up {name} --expose")
+        click.echo(token)
+        return
     if stack:
         named = [stack] if stack == server.STACK else session.stacks_named(stack)
         name = named[0] if len(named) == 1 else session.catalog.stack(stack)[1]
@@ -202,9 +214,10 @@ def _describe(shown: Status) -> str:
     if shown["endpoints"]:
         parts.append("\n".join(f"  {name:<8} {where}" for name, where in shown["endpoints"].items()))
     if shown["exposed"]:
+        ports = ", ".join(f"{name} {where.rpartition(':')[2]}" for name, where in shown["published"].items())
         parts.append(
-            f"Exposed: these ports listen on {shown['exposed']}, so other machines reach them, through the guard "
-            "(docs/operate/security.md)."
+            f"Exposed on {shown['exposed']}: {ports}. Clients there need the token: "
+            f"labctl status {shown['stack']} --token (docs/operate/security.md)."
         )
     if address := shown.get("openai", ""):
         parts.append(door.described(shown["stack"], address, shown["exposed"]))
@@ -237,8 +250,10 @@ def _describe(shown: Status) -> str:
     if shown["state"] == "degraded":
         what = "The other replicas serve on" if shown["balance"] else "Not every model answers"
         if shown["ended"]:
-            what = f"Nothing reaches the server{'s' if shown['balance'] else ''} ({shown['ended']})"
-        then = f"labctl restart {shown['stack']}" if shown["balance"] else "labctl down, labctl up"
+            who = "Nothing reaches the servers" if shown["balance"] else "No other machine reaches the server"
+            what = f"{who} ({shown['ended']})"
+        heals = shown["balance"] or shown["ended"]
+        then = f"labctl restart {shown['stack']}" if heals else "labctl down, labctl up"
         parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: {then}")
     if shown["state"] == "failed":
         how = f": {shown['ended']}" if shown["ended"] else ""

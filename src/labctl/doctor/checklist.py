@@ -41,7 +41,7 @@ def checklist(
     compose_answers = runtimes[-1].state == "ok"
     checks += [*runtimes, from_error("ports 8000-8002", claim_ports, "warn", "free")]
     if expose:
-        found, remedy = "guarded, but without TLS and accounts", "only on a network that you trust"
+        found, remedy = "a token, but no TLS", "only on a network that you trust"
         remedy = f"{remedy} (docs/operate/security.md)"
         checks += [Check(f"--expose on {name}", "warn", found, remedy) for name in names]
         checks.append(from_error("Envoy", lambda: str(envoy_binary()), "warn"))

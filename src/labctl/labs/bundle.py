@@ -53,7 +53,7 @@ def create(
     carry_out(list(actions.values()), session.listener)
     names: list[str] = []
     if with_images:
-        carry_out(compose.prepare(PROFILE, guarded=True), session.listener)
+        carry_out(compose.prepare(PROFILE), session.listener)
         names = images.all_images(session.workspace, PROFILE)
     cached = [path for path in (*steps, *packages) if path.is_relative_to(session.workspace.cache)]
     return pack.write(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)

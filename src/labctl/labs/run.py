@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -189,7 +187,6 @@ def client_action(stack: RunningStack, phase: Phase, out: Path, quick: bool, sha
         "run_dir": runtime.client_path(stack.folder.run_dir()),
         "tokenizer_dir": runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
         "replicas": endpoints(runtime, record),
-        "color": sys.stdout.isatty() and "NO_COLOR" not in os.environ,
     }
     path = out / f"context-{phase.name}.json"
     script = stack.session.workspace.labs / stack.lab.folder / phase.client

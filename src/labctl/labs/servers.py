@@ -49,7 +49,7 @@ def as_it_runs(session: Session, stack: str, options: UpOptions) -> UpOptions:
     return replace(
         options,
         choices=record.asked.choices,
-        expose=options.expose or record.guarded,
+        expose=options.expose or record.exposed,
         client_shm=options.client_shm or record.options.client_shm,
     )
 
@@ -57,8 +57,8 @@ def as_it_runs(session: Session, stack: str, options: UpOptions) -> UpOptions:
 def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve what is wanted with no more than other files of their models.
 
-    Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Replicas, or a
-    server behind the guard, go on only with the same files; of those, only the balancer may differ.
+    Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Servers behind Envoy
+    go on only with the same files; of those, only the balancer may differ.
     """
     old, plan = before.record, wanted.plan
     if not (plan.lab.run and plan.lab.run.share_server) or plan.name != before.name or plan.release:

@@ -20,19 +20,21 @@ from labkit.errors import LabError
 
 
 def restart(session: Session, lab: Lab, stack: str) -> Record:
-    """Down and up with the same runtime, settings, release, templates and ports, and with Prometheus where it was.
+    """Down and up with the same runtime, settings, release, templates, ports and token; Prometheus too if it was up.
 
-    Where replicas or their balancer have died, only they are started; the others serve on.
+    Where replicas or what stands before the servers have died, only they are started; the others serve on.
 
     Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
     there = RunningStack.of(session, lab, *session.require_up(stack))
     record = there.record
-    if record.balance and heal(there):
+    if record.front and heal(there):
         return record
     require_sound(session, there.plan)
-    observed = there.folder.observe.is_dir()
+    observed, token = there.folder.observe.is_dir(), there.folder.read_token()
     down(session, stack)
+    if token:
+        there.folder.make_token(token)
     again = up(session, lab, stack, record.asked)
     if observed:
         try:
@@ -51,7 +53,7 @@ def heal(stack: RunningStack) -> bool:
     with stack.lock("restart"):
         dead = replicas.missing_replicas(runtime, record)
         if ended := runtime.front_death(record):
-            listener.step(f"the balancer of {record.stack}")
+            listener.step(f"the {record.front} of {record.stack}")
             runtime.front(record).do(listener)
             listener.done("started again")
         if dead:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Launch, Record
 from labctl.runtimes.series import Series
-from labguard.admin import Seen
 
 FRONT = -1  # the number of what stands before the servers, where a server's is asked for
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
@@ -50,10 +50,8 @@ class Runtime(Protocol):
     def client_endpoints(self, record: Record) -> Endpoints:
         """The endpoints as the lab's clients reach them."""
 
-    def prepare(
-        self, profile: str, image: str = "", guarded: bool = False, packages: str = ""
-    ) -> Sequence[Action[str]]:
-        """Make what is missing of the serving environment (images; the folder of backends), and of a guard's.
+    def prepare(self, profile: str, image: str = "", packages: str = "") -> Sequence[Action[str]]:
+        """Make what is missing of the serving environment (images; the folder of backends).
 
         Args:
             packages: the layer that an image has over its own (layers.py); "" for none. The local one is installed.
@@ -81,7 +79,7 @@ class Runtime(Protocol):
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
     def front(self, record: Record) -> Action[None]:
-        """Start the balancer of servers that are there; one that has died is replaced."""
+        """Start what stands before servers that are there; one that has died is replaced."""
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         """Tell the balancer its servers; those that are draining get nothing new."""
@@ -108,7 +106,7 @@ class Runtime(Protocol):
         """How the server, or that replica, died last ("killed by SIGFPE"); "" where it has not, or nobody can tell."""
 
     def front_death(self, record: Record) -> str:
-        """What of the guard or balancer before the servers has ended, and how; "" where nothing has."""
+        """How what stands before the servers has ended; "" where it has not."""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         """The log of the servers and what stands before them (or of that replica, or FRONT), without line ends."""

@@ -22,15 +22,15 @@ from labctl.runtimes import compose_commands, docker_engine, images, processes
 from labctl.runtimes.base import FRONT, UNLOADED, too_late, wait_until_stopped
 from labctl.runtimes.compose_commands import BUILDER, EVERY, NOBODY, REPORT, Projects, service, services
 from labctl.runtimes.docker_engine import ComposeServer
+from labctl.runtimes.envoy import admin, config
+from labctl.runtimes.envoy.admin import Seen
+from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
 from labctl.runtimes.processes import Action, Command, as_they_come
 from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.runtimes.series import PROGRAM, Around, Series
-from labctl.triton.arguments import GRPC, HTTP, METRICS
+from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labguard import admin
-from labguard import container as guard_container
-from labguard.admin import Seen
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -63,13 +63,13 @@ class ComposeRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         first = record.servers[0]
         alone = not record.balance or record.endpoints == first.endpoints
-        host = service(first.number) if alone else "guard"
+        host = service(first.number) if alone else compose_commands.ENVOY
         grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
         counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
         return Endpoints(f"{host}:{HTTP}", grpc, counters)
 
-    def prepare(self, profile: str, image: str = "", guarded: bool = False, packages: str = "") -> list[Action[str]]:
-        return images.build(compose_commands.builds(self._projects, profile, image, guarded, packages), image)
+    def prepare(self, profile: str, image: str = "", packages: str = "") -> list[Action[str]]:
+        return images.build(compose_commands.builds(self._projects, profile, image, packages), image)
 
     # -- a container of one command: weights, exports, engines, a lab's client, a copy out of an image -----------------
 
@@ -182,10 +182,11 @@ class ComposeRuntime:
             self.workspace.cache.mkdir(parents=True, exist_ok=True)
             self._projects.require_readable_cache()
             if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
-                for folder in (*nofollow.folders(launch.run_dir), self.workspace.folder(stack).secret):
-                    nofollow.give(folder, NOBODY)
-            if record.balance:
-                self.spread(record)
+                own, folders = self.workspace.folder(stack), nofollow.folders(launch.run_dir)
+                for path in (*folders, own.secret, *([own.token] if record.exposed else [])):
+                    nofollow.give(path, NOBODY)
+            if record.front:
+                self._configure(record)
             self._projects.write_override(stack, services(self._projects, dataclasses.replace(launch, record=record)))
             processes.run_to_end(command, listener, f"the containers of {stack} cannot be started")
             servers = docker_engine.containers(self._root, stack, "triton")
@@ -194,31 +195,41 @@ class ComposeRuntime:
             numbers = {server.number for server in launch.starting}
             parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
             parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
-            fronts = docker_engine.containers(self._root, stack, "guard")
+            fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
             return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
 
-        return Action(f"the server of {stack}", do, [command], [str(self._projects.override_path(stack))])
+        files = [str(self._projects.override_path(stack))]
+        files += [f"{self.workspace.folder(stack).front}/"] if record.front else []
+        return Action(f"the server of {stack}", do, [command], files)
 
     def front(self, record: Record) -> Action[None]:
         command = compose_commands.front(self._projects, record)
 
         def do(listener: Listener) -> None:
-            self.spread(record)
-            processes.run_to_end(command, listener, f"the balancer of {record.stack} cannot be started")
+            self._configure(record)
+            processes.run_to_end(command, listener, f"the {record.front} of {record.stack} cannot be started")
 
         return Action(f"the {record.front} of {record.stack}", do, [command])
 
+    def _configure(self, record: Record) -> None:
+        """Write what Envoy's container reads: its configuration, without the token, and its servers' names."""
+        trace = receiver(str(record.settings.get("trace", "")))
+        made = config.in_container(record.balance, service(record.servers[0].number), trace, record.exposed)
+        folder = self.workspace.folder(record.stack).front
+        atomic_write(folder / CONFIG, json.dumps(made, indent=1))
+        folder.chmod(0o755)  # Envoy may be nobody
+        if record.balance:
+            self.spread(record)
+
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         hosts = {server.number: service(server.number) for server in record.servers}
-        text = guard_container.servers_json(record.balance, record.guarded, hosts, draining)
         folder = self.workspace.folder(record.stack).front
-        atomic_write(folder / guard_container.FILE, text)
-        folder.chmod(0o755)  # the balancer may be nobody
+        atomic_write(folder / SERVERS, servers_json(hosts, draining))
 
     def balancer_view(self, record: Record) -> dict[int, Seen]:
         with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
-            for container in docker_engine.containers(self._root, record.stack, "guard"):
-                code, said = container.exec_run(["python3", "-m", "labguard.admin", str(guard_container.ADMIN)])
+            for one in docker_engine.containers(self._root, record.stack, compose_commands.ENVOY):
+                code, said = one.exec_run(["python3", "-m", admin.__name__, config.ADMIN])
                 if code == 0:
                     return admin.seen(json.loads(said), l4=record.balance == "l4")
         return {}
@@ -310,7 +321,7 @@ class ComposeRuntime:
     def front_death(self, record: Record) -> str:
         if not record.front:
             return ""
-        fronts = docker_engine.containers(self._root, record.stack, "guard")
+        fronts = docker_engine.containers(self._root, record.stack, compose_commands.ENVOY)
         how = docker_engine.how_ended(fronts[0].attrs) if fronts else "its container was removed"
         return f"its {record.front}: {how}" if how else ""
 
@@ -330,7 +341,7 @@ class ComposeRuntime:
 
     def _logging(self, stack: str, number: int = 0) -> list[Any]:
         """What stands before the servers, then the servers: they have the last word."""
-        fronts = docker_engine.containers(self._root, stack, "guard") if number < 1 else []
+        fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY) if number < 1 else []
         servers = self._servers(stack, number) if number != FRONT else []
         return [*fronts, *sorted(servers, key=docker_engine.replica)]
 

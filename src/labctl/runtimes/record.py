@@ -55,11 +55,6 @@ class UpOptions:
     balance: str = ""
 
     @property
-    def fronted(self) -> bool:
-        """Whether Envoy stands before the server."""
-        return self.expose or bool(self.balance) or (self.replicas or 1) > 1
-
-    @property
     def bind(self) -> str:
         """The address that the ports are published on."""
         return ANY_ADDRESS if self.expose else LOOPBACK
@@ -98,9 +93,9 @@ class Record:
     Attributes:
         settings: every setting as asked, defaults included.
         models: the models that must be READY.
-        endpoints: where its clients reach it: its server, or what stands before its servers.
+        endpoints: where clients on this machine reach it: its server, or the balancer of its servers.
+        published: where other machines reach it, with its token; None unless it is exposed.
         balance: how requests are spread over its servers; "" for a single server without a balancer.
-        servers: where the guard has the ports of a lone container, that is asked through the guard.
         options: what was asked when it was brought up, with the release that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
@@ -113,6 +108,7 @@ class Record:
     settings: Mapping[str, Any]
     models: Sequence[str]
     endpoints: Endpoints
+    published: Endpoints | None = None
     tokenizer_dir: str = ""
     balance: str = ""
     servers: Sequence[Replica] = ()
@@ -159,19 +155,19 @@ class Record:
         return self.options.bind
 
     @property
-    def guarded(self) -> bool:
-        """Whether strangers can reach it, and so the guard stands before it."""
+    def exposed(self) -> bool:
+        """Whether other machines can reach it, and so Envoy asks for its token."""
         return self.options.expose
 
     @property
     def front(self) -> str:
-        """What stands before its servers: "guard", "balancer" (which may guard as well), or "" for nothing."""
-        return "balancer" if self.balance else "guard" if self.guarded else ""
+        """What stands before its servers: "balancer" (also where it is exposed), "Envoy", or "" for nothing."""
+        return "balancer" if self.balance else "Envoy" if self.exposed else ""
 
     @property
     def ports(self) -> list[str]:
-        """Of the endpoints; "0" for gRPC where clients spread their requests themselves, and nobody listens."""
-        http, grpc, metrics = map(str, self.endpoints.ports)
+        """Those that a person chose; "0" for gRPC where clients spread their requests themselves: no port listens."""
+        http, grpc, metrics = map(str, (self.published or self.endpoints).ports)
         return [http, "0" if self.balance == CLIENT else grpc, metrics]
 
     @property

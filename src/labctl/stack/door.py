@@ -33,7 +33,7 @@ def start(session: Session, record: Record, options: UpOptions, tls: Pair | None
             ports.require_free({"OpenAI": port}, record.bind, [one for _, one in session.running()], AGAIN)
         address = session.do(door.beside(session.workspace, record, port, tls))
     if session.todo is None:
-        session.listener.note(described(record.stack, address, record.bind if record.guarded else ""))
+        session.listener.note(described(record.stack, address, record.bind if record.exposed else ""))
 
 
 def address(session: Session, record: Record) -> str:
@@ -44,4 +44,4 @@ def address(session: Session, record: Record) -> str:
 def described(stack: str, address: str, exposed: str) -> str:
     """Where the door of a stack is, and where exposed how its token is had."""
     said = f"OpenAI API: {address}"
-    return f"{said}, exposed on {exposed}; its token (the API key): labctl openai {stack} --token" if exposed else said
+    return f"{said}, exposed on {exposed}; its API key is the token: labctl status {stack} --token" if exposed else said

@@ -51,8 +51,7 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
     runtime.stop(stack, force).do(session.listener)
     if all(left := runtime.leftovers(stack) for _ in attempts(GONE_S, LOOK_S)):
         raise LabError(f"something of {stack} is still there", "", f"labctl down {stack}", details=left)
-    for folder in (session.workspace.folder(stack).observe, session.workspace.folder(stack).door):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(session.workspace.folder(stack).observe, ignore_errors=True)
     session.forget(stack)
 
 

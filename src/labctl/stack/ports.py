@@ -131,7 +131,8 @@ def _offered() -> tuple[Iterator[int], int]:
 
 def _who(port: int, running: Sequence[Record]) -> str:
     for record in running:
-        if port in [n for e in (record.endpoints, *(s.endpoints for s in record.servers)) for n in _numbers(e)]:
+        every = (record.endpoints, *filter(None, [record.published]), *(s.endpoints for s in record.servers))
+        if port in [n for e in every for n in _numbers(e)]:
             return f" (by stack {record.stack}: labctl down {record.stack})"
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

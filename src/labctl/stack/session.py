@@ -222,7 +222,8 @@ class Session:
 
     def forget(self, stack: str) -> None:
         folder = self.workspace.folder(stack)
-        for path in (folder.state_file, folder.ended_file(), *folder.ended_files, folder.secret):
+        own = (folder.state_file, folder.secret, folder.token, folder.door_url)
+        for path in (*own, folder.ended_file(), *folder.ended_files):
             path.unlink(missing_ok=True)
 
 

@@ -19,7 +19,7 @@ from labctl.workspace import StackFolder
 from labkit.errors import LabError
 
 FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
-GUARDED = ("l7", "hash")  # the policies under which every request passes the guard
+CHECKED = ("l7", "hash")  # the policies under which Envoy sees requests, and so their token
 
 
 @dataclass(frozen=True)
@@ -106,18 +106,18 @@ def named_endpoints(ports: str, bind: str) -> Endpoints | None:
 def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
     """How requests are spread; "" for a stack that is one server and has no balancer.
 
-    Raises LabError: strangers would get past the guard, or GPUs would be shared.
+    Raises LabError: Envoy could not ask for the token, or GPUs would be shared.
     """
     chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
     if chosen and plan.profile == "gpu":
         raise LabError(
             "replicas need a GPU each", "on one machine they would share its GPUs", "--profile cpu, or many machines"
         )
-    if exposed and chosen and chosen not in GUARDED:
+    if exposed and chosen and chosen not in CHECKED:
         raise LabError(
             f"--expose does not go with --balance {chosen}",
-            "requests would pass by the guard, and one request can end this Triton (docs/operate/security.md)",
-            f"--balance {' or '.join(GUARDED)}",
+            "Envoy would see connections, and not the token of a request (docs/operate/security.md)",
+            f"--balance {' or '.join(CHECKED)}",
         )
     return chosen
 

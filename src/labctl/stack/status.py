@@ -64,6 +64,7 @@ class Status(TypedDict):
     edited: list[edits.EditedFile]
     balance: str
     exposed: str
+    published: dict[str, str]
     replicas: list[ReplicaRow]
     clock: NotRequired[Mapping[str, Mode]]
     openai: NotRequired[str]
@@ -98,8 +99,6 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
         return _object(record, state, ended=ended)
     runtime = server[0]
     front = "" if action else runtime.front_death(record)
-    if front and not record.balance:  # its server can be reached through the guard alone
-        return _object(record, "degraded", _unavailable(record, front), ended=front)
     there, probes = None, dict[str, Probe]()
     explain: faults.Explain = str
     with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
@@ -260,6 +259,7 @@ def _object(
         "stuck": [],
         "edited": [],
         "balance": record.balance,
-        "exposed": record.bind if record.guarded else "",
+        "exposed": record.bind if record.exposed else "",
+        "published": vars(record.published) if record.published else {},
         "replicas": [],
     }

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from labbuild.protocol import Builder
@@ -88,7 +89,10 @@ class BringUp:
 
 
 def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> BringUp:
-    """What brings a stack up on its runtime; nothing is made yet. Raises LabError for whatever can be known to fail."""
+    """What brings a stack up on its runtime; nothing is made yet. Raises LabError for whatever can be known to fail.
+
+    ``endpoints``: the ports that a person chose for it.
+    """
     plan, runtime, options = stack.plan, stack.runtime, stack.options
 
     def render(listener: Listener) -> str:
@@ -101,11 +105,13 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
             listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
         return f"{len(models)} model{'' if len(models) == 1 else 's'}, every config.pbtxt valid"
 
-    prepare = preparations(plan, runtime, stack.session.workspace, options.fronted)
+    prepare = preparations(plan, runtime, stack.session.workspace)
     policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
-    # Behind the guard a process needs ports of its own; a container has an address of its own.
-    own_ports = policy or (options.expose and runtime.name == "local")
-    places = free_endpoints(options.replicas or 1) if own_ports else ()
+    places = free_endpoints(options.replicas or 1) if policy or options.expose else []
+    published = None
+    if options.expose:  # those are for other machines; this one's clients need no token
+        published = Endpoints(*(f"{options.bind}:{port}" for port in endpoints.ports))
+        endpoints = free_endpoints(1)[0] if policy else places[0]
     record = Record(
         stack=stack.name,
         lab=stack.lab.folder,
@@ -114,6 +120,7 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
         settings=plan.settings,
         models=plan.stack.models,
         endpoints=endpoints,
+        published=published,
         tokenizer_dir=plan.tokenizer_dir,
         effective=plan.effective,
         owner=owner,
@@ -125,13 +132,13 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
     return BringUp(prepare, rendered, _start(stack, record), record)
 
 
-def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bool = False) -> list[Action[str]]:
+def preparations(plan: Plan, runtime: Runtime, workspace: Workspace) -> list[Action[str]]:
     """What makes the serving environment and every artifact that is not there yet.
 
     Raises LabError: the runtime cannot serve it, or something that is there is damaged.
     """
     refuse(plan, runtime, workspace)
-    actions = [*runtime.prepare(plan.profile, plan.image, guarded, plan.stack.packages)]
+    actions = [*runtime.prepare(plan.profile, plan.image, plan.stack.packages)]
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         title = f"templates of TensorRT-LLM {plan.release.name}"
         actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm))
@@ -202,12 +209,14 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
     return Action(step.title, do, shown, [f"{step.path}/"])
 
 
-def engine_actions(plan: Plan, step: Step, runtime: Runtime, workspace: Workspace) -> list[Action[Any]]:
-    """The commands that build an engine in the image that serves it, in temporary folders beside its place."""
+def engine_actions(
+    plan: Plan, step: Step, runtime: Runtime, workspace: Workspace, output: Path | None = None
+) -> list[Action[Any]]:
+    """The commands that build an engine in the image that serves it, at ``output``; without one, at its place."""
     assert step.image_build
     scratch, source = step.path.with_name(f".checkpoint-{step.path.name}"), step.image_build.source
     shape = source.name if source.kind == "random" else ""
-    every = commands(step.image_build.options, source.locate(workspace), scratch, step.path, shape)
+    every = commands(step.image_build.options, source.locate(workspace), scratch, output or step.path, shape)
     return [runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices) for argv in every]
 
 
@@ -227,6 +236,8 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
             path.unlink()
         replicas.make_room(session.workspace, record, record.servers)
         folder.make_secret()
+        if record.exposed and not folder.read_token():
+            folder.make_token()
         listener.step(title)
         began = time.monotonic()
         try:
@@ -250,6 +261,7 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
         return server.record
 
     files = [*server_start.files, str(log_file), f"{run_dir}/", *map(str, (folder.state_file, folder.secret))]
+    files += [str(folder.token)] if record.exposed else []
     return Action(title, do, server_start.commands, files, expected=record)
 
 

@@ -182,6 +182,4 @@ def _other_type(error: str) -> str:
     """What helps where a client sends the whole numbers of another TensorRT-LLM release; "" where that is not it."""
     if "UINT32" not in error or "INT32" not in error.replace("UINT32", ""):
         return ""
-    return (
-        "TensorRT-LLM takes UINT32 up to 0.5.0 and INT32 after it: --release 0.5.0, or the type of the model's metadata"
-    )
+    return "TensorRT-LLM 0.5.0 takes UINT32, later releases INT32: --release 0.5.0, or the type of the model's metadata"

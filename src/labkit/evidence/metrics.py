@@ -12,8 +12,8 @@ from labkit.errors import LabError
 from labkit.evidence.histograms import Histogram
 
 OWN = "labs_"  # what the metrics of our models begin with (docs/operate/metrics.md)
-# NVIDIA's tensorrtllm backend reports its scheduler under these names, from 0.8.0 on: gauges of its last iteration
-# (tensorrtllm_backend v0.8.0 to v0.19.0, inflight_batcher_llm/src/custom_metrics_reporter/custom_metrics_reporter.cc).
+# NVIDIA's tensorrtllm backend reports its scheduler under these names: gauges of its last iteration
+# (tensorrtllm_backend v0.17.0, inflight_batcher_llm/src/custom_metrics_reporter/custom_metrics_reporter.cc).
 TRTLLM = "nv_trt_llm_"
 TRTLLM_REQUESTS = f"{TRTLLM}request_metrics"
 
@@ -95,8 +95,8 @@ class Snapshot:
         """How many of its requests wait: by its own count, else by that of Triton's queue.
 
         Triton counts no request that a model with its own loop has taken; and a model behind Triton's dynamic batcher
-        cannot see Triton's queue. NVIDIA's backend counts active requests that are not in the last iteration (from
-        0.19.0 on it reports the same difference as ``waiting``); some of those in it may have ended since.
+        cannot see Triton's queue. NVIDIA's backend counts active requests that are not in the last iteration; some of
+        those in it may have ended since.
         """
         own = self.own.get((model, f"{OWN}waiting"))
         if own is not None:

@@ -2,7 +2,7 @@
 
 Its metrics are gauges of one iteration, so they are read many times a second. Names and meaning are upstream's:
 tensorrtllm_backend, inflight_batcher_llm/src, custom_metrics_reporter.cc and WaitForStats of model_instance_state.cc,
-from v0.11.0 to v0.19.0. 0.5.0 has no such metrics, and 0.8.0 does not count paused requests.
+v0.17.0. 0.5.0 has no such metrics.
 """
 
 from __future__ import annotations

@@ -12,18 +12,6 @@ from labkit.predict.recording import Row
 from labkit.slo import Slo
 
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
-TIMED = (
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "tpot_p50_ms",
-    "tpot_p99_ms",
-    "itl_p50_ms",
-    "itl_p99_ms",
-    "e2e_mean_ms",
-    "e2e_p99_ms",
-    "tokens_per_s",
-    "requests_per_s",
-)
 
 
 def figures(rows: Sequence[Row], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """A row of ``codegen-350M-mono-gptj`` as a request to TensorRT-LLM's ``tensorrt_llm``, and the answer as its end."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +19,12 @@ class Dialect:
     """What a release's ``tensorrt_llm`` understands.
 
     ``integers``: the datatype of its whole numbers, UINT32 or INT32. ``words_and_scores``: whether it knows stop
-    words, bad words, lengths and log probabilities; 0.5.0 does not. ``seed``: what it calls the seed.
+    words, bad words, lengths and log probabilities; 0.5.0 does not.
     """
 
     integers: str
     words_and_scores: bool
     vocabulary: int
-    seed: str = "random_seed"
 
     def inputs(self, row: Row) -> dict[str, Array]:
         """The request's tensors, each with a batch of one. Raises BadInput for what this release cannot do."""
@@ -42,7 +40,7 @@ class Dialect:
             "runtime_top_p": np.array([[0.0 if greedy else sampler.top_p or 1.0]], dtype=np.float32),
             "temperature": np.array([[1.0 if greedy else sampler.temperature]], dtype=np.float32),
             "repetition_penalty": np.array([[row.repetition_penalty]], dtype=np.float32),
-            self.seed: np.array([[sampler.seed]], dtype=np.uint64),
+            "random_seed": np.array([[sampler.seed]], dtype=np.uint64),
         }
         if row.end_id is not None and row.end_id < self.vocabulary:
             tensors |= {name: np.array([[row.end_id]], dtype=kind) for name in ("end_id", "pad_id")}
@@ -57,20 +55,12 @@ class Dialect:
     def outputs(self, row: Row) -> list[str]:
         """The outputs to ask for. A release without log probabilities has ``output_ids`` alone.
 
-        From 0.11.0 on the backend refuses a request that does not ask for both ``output_ids`` and ``sequence_length``.
+        0.17.0 refuses a request that does not ask for both ``output_ids`` and ``sequence_length``.
         """
         if not self.words_and_scores:
             return [OUTPUT_IDS]
         scores = [LOG_PROBS] if row.wants_log_probs else []
         return [OUTPUT_IDS, SEQUENCE_LENGTH, *scores]
-
-
-def seed_input(config: str) -> str:
-    """What a ``tensorrt_llm`` calls the seed, by the text of its config.pbtxt.
-
-    The tag v0.19.0 has ``random_seed``; the branch r25.05, from which the image of that release is made, has ``seed``.
-    """
-    return "seed" if re.search(r'name:\s*"seed"', config) else "random_seed"
 
 
 def finish(row: Row, answer: Mapping[str, Array]) -> None:

@@ -6,7 +6,6 @@ behind sees single requests, and batches them in flight.
 
 import asyncio
 import time
-from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
@@ -25,12 +24,8 @@ class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
         self.shape = Shape.of(parameter(args, "model_dir"))
-        config = Path(args["model_repository"]).parent / ENGINE / "config.pbtxt"
         self.dialect = trtllm_request.Dialect(
-            parameter(args, "integers"),
-            parameter(args, "words_and_scores") == "true",
-            self.shape.vocabulary,
-            seed=trtllm_request.seed_input(config.read_text(encoding="utf-8")),
+            parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary
         )
         self.begun = 0  # rows so far: the step log's names for them
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))

@@ -15,11 +15,10 @@ import triton_python_backend_utils as pb_utils
 LETTER, EOS, EOS_AT = ord("b"), 2, 2
 VOCABULARY, SLOTS, BLOCK, BLOCKS = 512, 4, 64, 100
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-# custom_metrics_reporter.cc: v0.8.0:36-59, v0.17.0:37-62, v0.19.0:37-64.
+# custom_metrics_reporter.cc: v0.17.0:37-62.
 REQUESTS = ("active", "max", "scheduled", "context")
 KV_BLOCKS = ("max", "free", "used", "tokens_per")
 IN_FLIGHT = ("total_context_tokens", "generation_requests", "micro_batch_id", "paused_requests")
-STATIC = ("total_context_tokens", "total_generation_tokens", "empty_generation_slots")
 
 
 @dataclass
@@ -45,14 +44,13 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         said = {key: value["string_value"] for key, value in config["parameters"].items()}
-        self.contract = tuple(map(int, said["contract"].split(".")))
-        self.static, self.paused = said["static"] == "true", int(said["paused"])
+        self.oldest = said["contract"] == "0.5.0"
+        self.paused = int(said["paused"])
         self.iteration_s = int(said["iteration_ms"]) / 1e3
         self.decoupled = config["model_transaction_policy"]["decoupled"]
         self.iteration, self.queue, self.names = 0, [], set()
         self.changed, self.ending = threading.Condition(), False
-        # 0.5.0 reports nothing.
-        self.metrics = Metrics(args, self.contract, self.static) if self.contract > (0, 5, 0) else None
+        self.metrics = None if self.oldest else Metrics(args)  # 0.5.0 reports nothing
         self.loop = threading.Thread(target=self.run)
         self.loop.start()
 
@@ -81,7 +79,7 @@ class TritonPythonModel:
             return default if tensor is None else tensor.as_numpy().reshape(-1)
 
         name = request.request_id()
-        if self.contract == (0, 5, 0) and name:  # v0.5.0, libtensorrtllm.cc:721-746
+        if self.oldest and name:  # v0.5.0, libtensorrtllm.cc:721-746
             if not name.isdecimal():
                 raise ValueError(f"Invalid requestId, must be uint64_t. Got {name}")
             with self.changed:
@@ -101,7 +99,7 @@ class TritonPythonModel:
         return Job(request, ids.tolist(), int(wanted), end_id, streaming, scores, name)
 
     def run(self):
-        """Iterations of in-flight batching, or of V1, where a whole batch is one iteration."""
+        """Iterations of in-flight batching."""
         active = []
         while True:
             with self.changed:
@@ -109,25 +107,14 @@ class TritonPythonModel:
                     self.changed.wait()
                 if self.ending:
                     return
-                if not (self.static and active):
-                    room = SLOTS - len(active)
-                    active, self.queue = active + self.queue[:room], self.queue[room:]
+                room = SLOTS - len(active)
+                active, self.queue = active + self.queue[:room], self.queue[room:]
             time.sleep(self.iteration_s)  # this is what it computes
             scheduled = len(active)
-            if self.static:
-                active, batch = [], active
-                longest = max(job.wanted for job in batch)
-                for job in batch:
-                    while not self.advance(job):
-                        pass
-                made = sum(job.wanted for job in batch)
-                counts = {"total_generation_tokens": made, "empty_generation_slots": scheduled * longest - made}
-            else:
-                active = [job for job in active if not self.advance(job)]
-                counts = {"generation_requests": scheduled, "paused_requests": self.paused}
+            active = [job for job in active if not self.advance(job)]
             self.iteration += 1
             if self.metrics:
-                self.metrics.report(self.iteration, len(active), scheduled, counts)
+                self.metrics.report(self.iteration, len(active), scheduled, self.paused)
 
     def advance(self, job):
         """One more token of a request; whether its last response was sent."""
@@ -149,13 +136,12 @@ class TritonPythonModel:
         ids = job.made[-1:] if job.streaming else job.prompt + job.made
         wanted = set(job.request.requested_output_names())
         found = {"output_ids": np.array([[ids]], dtype=np.int32)}
-        if self.contract > (0, 5, 0):
+        if not self.oldest:
             found["sequence_length"] = np.array([[len(ids)]], dtype=np.int32)
             if job.scores:
                 found["output_log_probs"] = np.full((1, 1, len(job.made)), -0.5, dtype=np.float32)
                 found["cum_log_probs"] = np.array([[-0.5 * len(job.made)]], dtype=np.float32)
-        if self.contract >= (0, 11, 0):
-            # model_instance_state.cc: v0.11.0:743,756; v0.14.0:872,885; v0.17.0:981,994; v0.19.0:1089,1102.
+            # model_instance_state.cc: v0.17.0:981,994.
             for name in ("output_ids", "sequence_length"):
                 if name not in wanted:
                     raise ValueError(f"{name} tensor must be present in list of output tensors")
@@ -165,18 +151,13 @@ class TritonPythonModel:
 class Metrics:
     """Gauges of the last iteration (custom_metrics_reporter.cc; WaitForStats, model_instance_state.cc v0.17.0:1272)."""
 
-    def __init__(self, args, contract, static):
-        kind = "v1" if static else "inflight_batcher"
-        names = STATIC if static else IN_FLIGHT
-        if contract < (0, 11, 0):  # v0.8.0:55-57
-            names = tuple(name.replace("paused", "terminated") for name in names)
-        waiting = ("waiting",) if contract >= (0, 19, 0) else ()  # v0.19.0:37-39
+    def __init__(self, args):
         self.families = {}
         self.gauges = {}
         for family, category, labels in (
-            ("request", "request_type", REQUESTS + waiting),
+            ("request", "request_type", REQUESTS),
             ("kv_cache_block", "kv_cache_block_type", KV_BLOCKS),
-            (kind, f"{kind}_specific_metric", names),
+            ("inflight_batcher", "inflight_batcher_specific_metric", IN_FLIGHT),
             ("general", "general_type", ("timestamp", "iteration_counter")),
         ):
             name = f"nv_trt_llm_{family}_metrics"
@@ -185,17 +166,19 @@ class Metrics:
             model = {"model": args["model_name"], "version": args["model_version"]}
             for label in labels:
                 self.gauges[family, label] = made.Metric(labels={**model, category: label})
-        self.kind = kind
 
-    def report(self, iteration, active, scheduled, counts):
+    def report(self, iteration, active, scheduled, paused):
         used = min(BLOCKS, scheduled)
-        requests = {"active": active, "max": SLOTS, "scheduled": scheduled, "waiting": active - scheduled}
-        said = {("request", name): value for name, value in requests.items()}
-        said |= {("kv_cache_block", "max"): BLOCKS, ("kv_cache_block", "tokens_per"): BLOCK}
-        said |= {("kv_cache_block", "used"): used, ("kv_cache_block", "free"): BLOCKS - used}
-        said |= {(self.kind, name): value for name, value in counts.items()}
-        said[self.kind, "terminated_requests"] = counts.get("paused_requests", 0)
-        said["general", "iteration_counter"] = iteration
-        for key, value in said.items():
-            if gauge := self.gauges.get(key):
-                gauge.set(value)
+        for family, label, value in (
+            ("request", "active", active),
+            ("request", "max", SLOTS),
+            ("request", "scheduled", scheduled),
+            ("kv_cache_block", "max", BLOCKS),
+            ("kv_cache_block", "tokens_per", BLOCK),
+            ("kv_cache_block", "used", used),
+            ("kv_cache_block", "free", BLOCKS - used),
+            ("inflight_batcher", "generation_requests", scheduled),
+            ("inflight_batcher", "paused_requests", paused),
+            ("general", "iteration_counter", iteration),  # last: what is read beside it is of this iteration
+        ):
+            self.gauges[family, label].set(value)

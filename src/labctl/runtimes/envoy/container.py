@@ -1,0 +1,119 @@
+"""Envoy's container: ``python -m labctl.runtimes.envoy.container FILE``.
+
+It runs Envoy with the configuration FILE. A configuration that asks for a token gets it from the secret ``TOKEN_FILE``
+and then lies in the container's memory alone; without the secret the container ends. Where SERVERS lies beside FILE, it
+names the replicas by host name, and Envoy is told their addresses whenever one changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from labctl.runtimes.envoy import config
+from labctl.runtimes.envoy.config import PLACEHOLDER, Address, Server, assignments
+from labctl.triton.arguments import GRPC, HTTP
+
+CONFIG, SERVERS = "envoy.json", "servers.json"
+TOKEN_FILE = Path("/run/secrets/token")
+TOKEN = re.compile(r"[\w.~+/=-]{16,512}", re.ASCII)  # of RFC 6750's characters
+LOOK_S = 0.25
+
+
+def servers_json(hosts: Mapping[int, str], draining: Collection[int] = ()) -> str:
+    """The text of SERVERS: the servers' host names, by their numbers."""
+    servers = [{"number": number, "host": host, "draining": number in draining} for number, host in hosts.items()]
+    return json.dumps({"servers": servers})
+
+
+def with_token(text: str, secret: Path = TOKEN_FILE) -> str:
+    """A configuration with the token of a secret. Raises ValueError: the secret holds none, or cannot be read."""
+    if PLACEHOLDER not in text:
+        return text
+    try:
+        token = secret.read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise ValueError(f"the token in {secret} cannot be read: {error.strerror}") from None
+    if not TOKEN.fullmatch(token):
+        raise ValueError(f"{secret} holds no token: 16 to 512 letters, digits and -._~+/=")
+    return text.replace(PLACEHOLDER, token)
+
+
+class Followed:
+    """The servers that a file names, as Envoy wants them: by address. A name may get another address at any time."""
+
+    def __init__(self, file: Path, target: Path) -> None:
+        self._file, self._target = file, target
+        self._addresses: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._written: dict[str, str] = {}
+
+    def write_changes(self) -> None:
+        """Write what has changed; Envoy sees it."""
+        servers = []
+        with contextlib.suppress(OSError, ValueError):
+            named: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            for one in named["servers"]:
+                host = one["host"]
+                if host not in self._asked:
+                    self._asked.add(host)
+                    threading.Thread(target=self._resolve, args=(host,), daemon=True).start()
+                if address := self._addresses.get(host):
+                    http, grpc = Address(address, HTTP), Address(address, GRPC)
+                    servers.append(Server(one["number"], http, grpc, one["draining"]))
+            for name, text in assignments(servers).items():
+                if self._written.get(name) != text:
+                    (self._target / f".{name}").write_text(text)
+                    (self._target / f".{name}").rename(self._target / name)
+                    self._written[name] = text
+
+    def _resolve(self, host: str) -> None:
+        """For ever; one that has none keeps its last address, and Envoy sees for itself that nobody answers there."""
+        while True:
+            with contextlib.suppress(OSError):
+                self._addresses[host] = socket.gethostbyname(host)
+            time.sleep(LOOK_S)
+
+
+def main() -> int:
+    given, filled = Path(sys.argv[1]), config.FOLDER / CONFIG
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        text = with_token(given.read_text(encoding="utf-8"))
+    except ValueError as error:
+        print(f"envoy: {error}", file=sys.stderr, flush=True)
+        return 1
+    with os.fdopen(os.open(filled, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    servers = given.with_name(SERVERS)
+    followed = Followed(servers, config.FOLDER) if servers.exists() else None
+    if followed:
+        followed.write_changes()  # Envoy wants the files, if only empty ones
+    command = [str(config.binary()), *config.arguments(str(filled))]
+    envoy = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        while envoy.poll() is None:
+            if followed:
+                followed.write_changes()
+            time.sleep(LOOK_S)
+        code = envoy.returncode
+        how = f"exit status {code}" if code >= 0 else f"killed by signal {-code}"
+        print(f"envoy ended: {how}; the container ends", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        envoy.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

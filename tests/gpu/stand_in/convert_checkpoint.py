@@ -1,3 +1,0 @@
-import sys
-
-print("converting with", *sys.argv[1:])

