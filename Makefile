@@ -12,7 +12,7 @@ WORKERS ?= -n 3
 # A worker that dies ends the run: replaced, pytest-xdist 3.8 waits for ever for what is left of the dead one's group.
 GROUPED := --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup setup-vllm test test-quick test-unit bench lint lock format images site down clean model triton learn
+.PHONY: help setup setup-vllm test test-quick test-unit bench lint lock format site down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,9 +64,6 @@ lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newes
 
 format: $(READY) ## let ruff format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-
-images: $(READY) ## draw docs/images again: the concepts, and pictures from the newest runs (ARGS=FOLDER: from these)
-	@$(BIN)/python scripts/draw_concepts.py && $(BIN)/python scripts/redraw_images.py $(ARGS)
 
 site: .venv/site/.ready ## the documentation as web pages, in site/ (its packages: .venv/site)
 	@scripts/site/build.sh site

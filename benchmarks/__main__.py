@@ -27,7 +27,6 @@ from benchmarks import (
     door_upstream,
     engines,
     exercises,
-    hub,
     iterative,
     kills,
     kv_precision,
@@ -85,7 +84,6 @@ LONG = {
     "door-upstream": door_upstream.run,
     "load-tools": load_tools.run,
     "exercises": exercises.run,
-    "hub": hub.run,
     "museum": museum.run,
     "pace": beside_a_gpu,
     "predict": predict.run,
@@ -106,7 +104,7 @@ def main() -> None:
         "--count",
         type=int,
         help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); arena: policies (200); "
-        "mystery: runs (100); kv-precision: prompts (16); exercises: seeds (200); hub: learners (10)",
+        "mystery: runs (100); kv-precision: prompts (16); exercises: seeds (200)",
     )
     parser.add_argument(
         "--part",

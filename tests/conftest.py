@@ -31,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 serving.later()  # as in a process that serves: importing transformers takes half as long
-gc.set_threshold(serving.COLLECT_AFTER)
 # Tests that use one of these fixtures share what it brought up.
 CRASHED = pytest.StashKey[bool]()
 RAN = ROOT / ".pytest_cache" / "ran"  # the tests that came to their end in the last run, for --rest

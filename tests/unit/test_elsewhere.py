@@ -78,7 +78,7 @@ def test_every_module_is_imported_on_a_mac() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["list iterative", "exercise start 02a", "render iterative --target killercoda"])
+@pytest.mark.parametrize("command", ["list iterative", "exercise start 02a", "render iterative --runtime compose"])
 def test_a_command_that_starts_no_server_works_on_a_mac(command: str, checkout: Path) -> None:
     done = on_a_mac(COMMAND, *command.split(), root=checkout)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,11 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labctl.startup import import_alone
 from labctl.texts import Problem, Use, as_text
 
 OUTPUT = "the ensemble's output"  # Triton hands it on with whatever shape its step gave it: its rank is not compared
-MODULE = "tritonclient.grpc.model_config_pb2"
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some messages begin with the whole line
 
 
@@ -95,9 +93,10 @@ def parse_config(
         values: what they were filled with: a value of several lines moves all that follows it.
     """
     from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
 
     try:
-        return text_format.Parse(text, import_alone(MODULE).ModelConfig()), []
+        return text_format.Parse(text, model_config_pb2.ModelConfig()), []
     except text_format.ParseError as error:
         match = _POSITION.match(str(error))
         line, message = (int(match[1]), match[3]) if match else (error.GetLine() or 0, str(error))
