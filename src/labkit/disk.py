@@ -8,7 +8,7 @@ import pwd
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from labkit.errors import LabError
@@ -18,13 +18,29 @@ FORBIDDEN = (errno.EACCES, errno.EPERM)
 FAULTS = (*FULL, *FORBIDDEN, errno.EROFS)
 
 
+def resolved(path: Path) -> Path:
+    """The one name of a place that may have several: absolute, without links and ``..``. It need not exist.
+
+    Raises FileNotFoundError: the path is relative, and the current folder was deleted.
+    """
+    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError where links lead in a circle
+
+
+def typed(text: str) -> Path:
+    """The place that a person typed, with ``~`` in the place of their home folder, resolved."""
+    path = Path(text)
+    with suppress(RuntimeError):  # no such user, or no home: a folder is called so
+        path = path.expanduser()
+    return resolved(path)
+
+
 def cache_folder() -> Path:
     """The cache that all clones share: ``LABS_CACHE``, or a folder in the home folder."""
     try:
         home = Path.home()
     except RuntimeError:  # no HOME, and a user without one
         home = Path("/tmp")
-    return Path(os.environ.get("LABS_CACHE") or home / ".cache" / "triton-labs").expanduser().absolute()
+    return typed(os.environ.get("LABS_CACHE") or str(home / ".cache" / "triton-labs"))
 
 
 @contextmanager
