@@ -44,6 +44,7 @@ from benchmarks import (
     watch_cost,
 )
 from labctl.workspace import Workspace
+from labkit import proxies
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.results import machine, versions
@@ -94,6 +95,7 @@ EVERY = {**YARDSTICKS, **LONG}
 
 
 def main() -> None:
+    proxies.spare_loopback()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n\n")[2])
     parser.add_argument(
         "names",

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
+from labkit.clients.base import connect
 from labkit.evidence.metrics import ModelCounters, scrape
 
 PATIENCE_S = 60.0  # for whatever a healthy server does at once, on a machine that is busy with other work
@@ -122,7 +123,7 @@ class Server:
     def client(self) -> triton.InferenceServerClient:
         """The gRPC client that all requests share."""
         if not self._clients:
-            self._clients.append(triton.InferenceServerClient(self.grpc))
+            self._clients.append(connect(self.grpc))
         return self._clients[0]
 
     def send(self, model: str, value: float = 0.0, **options: Any) -> Answer:
@@ -145,7 +146,7 @@ class Server:
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Stream]:
-        stream = Stream(triton.InferenceServerClient(self.grpc))
+        stream = Stream(connect(self.grpc))
         try:
             yield stream
         finally:

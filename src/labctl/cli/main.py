@@ -19,7 +19,7 @@ import click
 
 from labctl.cli.commands import COMMANDS, GROUPS
 from labctl.cli.console import show_error
-from labkit import disk
+from labkit import disk, proxies
 from labkit.errors import LabError
 
 # The second is for people who have another tool of the first name, the third for `uvx` and `pipx run`.
@@ -87,6 +87,7 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     signal.signal(signal.SIGTERM, _raise_terminated)
+    proxies.spare_loopback()
     for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a command
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import tritonclient.grpc as grpcclient
 
+from labkit import proxies
 from labkit.errors import LabError
 from labkit.records import RequestRecord, request_id
 
@@ -24,21 +25,19 @@ def connect(endpoint: str) -> Any:
 
     Those get its requests in turn, and one that has gone gets none.
     """
-    options = in_turn(endpoint)
-    if options is None:
-        return grpcclient.InferenceServerClient(endpoint)
-    return grpcclient.InferenceServerClient(endpoint, channel_args=options)
+    return grpcclient.InferenceServerClient(endpoint, channel_args=channel_options(endpoint))
 
 
-def in_turn(endpoint: str) -> list[tuple[str, Any]] | None:
-    """The channel's arguments for several addresses; None for one."""
-    if ":///" not in endpoint and not endpoint.startswith("ipv4:"):
-        return None
-    options = {
-        "grpc.lb_policy_name": "round_robin",
+def channel_options(endpoint: str) -> list[tuple[str, Any]]:
+    """The arguments of a gRPC channel to ``endpoint``: messages as large as they come, loopback through no proxy."""
+    options: dict[str, Any] = {
         "grpc.max_send_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
         "grpc.max_receive_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
     }
+    if ":///" in endpoint or endpoint.startswith("ipv4:"):
+        options["grpc.lb_policy_name"] = "round_robin"
+    if not proxies.for_grpc(endpoint):
+        options["grpc.enable_http_proxy"] = 0
     return list(options.items())
 
 

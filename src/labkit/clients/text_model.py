@@ -15,6 +15,7 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
+from labkit import proxies
 from labkit.clients import vllm_api
 from labkit.clients.base import GONE, InFlight, connect
 from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
@@ -123,6 +124,8 @@ class TextModel:
                 if error.status() == GONE:
                     said = str(error.message())
                     why = "nothing listens there" if "Connection refused" in said else said
+                    if proxy := proxies.for_grpc(endpoint):
+                        why = f"it was asked through the proxy that {proxy} names: {said}"
                     remedy = "labctl status says whether it is up"
                     raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
                 raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
