@@ -111,7 +111,7 @@ def test_the_csv_grows_by_one_line_per_run_under_one_header(tmp_path: Path) -> N
 class Server:
     """A gRPC client whose server tells of one model's inputs."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, channel_args: object = None) -> None:
         self.endpoint = endpoint
 
     def __enter__(self) -> Server:

@@ -62,7 +62,7 @@ class FakeClient:
 
     configs: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, endpoint: str) -> None: ...
+    def __init__(self, endpoint: str, channel_args: object = None) -> None: ...
     def __enter__(self) -> FakeClient:
         return self
 
