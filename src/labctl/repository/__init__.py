@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from labctl.litter import files_in
 from labctl.repository.config import check_ensembles, parse_config
 from labctl.texts import Problem, Replacement, fill, uses
 from labctl.unfinished import replace_dir
@@ -20,8 +21,6 @@ from labkit.strict_yaml import lay_over
 
 CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk
-_NOT_COPIED = {"__pycache__", ".gitkeep", ".tmp"}
-YOURS = ".yours-"  # in the name of an edited file that was put aside for the shipped one
 
 
 @dataclass(frozen=True)
@@ -172,11 +171,8 @@ def origins(request: RenderRequest) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for source in request.sources:
         for model, folder in _models(source, request.models, request.family).items():
-            for path in sorted(folder.rglob("*")):
-                relative = path.relative_to(folder)
-                left_out = _NOT_COPIED & set(relative.parts) or path.suffix == ".pyc" or YOURS in path.name
-                if path.is_file() and not left_out:
-                    files[f"{model}/{relative.as_posix()}"] = path
+            for path in files_in(folder):
+                files[f"{model}/{path.relative_to(folder).as_posix()}"] = path
     missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
     if missing:
         where = ", ".join(map(str, request.sources))
@@ -189,7 +185,7 @@ def origins(request: RenderRequest) -> dict[str, Path]:
 def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:
     """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
     places: dict[str, list[Path]] = {}
-    for config in sorted(source.rglob(CONFIG)):
+    for config in files_in(source, f"**/{CONFIG}"):
         if not wanted or config.parent.name in wanted:
             places.setdefault(config.parent.name, []).append(config.parent)
     chosen = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from labctl import repository, unfinished
+from labctl.litter import files_in
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.lock import hold_signals_back, stack_lock
@@ -159,9 +160,8 @@ def _differences(plan: Plan, fresh: Path) -> dict[str, list[Path]]:
 
 
 def _names(folder: Path) -> set[str]:
-    """Every file below the folder but what Python compiled there."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(folder).as_posix() for path in paths}
+    """Every file below the folder that is a part of the model."""
+    return {path.relative_to(folder).as_posix() for path in files_in(folder)}
 
 
 def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None:
