@@ -21,7 +21,8 @@ MODEL = "model_repos/own/m"
 LEFT = st.sampled_from(
     "{whole}~ .{whole}.swp .{whole}.swo .{whole}.un~ #{whole}# .#{whole} 4913 {whole}___jb_tmp___ {whole}.orig "
     "{whole}.bak .ipynb_checkpoints/{stem}-checkpoint{end} .ipynb_checkpoints/{whole} .DS_Store "
-    "__pycache__/{stem}.cpython-311.pyc ._{whole} Thumbs.db desktop.ini .idea/{whole} .vscode/settings.json .~lock.{whole}# {whole}c "
+    "__pycache__/{stem}.cpython-311.pyc ._{whole} Thumbs.db desktop.ini "
+    ".idea/{whole} .vscode/settings.json .~lock.{whole}# {whole}c "
     ".goutputstream-X1Y2Z3 .nfs0000000000a1 .{whole}.kate-swp __MACOSX/._{whole} .git/{whole}".split()
 )
 NAMES = st.sampled_from(["model.py", "config.pbtxt", "tokenizer.json", "labels.txt", "lab.yaml"]) | st.from_regex(
