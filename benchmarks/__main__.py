@@ -26,6 +26,7 @@ from benchmarks import (
     door_slow,
     door_upstream,
     engines,
+    ensembles,
     exercises,
     hub,
     iterative,
@@ -35,6 +36,7 @@ from benchmarks import (
     load_tools,
     museum,
     mystery,
+    pbtxt,
     predict,
     replica_kills,
     replica_start,
@@ -89,6 +91,8 @@ LONG = {
     "hub": hub.run,
     "museum": museum.run,
     "pace": beside_a_gpu,
+    "pbtxt": lambda options: pbtxt.run(options.count or pbtxt.COUNT),
+    "ensembles": lambda options: ensembles.run(options.count or ensembles.COUNT),
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}

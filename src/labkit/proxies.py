@@ -49,7 +49,7 @@ def for_grpc(endpoint: str) -> str:
     if scheme.startswith("unix") or "," in rest:
         return ""
     host = _host(rest)
-    if is_loopback(host) or urllib.request.proxy_bypass_environment(host):
+    if is_loopback(host) or urllib.request.proxy_bypass(host):
         return ""
     return next((name for name in USED_BY_GRPC if name in os.environ), "")
 

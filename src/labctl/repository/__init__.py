@@ -40,6 +40,7 @@ class RenderRequest:
         spare: a parameter that no template uses is a problem, unless a person may have edited it out; then it is spare.
         lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
             it for "not set". For templates out of an image, which may be newer than our table.
+        auto_complete: the server has models complete their own configurations.
         hint: which templates are meant and where they come from, for the remedy of an error.
     """
 
@@ -55,6 +56,7 @@ class RenderRequest:
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spare: bool = False
     lenient: bool = False
+    auto_complete: bool = False
     hint: str = ""
 
 
@@ -155,7 +157,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
         idle = [key for key in request.parameters if key not in used]
         problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
     if not problems:
-        problems += check_ensembles(configs)
+        problems += check_ensembles(configs, request.auto_complete)
     if problems:
         raise LabError(
             f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
