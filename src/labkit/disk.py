@@ -15,6 +15,7 @@ from labkit.errors import LabError
 
 FULL = {errno.ENOSPC: "no space left on that disk", errno.EDQUOT: "the disk quota is used up"}
 FORBIDDEN = (errno.EACCES, errno.EPERM)
+LONGEST_SHOWN = 200  # characters of a path
 FAULTS = (*FULL, *FORBIDDEN, errno.EROFS)
 
 
@@ -100,6 +101,15 @@ def fault(error: OSError, target: Path) -> LabError:
     else:
         why, remedy = f"{error.strerror or error}: {named}", f"see what is there: ls -ld {folder}{elsewhere}"
     return LabError(f"cannot write {target}", why, remedy)
+
+
+def told(error: OSError) -> LabError:
+    """Any error that names a file, in words."""
+    place = os.fsdecode(error.filename) if error.filename is not None else str(Path.cwd())
+    if error.errno in FAULTS:
+        return fault(error, Path(place))
+    shown = place if len(place) <= LONGEST_SHOWN else f"{place[:LONGEST_SHOWN]}..."
+    return LabError(f"{shown} cannot be used", error.strerror or type(error).__name__, "see what is there: ls -ld")
 
 
 _CACHE = "LABS_CACHE (weights, engines)"

@@ -119,7 +119,7 @@ class Server:
 
     def __exit__(self, *exc: object) -> None: ...
 
-    def get_model_metadata(self, model: str) -> SimpleNamespace:
+    def get_model_metadata(self, model: str, client_timeout: float = 0) -> SimpleNamespace:
         kind = {"old": "UINT32", "new": "INT32"}[self.endpoint]
         return SimpleNamespace(inputs=[SimpleNamespace(name="request_output_len", datatype=kind)])
 

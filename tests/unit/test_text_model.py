@@ -68,7 +68,7 @@ class FakeClient:
 
     def __exit__(self, *exc: object) -> None: ...
 
-    def get_model_config(self, name: str) -> Any:
+    def get_model_config(self, name: str, client_timeout: float = 0) -> Any:
         config = text_format.Parse(self.configs[name], model_config_pb2.ModelConfig())
         return type("Answer", (), {"config": config})
 

@@ -15,6 +15,7 @@ from labkit.records import RequestRecord, request_id
 
 GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
 TELL_S = 0.2
+ASK_S = 30.0  # for what a server says of a model: it computes nothing
 Tell = Callable[[int, int], None]
 SEQUENCE = "x-sequence-id"  # the header by which a balancer keeps a sequence on one replica (docs/operate/scale.md)
 STALLED = "labctl status shows whether the stack is stalled"
@@ -157,6 +158,12 @@ class InFlight(Client):
     def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
         raise NotImplementedError
 
+    def give_up(self, record: RequestRecord, error: str) -> None:
+        """End a request from here, unless it has ended; what still comes of it is not kept."""
+        with self._changed:
+            if not record.end:
+                self._end(record, time.monotonic(), error)
+
     def _end(self, record: RequestRecord, at: float, error: str = "") -> None:
         """``record`` is answered for good; only with ``_changed`` held."""
         record.end, record.error = at, error
@@ -174,7 +181,7 @@ def finish_reason(result: Any) -> str:
 def server_version(endpoint: str) -> str:
     """Triton's version, as the server at ``endpoint`` (gRPC) says."""
     with connect(endpoint) as client:
-        return str(client.get_server_metadata().version)
+        return str(client.get_server_metadata(client_timeout=ASK_S).version)
 
 
 def _other_type(error: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.clients.base import connect
+from labkit.clients.base import ASK_S, connect
 from labkit.errors import LabError
 
 
@@ -24,6 +24,6 @@ def _config(endpoint: str, name: str) -> Any:
 
     with connect(endpoint) as client:
         try:
-            return client.get_model_config(name).config
+            return client.get_model_config(name, client_timeout=ASK_S).config
         except InferenceServerException as error:
             raise LabError(f"the server does not tell of {name}", str(error.message())) from error
