@@ -1,4 +1,4 @@
-"""Whatever answers in Triton's place: a command ends with it or with a sentence in time, and keeps no more than a limit."""
+"""Whatever answers in Triton's place: a command ends with it or with a sentence, in time and in bounded memory."""
 
 from __future__ import annotations
 
