@@ -26,6 +26,7 @@ from benchmarks import (
     door_slow,
     door_upstream,
     engines,
+    ensembles,
     exercises,
     iterative,
     kills,
@@ -34,6 +35,7 @@ from benchmarks import (
     load_tools,
     museum,
     mystery,
+    pbtxt,
     predict,
     replica_kills,
     replica_start,
@@ -43,6 +45,7 @@ from benchmarks import (
     watch_cost,
 )
 from labctl.workspace import Workspace
+from labkit import proxies
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.results import machine, versions
@@ -86,12 +89,15 @@ LONG = {
     "exercises": exercises.run,
     "museum": museum.run,
     "pace": beside_a_gpu,
+    "pbtxt": lambda options: pbtxt.run(options.count or pbtxt.COUNT),
+    "ensembles": lambda options: ensembles.run(options.count or ensembles.COUNT),
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
 
 
 def main() -> None:
+    proxies.spare_loopback()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n\n")[2])
     parser.add_argument(
         "names",

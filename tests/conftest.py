@@ -24,12 +24,14 @@ from timetable import Skipped, Timetable
 
 from labctl.listener import Silent
 from labctl.runtimes.processes import carry_out
+from labkit import proxies
 from labserve import serving
 
 ROOT = Path(__file__).resolve().parents[1]
 # Packages are installed uncompiled: every labctl that a test runs would compile what it imports anew (2 s each).
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+proxies.spare_loopback()  # servers of the tests are asked on loopback, by clients of all kinds
 serving.later()  # as in a process that serves: importing transformers takes half as long
 # Tests that use one of these fixtures share what it brought up.
 CRASHED = pytest.StashKey[bool]()

@@ -17,6 +17,7 @@ import tritonclient.http as httpclient
 from geventhttpclient import HTTPClient
 from locust import User, task  # patches the standard library
 
+from labkit.clients.base import channel_options
 from labkit.clients.message import Tensor, infer_request
 
 grpc.experimental.gevent.init_gevent()
@@ -114,7 +115,7 @@ class TritonGrpcUser(TritonUser):
         # Each call that waits holds a thread of gevent's pool. Where there are fewer, whoever else needs one (another
         # call, the look-up of an address) waits for an answer that is not its own.
         gevent.get_hub().threadpool.maxsize += 1
-        self._channel = grpc.insecure_channel(self.host)
+        self._channel = grpc.insecure_channel(self.host, options=channel_options(self.host))
         # No serializers: bytes go out and come in as they are.
         self._infer = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
 

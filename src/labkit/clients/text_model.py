@@ -15,8 +15,9 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
+from labkit import proxies
 from labkit.clients import vllm_api
-from labkit.clients.base import GONE, InFlight, connect
+from labkit.clients.base import ASK_S, GONE, InFlight, connect
 from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
 from labkit.clients.tensors import never
 from labkit.errors import LabError
@@ -118,12 +119,14 @@ class TextModel:
 
         with connect(endpoint) as client:
             try:
-                config = client.get_model_config(name).config
+                config = client.get_model_config(name, client_timeout=ASK_S).config
                 parts = _parts(client, config)
             except InferenceServerException as error:
                 if error.status() == GONE:
                     said = str(error.message())
                     why = "nothing listens there" if "Connection refused" in said else said
+                    if proxy := proxies.for_grpc(endpoint):
+                        why = f"it was asked through the proxy that {proxy} names: {said}"
                     remedy = "labctl status says whether it is up"
                     raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
                 raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
@@ -252,7 +255,10 @@ def _datatype(number: int) -> str:
 
 def _parts(client: Any, config: Any) -> list[Any]:
     """A model's configuration and those of an ensemble's steps: it answers token by token when one of them does."""
-    steps = (client.get_model_config(step.model_name).config for step in config.ensemble_scheduling.step)
+    steps = (
+        client.get_model_config(step.model_name, client_timeout=ASK_S).config
+        for step in config.ensemble_scheduling.step
+    )
     return [config, *(part for step in steps for part in _parts(client, step))]
 
 
