@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFE
 # for ever for what is left of the dead one's group.
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup setup-vllm test test-all test-night bench lint lock format images site docs down clean model triton learn
+.PHONY: help setup setup-vllm test test-all test-night bench lint lock format site docs down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,9 +69,6 @@ lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newes
 
 format: $(READY) ## let ruff format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-
-images: $(READY) ## draw docs/images again: the concepts, and pictures from the newest runs (ARGS=FOLDER: from these)
-	@$(BIN)/python scripts/draw_concepts.py && $(BIN)/python scripts/redraw_images.py $(ARGS)
 
 site: .venv/site/.ready ## the documentation as web pages, in site/ (its packages: .venv/site)
 	@scripts/site/build.sh site

@@ -26,8 +26,8 @@ from benchmarks import (
     door_slow,
     door_upstream,
     engines,
+    ensembles,
     exercises,
-    hub,
     iterative,
     kills,
     kv_precision,
@@ -35,6 +35,7 @@ from benchmarks import (
     load_tools,
     museum,
     mystery,
+    pbtxt,
     predict,
     replica_kills,
     replica_start,
@@ -44,6 +45,7 @@ from benchmarks import (
     watch_cost,
 )
 from labctl.workspace import Workspace
+from labkit import proxies
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.results import machine, versions
@@ -85,15 +87,17 @@ LONG = {
     "door-upstream": door_upstream.run,
     "load-tools": load_tools.run,
     "exercises": exercises.run,
-    "hub": hub.run,
     "museum": museum.run,
     "pace": beside_a_gpu,
+    "pbtxt": lambda options: pbtxt.run(options.count or pbtxt.COUNT),
+    "ensembles": lambda options: ensembles.run(options.count or ensembles.COUNT),
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
 
 
 def main() -> None:
+    proxies.spare_loopback()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n\n")[2])
     parser.add_argument(
         "names",
@@ -106,7 +110,7 @@ def main() -> None:
         "--count",
         type=int,
         help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); arena: policies (200); "
-        "mystery: runs (100); kv-precision: prompts (16); exercises: seeds (200); hub: learners (10)",
+        "mystery: runs (100); kv-precision: prompts (16); exercises: seeds (200)",
     )
     parser.add_argument(
         "--part",

@@ -14,14 +14,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-import httptools
 from tritonclient.grpc import service_pb2
 
-from labdoor.triton import SERVICE, first_text
+from labdoor.triton import STREAM, first_text
 
 #: Asks for so many tokens: when it was sent, then the arrival of each text, as of time.perf_counter().
 Ask = Callable[[int], Awaitable[list[float]]]
-TEXT, NO_TEXT = b'"text":"', b'"text":""'
+TEXT, NO_TEXT, DONE = b'"text":"', b'"text":""', b"data: [DONE]"
 
 
 def processor_ms(pid: int) -> float:
@@ -37,8 +36,8 @@ class OverHttp(asyncio.Protocol):
 
     def __init__(self, model: str, prompt: str) -> None:
         self._said = {"model": model, "prompt": prompt, "ignore_eos": True, "stream": True}
-        self._parser: Any = None
         self._transport: Any = None
+        self._rest = b""  # of an event that is not whole
         self._times: list[float] = []
         self._done: asyncio.Future[None] | None = None
 
@@ -48,7 +47,7 @@ class OverHttp(asyncio.Protocol):
 
     async def ask(self, tokens: int) -> list[float]:
         body = json.dumps(self._said | {"max_tokens": tokens}).encode()
-        self._parser, self._done = httptools.HttpResponseParser(self), asyncio.get_running_loop().create_future()
+        self._rest, self._done = b"", asyncio.get_running_loop().create_future()
         self._times = [time.perf_counter()]
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
         self._transport.write(head + body)
@@ -62,13 +61,9 @@ class OverHttp(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_body(self, body: bytes) -> None:
-        self._times += [time.perf_counter()] * (body.count(TEXT) - body.count(NO_TEXT))
-
-    def on_message_complete(self) -> None:
-        if self._done and not self._done.done():
+        events, _, self._rest = (self._rest + data).rpartition(b"\n\n")
+        self._times += [time.perf_counter()] * (events.count(TEXT) - events.count(NO_TEXT))
+        if DONE in events and self._done and not self._done.done():
             self._done.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -82,7 +77,7 @@ class OverGrpc:
     def __init__(self, endpoint: str, model: str, prompt: str) -> None:
         self._channel = grpc.aio.insecure_channel(endpoint)
         self._call = self._channel.unary_stream(
-            SERVICE + "ModelStreamInfer", response_deserializer=service_pb2.ModelStreamInferResponse.FromString
+            STREAM, response_deserializer=service_pb2.ModelStreamInferResponse.FromString
         )
         self._model, self._prompt = model, prompt.encode()
 

@@ -9,6 +9,10 @@ python=${1:-$(scripts/find_python.sh)}
 started=$SECONDS
 log=.venv/setup.log
 
+# What pip or Python are told to do elsewhere makes no sense for an environment of its own.
+unset PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_VIRTUALENV PYTHONPATH PYTHONHOME
+export PIP_USER=0 # also where pip.conf says user = true
+
 fail() { printf 'error: %s\ntry:   %s\n' "$1" "$2" >&2; exit 1; }
 step() { printf '  ..  %s\n' "$1" >&2; }
 
@@ -32,6 +36,10 @@ step "environment .venv ($("$python" --version), $python)"
 [ -d .venv ] || "$python" -m venv .venv
 : >"$log"
 pip=(.venv/bin/python -m pip --disable-pip-version-check)
+for key in target prefix root; do
+    place=$("${pip[@]}" config list 2>/dev/null | sed -n "s/^[a-z]*\.$key=//p" | head -1)
+    [ -z "$place" ] || fail "pip is set up to install elsewhere: $key = $place" "pip config unset [--user|--global] $(.venv/bin/python -m pip config list | sed -n "s/^\([a-z]*\.$key\)=.*/\1/p" | head -1), then make setup again"
+done
 logged() { # logged REMEDY COMMAND...
     "${@:2}" >>"$log" 2>&1 || { tail -15 "$log" >&2; fail "pip install failed (whole log: $log)" "$1, then make setup again"; }
 }

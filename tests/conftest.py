@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from labctl.listener import Silent
 from labctl.runtimes.processes import carry_out
+from labkit import proxies
 from labserve import serving
 
 # Tests that use one of these fixtures share what it brought up, and so a worker.
@@ -54,8 +55,8 @@ def pytest_configure() -> None:
         os.environ.pop(name, None)
     os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm"}
     sys.dont_write_bytecode = False  # packages are installed uncompiled: every child would compile its imports anew
+    proxies.spare_loopback()  # servers of the tests are asked on loopback, by clients of all kinds
     serving.later()  # as in a process that serves: importing transformers takes half as long
-    gc.set_threshold(serving.COLLECT_AFTER)
 
 
 def pytest_sessionstart() -> None:

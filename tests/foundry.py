@@ -12,7 +12,6 @@ from pathlib import Path
 
 from labctl.artifacts import engines
 from labctl.artifacts.engines import Build
-from labctl.startup import skip_unused_imports
 from labctl.workspace import Workspace
 from labserve import serving
 
@@ -40,7 +39,7 @@ def make(cache: Path) -> None:
 
 
 if __name__ == "__main__":
-    skip_unused_imports()
+    engines.skip_unused_imports()
     serving.later()  # PyTorch's compiler, too, until ONNX wants it
     for each in builds():
         each.make(Workspace(ROOT, Path(sys.argv[1])), print)

@@ -45,6 +45,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def promtool(prometheus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promtool is on the PATH."""
+    monkeypatch.setenv("PATH", f"{prometheus}{os.pathsep}{os.environ['PATH']}")
+
+
 def api(address: str, path: str, **arguments: str) -> Any:
     """The data of an answer of Prometheus' HTTP API."""
     url = f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"

@@ -6,15 +6,17 @@ Question 4 of the lesson. Triton 2.51 keeps the place of some of them, until it 
 import sys
 
 import numpy as np
-from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
+
+from labkit.clients.base import connect
 
 MODEL = "iterative-gpt2"
 
 
 def leave(endpoint: str) -> None:
     """Ask for 900 tokens and cancel before the first one can arrive."""
-    client = InferenceServerClient(endpoint)
+    client = connect(endpoint)
     prompt = InferInput("text_input", [1, 1], "BYTES")
     prompt.set_data_from_numpy(np.array([[b"I have lived in"]], dtype=np.object_))
     client.start_stream(callback=lambda result, error: None)
@@ -26,7 +28,7 @@ def leave(endpoint: str) -> None:
 def serves(endpoint: str) -> bool:
     """Whether the model is served at ``endpoint``, over gRPC."""
     try:
-        with InferenceServerClient(endpoint) as client:
+        with connect(endpoint) as client:
             return bool(client.is_model_ready(MODEL, client_timeout=5))
     except InferenceServerException:
         return False

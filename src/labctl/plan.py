@@ -174,6 +174,7 @@ def make_plan(
         documents={vllm.FILE: arguments} if arguments else {},
         spare=not given,
         lenient=bool(fetched),
+        auto_complete=stack.server.auto_complete,
     )
     if release:
         document = expand(stack.llmapi or {}, scope)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from labkit.disk import cache_folder, disk_errors
+from labkit.disk import cache_folder, disk_errors, resolved
 from labkit.errors import LabError
 from labkit.nofollow import read_text, require_own
 
@@ -27,8 +27,11 @@ MARKER = "model_repos"  # a folder that only a checkout of the labs has beside p
 
 
 def is_checkout(folder: Path) -> bool:
-    """Whether a folder is the root of a checkout."""
-    return (folder / "pyproject.toml").is_file() and (folder / MARKER).is_dir()
+    """Whether a folder is the root of a checkout; one that cannot be looked into is none."""
+    try:
+        return (folder / "pyproject.toml").is_file() and (folder / MARKER).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 class _In:
@@ -160,6 +163,9 @@ def _content(path: Path) -> str:
 class Workspace:
     """A checkout and the cache it shares with other clones.
 
+    Both are kept as their resolved paths: the marks by which a stack is found again, names of Compose projects and of
+    shared memory, and locks are made from them, and one folder may be called by several names (links, ``..``).
+
     Attributes:
         backends_cache: backend folders for Triton's wheel, one per wheel and Python.
         templates_cache: model templates copied out of the images that serve them, one folder per release.
@@ -173,6 +179,10 @@ class Workspace:
     observe = _In("root", "docker/observe")  # of Prometheus and Grafana
     backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 
+    def __post_init__(self) -> None:
+        for name in ("root", "cache"):
+            object.__setattr__(self, name, resolved(getattr(self, name)))
+
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
         """The checkout that contains ``start`` (default: ``LABS_ROOT``, else the current folder).
@@ -183,7 +193,7 @@ class Workspace:
         """
         asked = os.environ.get("LABS_ROOT") or start
         try:
-            origin = Path(asked or Path.cwd()).absolute()
+            origin = resolved(Path(asked or Path.cwd()))
         except FileNotFoundError:
             raise LabError(
                 "the current folder does not exist any more", "it was deleted", "cd into your clone"

@@ -1,6 +1,6 @@
 """``python -m labdoor --endpoint HOST:PORT --models NAME,NAME --port N``: serve until SIGTERM or Ctrl-C.
 
-On loopback, without a token; with ``--token-file`` behind ``labdoor.gate``, with ``--tls-cert`` behind ``labdoor.tls``.
+On loopback, without a token; with ``--token-file`` behind ``labdoor.gate``.
 """
 
 from __future__ import annotations
@@ -8,14 +8,22 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
 
 NAME = "labs-door"  # by which labctl finds it among the processes of a machine
 PR_SET_NAME = 15
 LOOK_S = 1.0
+MOST_HEAD = 16 * 2**10  # bytes of a request's head
+MOST_CONNECTIONS = 512  # of an exposed API; further ones are told 503
+KEEP_ALIVE_S = 10  # longer than clients keep a connection that they do not use (httpx: 5)
+BACKLOG = 512
 
 
 def main() -> int:
@@ -42,23 +50,16 @@ def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
-    from labdoor import app, gate, models, tls
+    from labdoor import app, gate, models
     from labdoor.exchange import bound
     from labkit.errors import LabError
     from labkit.tls import Pair
 
-    class Announced(tls.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            gc.collect()
-            gc.freeze()  # what was imported lives as long as this process: no later collection looks through it
-            if self.started and options.announce:
-                print(options.announce, flush=True)
-
     deadline = time.monotonic() + options.wait
     while True:
         try:
-            context = Pair(options.tls_cert, options.tls_key).context() if options.tls_cert else None
+            if options.tls_cert:
+                Pair(options.tls_cert, options.tls_key).context()
             token = gate.read_token(options.token_file) if options.token_file else ""
             found = models.find(options.endpoint, options.models.split(","), options.tokenizer)
             break
@@ -67,23 +68,45 @@ def main() -> int:
                 print(f"labctl: {error}", file=sys.stderr)
                 return 1
         time.sleep(LOOK_S)
-    made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), token)
-    config = uvicorn.Config(
-        made,
-        http=gate.Connection if token else gate.Bounded,
+
+    def started() -> None:
+        gc.collect()
+        gc.freeze()  # what was imported lives as long as this process: no later collection looks through it
+        if options.announce:
+            print(options.announce, flush=True)
+
+    made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), token, started)
+    config = configured(made, options.host, options.port, bool(token), options.tls_cert, options.tls_key)
+    server = uvicorn.Server(config)
+    listening = bound(config.bind_socket())
+    listening.listen(BACKLOG)  # before the application says that it is ready
+    server.run([listening])
+    return 0 if server.started else 1
+
+
+def configured(
+    app: ASGIApp, host: str, port: int, exposed: bool = False, certificate: Path | None = None, key: Path | None = None
+) -> uvicorn.Config:
+    """How uvicorn serves it; ``exposed``: other machines may ask."""
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        http="h11",
+        h11_max_incomplete_event_size=MOST_HEAD,
         loop="uvloop",
-        host=options.host,
-        port=options.port,
-        log_level="error" if token else "warning",  # strangers must not fill the log
+        host=host,
+        port=port,
+        log_level="error" if exposed else "warning",  # strangers must not fill the log
         access_log=False,
         lifespan="on",
         ws="none",
+        limit_concurrency=MOST_CONNECTIONS if exposed else None,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
-        backlog=512,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
-    server = Announced(config, context)
-    server.run([bound(config.bind_socket())])
-    return 0 if server.started else 1
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,9 +15,8 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,7 +30,7 @@ from labdoor.models import Model
 from labdoor.triton import Standing, Triton
 from labkit.records import request_id
 
-HERE = ["127.0.0.1", "localhost", "[::1]", "testserver"]
+HERE = ("127.0.0.1", "localhost", "::1")  # the names of an API that is not exposed
 SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 TRACE = ("traceparent", "tracestate")
 MOST_RUNNING = 1024  # requests; more are refused
@@ -47,14 +46,27 @@ class Limits:
     stalled: float = 30.0
 
 
-def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits(), token: str = "") -> ASGIApp:
-    """The application in front of the server at ``endpoint`` (gRPC). With a ``token`` other machines may ask it."""
-    return _Door(endpoint, models, limits, token).app
+def make(
+    endpoint: str,
+    models: Mapping[str, Model],
+    limits: Limits = Limits(),
+    token: str = "",
+    started: Callable[[], None] = lambda: None,
+) -> ASGIApp:
+    """The application in front of the server at ``endpoint`` (gRPC).
+
+    Args:
+        token: with it other machines may ask.
+        started: called when it is ready to answer.
+    """
+    return _Door(endpoint, models, limits, token, started).app
 
 
 class _Door:
-    def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits, token: str) -> None:
-        self._endpoint, self._models, self._limits = endpoint, models, limits
+    def __init__(
+        self, endpoint: str, models: Mapping[str, Model], limits: Limits, token: str, started: Callable[[], None]
+    ) -> None:
+        self._endpoint, self._models, self._limits, self._started = endpoint, models, limits, started
         self._counters = Counters()
         self._triton: Triton | None = None
         self._answers = {
@@ -72,8 +84,7 @@ class _Door:
         ]
         exceptions: dict[Any, Any] = {Refusal: _refusal, HTTPException: _http, Exception: _unforeseen}
         self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=exceptions)
-        # Without a token it has this machine's names alone: a web page's own name must not lead here.
-        entrance = Gate(self, token, self._counters) if token else TrustedHostMiddleware(self, HERE)
+        entrance: ASGIApp = Gate(self, token, self._counters) if token else _here_alone(self)
         self.app = ServerErrorMiddleware(entrance, handler=_unforeseen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,6 +103,7 @@ class _Door:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._triton = Triton(self._endpoint)  # its channel belongs to the loop that runs
+        self._started()
         try:
             yield
         finally:
@@ -108,7 +120,10 @@ class _Door:
         return JSONResponse({"object": "list", "data": [_listed(model) for model in self._models.values()]})
 
     async def _one(self, request: Request) -> Response:
-        return JSONResponse(_listed(self._model(request.path_params["name"])))
+        name = request.path_params["name"]
+        if not name or name.endswith("/"):  # as the router does with other paths
+            return RedirectResponse(request.url.replace(path=request.url.path.rstrip("/")))
+        return JSONResponse(_listed(self._model(name)))
 
     async def _health(self, request: Request) -> Response:
         if await self.triton.ready(self._models):
@@ -128,13 +143,13 @@ class _Door:
             began = time.monotonic()
             _same_origin(request.headers)
             standing = _standing(request.headers, self._limits.timeout)
-            asked = requests.parse(kind, await body(request.receive))
+            asked = requests.parse(kind, await body(request.receive, request.headers))
             model = self._model(asked.model)
             if self._counters.running >= MOST_RUNNING:
                 raise Refusal(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
             headers = {"x-request-id": standing.id}
             return Exchange(
-                Answer(asked, model, self.triton, standing),
+                await Answer.to(asked, model, self.triton, standing),
                 model.name,
                 asked.stream,
                 self._counters,
@@ -170,8 +185,13 @@ def _standing(headers: Headers, most: float) -> Standing:
         tenant=tenant,
         timeout=timeout / 1000 if timeout else most,
         queue_timeout=timeout is not None,
-        headers={name: headers[name] for name in TRACE if name in headers and headers[name].isascii()},
+        headers={name: headers[name] for name in TRACE if _is_trace(headers.get(name, ""))},
     )
+
+
+def _is_trace(said: str) -> bool:
+    """Whether gRPC can carry it. Longer than 512 characters no part of the trace context need be (W3C)."""
+    return 0 < len(said) <= 512 and said.isascii() and said.isprintable()
 
 
 def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
@@ -183,6 +203,27 @@ def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
     return int(text)
 
 
+def _here_alone(app: ASGIApp) -> ASGIApp:
+    """It under this machine's names alone: the name of a web page, led to this address, must not reach it."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _host(said := Headers(scope=scope).get("host", "")) not in HERE:
+            why = f"the host {said[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
+            await Refusal(400, why, "host", "host_not_allowed").response()(scope, receive, send)
+            return
+        await app(scope, receive, send)
+
+    return checked
+
+
+def _host(said: str) -> str | None:
+    """The name in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{said}").hostname
+    except ValueError:
+        return None
+
+
 def _same_origin(headers: Headers) -> None:
     """A page of another place that a person has open must not use the person's models."""
     origin = headers.get("origin")
@@ -192,15 +233,15 @@ def _same_origin(headers: Headers) -> None:
 
 async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    return JSONResponse(error.body(), error.status)
+    return error.response()
 
 
 async def _http(request: Request, error: Exception) -> Response:
     """Starlette's own: no such path, no such method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:100]}: {error.detail}"
-    return JSONResponse(Refusal(error.status_code, what).body(), error.status_code)
+    return Refusal(error.status_code, what, headers=error.headers).response()
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    return JSONResponse(Refusal(500, "internal error (see the server's log)").body(), 500)
+    return Refusal(500, "internal error (see the server's log)").response()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from openai.types import ErrorObject
+from starlette.responses import JSONResponse
 
 KINDS = {404: "not_found_error", 429: "rate_limit_error"}
 #: How Triton's tensors are called, and the field of the API that each is made of.
@@ -27,6 +28,13 @@ FIELDS = {
 FULL = re.compile(r"maximum queue size", re.IGNORECASE)
 NOT_READY = re.compile(r"is not (ready|found)|has no available versions|unknown model", re.IGNORECASE)
 TOO_LATE = re.compile(r"request timeout expired|deadline exceeded", re.IGNORECASE)
+#: What gRPC says of a server that is not there, and what a client is told.
+AWAY = {
+    "Connection refused": "nothing listens at its address (labctl status)",
+    "Socket closed": "it ended before the answer was whole (labctl status)",
+    "Connection reset": "it ended before the answer was whole (labctl status)",
+}
+OURS = ("StatusCode.UNKNOWN", "StatusCode.CANCELLED", "StatusCode.RESOURCE_EXHAUSTED")  # no fault of the request
 INSIDE = re.compile(r"^internal error|failed to open|stub process|shared memory", re.IGNORECASE)
 
 
@@ -61,6 +69,10 @@ class Refusal(Exception):
         error = ErrorObject(message=self.message, type=kind, param=self.param, code=self.code)
         return {"error": error.model_dump(exclude_unset=True), "detail": self.detail or self.message}
 
+    def response(self, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        """The same as HTTP has it, with more headers."""
+        return JSONResponse(self.body(), self.status, {**(headers or {}), **(self.headers or {})})
+
 
 def late(seconds: float) -> Refusal:
     return Refusal(
@@ -85,8 +97,8 @@ def of_triton(message: str, status: str | None) -> Refusal:
     if TOO_LATE.search(said) or status == "StatusCode.DEADLINE_EXCEEDED":
         return Refusal(HTTPStatus.GATEWAY_TIMEOUT, said, code="deadline_exceeded")
     if status == "StatusCode.UNAVAILABLE" or NOT_READY.search(said):
-        return gone(said)
-    if INSIDE.search(said) or status in ("StatusCode.UNKNOWN", "StatusCode.CANCELLED"):
+        return gone(next((words for sign, words in AWAY.items() if sign in said), said))
+    if INSIDE.search(said) or status in OURS:
         return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, said)
     name, colon, why = said.partition(": ")
     field = FIELDS.get(name, name) if colon and re.fullmatch(r"\w+", name) else None

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from labdoor.answers import Answer
@@ -17,7 +17,9 @@ from labdoor.counters import Counters
 from labdoor.errors import Refusal, late
 
 MOST_BODY = 4 * 2**20  # bytes
+BODY_S = 60.0  # for all of it
 SEND_BUFFER = 64 * 2**10  # bytes of an answer that the kernel keeps for a client
+RECEIVE_BUFFER = 32 * 2**10  # bytes of a request that are read at once, twice as many at most: see ``bound``
 EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -31,24 +33,34 @@ def bound(listening: socket.socket) -> socket.socket:
     Else it keeps megabytes, and takes more only when a third of them is read: a client that reads slowly but steadily
     would seem to take nothing. And nothing waits for the client to acknowledge what went before (TCP_NODELAY), which
     asyncio sets for sockets of its own alone: a first token was 50 ms late on a connection that had been used before.
+    What comes at once is parsed at once: of a body in chunks of a byte that takes a second for 256 kB.
     """
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
-async def body(receive: Receive) -> bytes:
-    """The request's body. Raises Refusal where it is too long."""
+async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
+    """The request's body. Raises Refusal where it is too long, or does not come in time."""
     read = bytearray()
     more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refusal(400, "the client left before its request was whole")
-        read += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(read) > MOST_BODY:
-            raise Refusal(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
+    long = Refusal(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
+    if int(headers.get("content-length", 0)) > MOST_BODY:
+        raise long
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(400, "the client left before its request was whole")
+                read += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(read) > MOST_BODY:
+                    raise long
+    except TimeoutError:
+        why, headers = f"the body was not whole after {BODY_S:g} s", {"Connection": "close"}
+        raise Refusal(408, why, code="timeout", headers=headers) from None
     return bytes(read)
 
 
@@ -121,7 +133,7 @@ class Exchange(Response):
             refusal = error if isinstance(error, Refusal) else late(self._timeout)
             if not self._status:
                 self._status = refusal.status
-                await JSONResponse(refusal.body(), refusal.status, dict(self._own))(scope, receive, send)
+                await refusal.response(self._own)(scope, receive, send)
             else:  # the status has been sent: an event says it, as OpenAI's clients expect
                 await self._send(send, f"data: {json.dumps(refusal.body())}\n\n".encode(), last=True)
 

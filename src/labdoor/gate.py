@@ -1,8 +1,7 @@
-"""What stands before a door that other machines reach: a bearer token, and limits on requests and connections."""
+"""What stands before a door that other machines reach: a bearer token, and limits on requests."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -11,9 +10,7 @@ import time
 from pathlib import Path
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from labdoor.counters import Counters
 from labdoor.errors import Refusal
@@ -23,10 +20,6 @@ OPEN = ("/health", "/health/ready")  # without a token, for probes and balancers
 LEAST_TOKEN = 16  # characters
 PEER, TOKEN = (50.0, 100), (200.0, 400)  # requests per second and at once: of one address, of all that have the token
 MOST_PEERS = 4_096  # addresses that are remembered
-MOST_CONNECTIONS, MOST_OF_PEER = 512, 128
-# Seconds that a client may take over the head of a request, and over its body; as the guard's.
-PATIENCE_S = {"head": 10.0, "body": 60.0}
-MOST_HEAD = 16 * 2**10  # bytes of a request's head
 
 
 def read_token(path: Path) -> str:
@@ -82,7 +75,9 @@ class Gate:
                 self._judge(scope)
             except Refusal as refusal:
                 self._counters.refused.labels(refusal.code).inc()
-                await JSONResponse(refusal.body(), refusal.status, refusal.headers)(scope, receive, send)
+                # The rest of a body that has no length is not waited for.
+                chunked = "transfer-encoding" in Headers(scope=scope)
+                await refusal.response({"Connection": "close"} if chunked else {})(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -105,78 +100,3 @@ def _in_time(wait: float, whose: str) -> None:
     if wait:
         headers = {"Retry-After": str(math.ceil(wait))}
         raise Refusal(429, f"too many requests {whose}", code="rate_limit_exceeded", headers=headers)
-
-
-class Bounded(HttpToolsProtocol):
-    """A connection that cannot send without end: httptools keeps a head of any length."""
-
-    _moved = False
-    _unused = 0  # bytes since the last head, part of a body, or end of a request
-
-    def data_received(self, data: bytes) -> None:
-        self._moved = False
-        super().data_received(data)
-        self._unused = 0 if self._moved else self._unused + len(data)
-        if self._unused > MOST_HEAD and not self.transport.is_closing():
-            self.send_400_response("Invalid HTTP request received.")
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self._moved = True
-
-    def on_body(self, body: bytes) -> None:
-        super().on_body(body)
-        self._moved = True
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._moved = True
-
-
-class Connection(Bounded):
-    """A connection of a client that must be quick: one that keeps the server waiting for a request is closed."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        peers = [one.client and one.client[0] for one in self.connections if isinstance(one, Connection)]
-        if len(peers) > MOST_CONNECTIONS or peers.count(self.client and self.client[0]) > MOST_OF_PEER:
-            transport.abort()
-        else:
-            self._wait("head")
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        if not self.pipeline:  # else nothing more is read until the answer before is whole
-            self._wait("body")
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        if self.cycle.response_complete:  # it was refused before it was whole
-            self._wait("head")
-        else:
-            self._stop()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.cycle.more_body:
-            if not self._timer:
-                self._wait("body")
-        elif self.cycle.response_complete:
-            self._wait("head")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stop()
-
-    def _wait(self, part: str) -> None:
-        """Begin to count the seconds that the client may take over this part of a request."""
-        self._stop()
-        if not self.transport.is_closing():
-            self._timer = self.loop.call_later(PATIENCE_S[part], self.transport.abort)
-
-    def _stop(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None

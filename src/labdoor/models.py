@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,23 @@ from labdoor.errors import Refusal
 from labdoor.requests import Asked
 from labdoor.templates import PLAIN, PLAIN_STOP, ChatTemplate
 from labkit.clients import stop
+from labkit.clients.message import Tensor
 from labkit.clients.text_model import LOGPROBS, STRUCTURED, TextModel
 from labkit.errors import LabError
 
+SHORT, PIECE = 2**11, 2**16  # characters of a text that are counted at once: in the loop; in a thread
+COUNTING = ThreadPoolExecutor(2, "count")
 #: With a cut that keeps everything, each engine samples: TensorRT-LLM answers greedily at temperature 1 without one.
 ALL_OF_IT = float(np.nextafter(np.float32(1), np.float32(0)))
+#: Values that ask for nothing.
+NEUTRAL: Mapping[str, Sequence[float]] = {
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+}
+SAMPLES = ("temperature", "top_p", "top_k")  # each asks for a draw
 
 
 @dataclass(frozen=True)
@@ -56,9 +70,28 @@ class Vocabulary:
         context = config.get("max_position_embeddings") or config.get("n_positions") or 0
         return cls(tokenizer, ChatTemplate.of(path), end if isinstance(end, int) else None, context)
 
-    def count(self, text: str, special: bool = True) -> int:
-        """How many tokens a text has; 0 without a tokenizer."""
-        return len(self.tokenizer.encode(text, add_special_tokens=special).ids) if self.tokenizer else 0
+    async def count(self, text: str, special: bool = True) -> int:
+        """How many tokens a text has, but no more than it takes to exceed the context; 0 without a tokenizer.
+
+        A text of more than one piece is counted piece by piece: it may seem to have a token more for each.
+        """
+        if len(text) <= SHORT:
+            return self._count(text, special)
+        return await asyncio.get_running_loop().run_in_executor(COUNTING, self._count, text, special)
+
+    def _count(self, text: str, special: bool) -> int:
+        if not self.tokenizer:
+            return 0
+        found = 0
+        for start in range(0, len(text), PIECE):
+            # Of the tokenizer's methods this one lets other threads run, and keeps the least.
+            (piece,) = self.tokenizer.encode_batch_fast(
+                [text[start : start + PIECE]], add_special_tokens=special and not start
+            )
+            found += len(piece)
+            if found > (self.context or math.inf):
+                break
+        return found
 
 
 @dataclass(frozen=True)
@@ -78,7 +111,7 @@ class Model:
     def name(self) -> str:
         return self.text.name
 
-    def wire(self, prompt: str, tokens: int, asked: Asked, choice: int) -> tuple[list[Any], dict[str, Any]]:
+    def wire(self, prompt: str, tokens: int, asked: Asked, choice: int) -> tuple[list[Tensor], dict[str, Any]]:
         """The tensors and parameters of one answer; ``choice`` is its number among those to the same prompt.
 
         Raises:
@@ -90,13 +123,13 @@ class Model:
         if asked.answer_schema is not None and not self.text.structured:
             why = f"response_format: model {self.name} cannot mask tokens; lab 02's models and vLLM can"
             raise Refusal(400, why, "response_format", "unsupported_parameter")
-        made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice))
+        made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice), Tensor)
         end = self.text.end
         if end and not asked.ignore_eos and self.words.end_id is not None:
-            made.append(end.filled(self.words.end_id))
+            made.append(end.filled(self.words.end_id, Tensor))
         if asked.rivals is not None:
             parameters[LOGPROBS] = asked.rivals
-            made += [self.text.return_logprobs.filled(True)] if self.text.return_logprobs else []
+            made += [self.text.return_logprobs.filled(True, Tensor)] if self.text.return_logprobs else []
         if asked.answer_schema is not None:
             parameters[STRUCTURED] = json.dumps({"json": asked.answer_schema})
         return made, parameters
@@ -105,29 +138,27 @@ class Model:
         """What of a request says how tokens are chosen, in the words of ``TextModel``. Raises Refusal.
 
         A neutral value is left out. Without a word of sampling the model's own choice holds, which is greedy.
-        Temperature 0 is greedy too; another one samples, with a seed of its own where the request has none.
+        Greedy are a temperature of 0, a top_k of 1 and a top_p of 0; anything else samples, with a seed of its own
+        where the request has none. On the wires a 0 may mean "off", so the API's is never sent as such.
         """
-        given: dict[str, Any] = {}
-        neutral = {
-            "top_p": 1.0,
-            "top_k": 0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "repetition_penalty": 1.0,
+        numbers: dict[str, float | None] = {
+            "temperature": asked.temperature,
+            "top_p": asked.top_p,
+            "top_k": asked.top_k,
+            "presence_penalty": asked.presence_penalty,
+            "frequency_penalty": asked.frequency_penalty,
+            "repetition_penalty": asked.repetition_penalty,
         }
-        for name, nothing in neutral.items():
-            value = getattr(asked, name)
-            if value is not None and value != nothing:
-                given[name] = value
-        if asked.temperature is not None:
-            given["temperature"] = asked.temperature
-        if asked.seed is not None and given.keys().isdisjoint({"temperature", "top_p", "top_k"}):
+        said = {name: value for name, value in numbers.items() if value is not None}
+        # As a tensor has it: what is next to 0, or next to a neutral value, is that value there.
+        rounded = {name: float(np.float32(value)) for name, value in said.items()}
+        greedy = rounded.get("temperature") == 0 or rounded.get("top_p") == 0 or rounded.get("top_k") == 1
+        given = {name: value for name, value in said.items() if rounded[name] not in NEUTRAL.get(name, ())}
+        if asked.seed is not None and given.keys().isdisjoint(SAMPLES):
             given["temperature"] = 1.0  # the API's own: a seed asks for a draw
-        greedy = asked.temperature == 0 or given.get("top_k") == 1
-        samples = not greedy and bool(given.keys() & {"temperature", "top_p", "top_k"})
+        samples = not greedy and not given.keys().isdisjoint(SAMPLES)
         if greedy:
-            given = {name: value for name, value in given.items() if name not in ("top_p", "top_k")}
-            given["temperature"] = 0.0
+            given = {name: value for name, value in given.items() if name not in SAMPLES} | {"temperature": 0.0}
         elif samples:
             if given.keys().isdisjoint({"top_p", "top_k"}):
                 given["top_p"] = ALL_OF_IT

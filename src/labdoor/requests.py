@@ -5,21 +5,33 @@ by name, unless they ask for nothing.
 
 The status is that of Triton's own OpenAI frontend: 422 where a body is malformed (a type, a range, a field that is
 missing or unknown), 400 where it is well formed and the models cannot do it.
+
+A body is bounded before objects are made of it (``MOST_VALUES``), and a list's first error ends the look at it: what
+one body costs is a small multiple of its size.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from openai.types import completion_create_params
+from openai.types import chat, completion_create_params
 from openai.types.chat import completion_create_params as chat_params
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from labdoor.errors import Refusal
 
 MOST_CHOICES = 16
+MOST_VALUES = 100_000  # texts, lists, objects and commas of a body: a chat of 10,000 turns has 80,000
+MOST_FIELDS = 100  # of an object that is no schema
+MOST_SCHEMA = 2**16  # characters of a JSON schema, as the models take it
+#: A text, whole or not, or the beginning of a further value.
+VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{,]', re.DOTALL)
+BOM = b"\xef\xbb\xbf"
 #: Fields without any effect on an answer. They are accepted, whatever they hold.
 IGNORED = (
+    "annotations",
     "metadata",
     "parallel_tool_calls",
     "prompt_cache_key",
@@ -31,70 +43,110 @@ IGNORED = (
 )
 #: Values that ask for nothing, of fields that are refused otherwise.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False, 0),  # Triton's own frontend gives none for 0 either
+    "add_generation_prompt": (True,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1, 1.0),
+    "logprobs": (False, 0),  # Triton's own frontend gives none for 0 either, and its tests ask for that
+    "min_p": (0, 0.0),
     "min_tokens": (0,),
     "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
+    "reasoning_effort": ("none",),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
     "store": (False,),
-    "suffix": ("",),
     "tool_choice": ("none", "auto"),
-    "tools": ([],),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
 }
 #: Fields whose values are checked, and which no model here can honour.
 UNABLE = ("min_tokens",)
 #: Roles and parts of a message that the API knows, and a model that continues texts cannot take.
 NOT_TEXT = ("file", "function", "image_url", "input_audio", "refusal", "tool")
 MOST_FAULTS = 10  # of a body, listed in its refusal
+#: Fields of the API and of vLLM's: of a request, of a message.
 KNOWN = {
-    **completion_create_params.CompletionCreateParamsBase.__annotations__,
-    **chat_params.CompletionCreateParamsBase.__annotations__,
+    *completion_create_params.CompletionCreateParamsBase.__annotations__,
+    *chat_params.CompletionCreateParamsBase.__annotations__,
+    *("bad_words", "allowed_token_ids", "chat_template", "chat_template_kwargs", "guided_json", "guided_regex"),
+    *("prompt_logprobs", "stop_token_ids", "structured_outputs", "truncate_prompt_tokens", *NEUTRAL),
+}
+KNOWN_OF_MESSAGE = {
+    *chat.ChatCompletionAssistantMessageParam.__annotations__,
+    *chat.ChatCompletionToolMessageParam.__annotations__,
+    *("reasoning", "reasoning_content"),
 }
 Kind = TypeVar("Kind", bound="Asked")
 JSON: TypeAdapter[Any] = TypeAdapter(Any)
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True)
+class Given(BaseModel):
+    """An object of a body. A field that asks for nothing is as good as absent."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nothing(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if len(given) > MOST_FIELDS:
+            raise ValueError(f"it has more than {MOST_FIELDS} fields")
+        return {name: value for name, value in given.items() if not cls._asks_nothing(name, value)}
+
+    @classmethod
+    def _asks_nothing(cls, name: str, value: Any) -> bool:
+        if name in IGNORED or value is None:
+            return True
+        if any(value == neutral and type(value) is type(neutral) for neutral in NEUTRAL.get(name, ())):
+            return True
+        return name not in cls.model_fields and _is_nothing(value)
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether there is nothing in a value: null, an empty text, or a list or an object of such alone."""
+    if isinstance(value, dict):
+        return all(map(_is_nothing, value.values()))
+    return all(map(_is_nothing, value)) if isinstance(value, list) else value in (None, "")
+
+
+class StreamOptions(Given):
+    model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool = False
 
 
-class JsonSchema(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class JsonSchema(Given):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str | None = None
     content: Annotated[dict[str, Any], Field(alias="schema")]
     strict: bool | None = None
 
+    @classmethod
+    def _asks_nothing(cls, name: str, value: Any) -> bool:
+        return name != "schema" and super()._asks_nothing(name, value)
 
-class ResponseFormat(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
 
+class ResponseFormat(Given):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
-class Asked(BaseModel):
+class Asked(Given):
     """What both endpoints have in common. A field that is absent is left to the model.
 
     ``top_k``, ``repetition_penalty``, ``ignore_eos`` and ``min_tokens`` are extensions, named as in vLLM.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     model: str
     max_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
     min_tokens: Annotated[int | None, Field(ge=0)] = None
     temperature: Annotated[float | None, Field(ge=0, le=2)] = None
     top_p: Annotated[float | None, Field(ge=0, le=1)] = None
-    top_k: Annotated[int | None, Field(ge=0, lt=2**31)] = None
+    top_k: Annotated[int | None, Field(ge=-1, lt=2**31)] = None
     presence_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
     frequency_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
-    repetition_penalty: Annotated[float | None, Field(gt=0, le=100)] = None
+    repetition_penalty: Annotated[float | None, Field(ge=1e-3, le=100)] = None
     seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     stop: Word | Annotated[list[Word], Field(max_length=16)] = []
@@ -127,7 +179,7 @@ class Asked(BaseModel):
 
 
 class CompletionRequest(Asked):
-    prompt: str | list[str]
+    prompt: str | Annotated[list[str], Field(fail_fast=True)]
     best_of: Annotated[int | None, Field(ge=1)] = None
     echo: bool = False
     logprobs: Annotated[int | None, Field(ge=0, le=5)] = None
@@ -141,21 +193,27 @@ class CompletionRequest(Asked):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
-class TextPart(BaseModel):
-    model_config = ConfigDict(strict=True)
+class TextPart(Given):
+    model_config = ConfigDict(strict=True, extra="ignore")
 
     type: Literal["text"]
     text: str
 
 
-class Message(BaseModel):
+class Message(Given):
     """One turn. Its parts are texts alone: a model that continues texts sees no pictures and calls no tools."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_silent(cls, given: Any) -> Any:
+        """An answer may be null, as where it was a call of a tool."""
+        if isinstance(given, dict) and given.get("role") == "assistant" and given.get("content", "") is None:
+            return given | {"content": ""}
+        return given
 
     @property
     def text(self) -> str:
@@ -163,7 +221,7 @@ class Message(BaseModel):
 
 
 class ChatRequest(Asked):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
@@ -175,6 +233,8 @@ class ChatRequest(Asked):
 
 def parse(kind: type[Kind], raw: bytes) -> Kind:
     """The request in a body. Raises Refusal, which names the field at fault."""
+    raw = raw.removeprefix(BOM)
+    _require_few_values(raw)
     try:
         body = JSON.validate_json(raw)
     except ValidationError as error:  # also for half a character, which is no text
@@ -182,21 +242,30 @@ def parse(kind: type[Kind], raw: bytes) -> Kind:
     if not isinstance(body, dict):
         what = f"the body must be a JSON object, not {type(body).__name__}"
         raise Refusal(422, what, detail=[{"type": "model_attributes_type", "loc": ["body"], "msg": what}])
-    given = {name: value for name, value in body.items() if not _empty(name, value)}
+    for name, value in body.items():
+        if name not in kind.model_fields and not kind._asks_nothing(name, value):
+            raise _not_offered(name)
     try:
-        asked = kind.model_validate(given)
+        asked = kind.model_validate(body)
     except (ValidationError, RecursionError) as error:
         raise _refusal(error) from None
     _check(asked)
     return asked
 
 
-def _empty(name: str, value: Any) -> bool:
-    return (
-        value is None
-        or name in IGNORED
-        or any(value == neutral and type(value) is type(neutral) for neutral in NEUTRAL.get(name, ()))
-    )
+def _require_few_values(raw: bytes) -> None:
+    for number, _ in enumerate(VALUE.finditer(raw)):
+        if number >= MOST_VALUES:
+            raise Refusal(413, f"the body has more than {MOST_VALUES:,} values", code="content_too_large")
+
+
+def _not_offered(name: str) -> Refusal:
+    """A field of a request that is none of ours."""
+    if name in KNOWN:
+        return _unable(name)
+    shown = name[:100]
+    fault = {"type": "extra_forbidden", "loc": ["body", shown], "msg": "Extra inputs are not permitted"}
+    return Refusal(422, f"{shown}: unknown parameter", shown, "unknown_parameter", [fault])
 
 
 def _refusal(error: ValidationError | RecursionError) -> Refusal:
@@ -204,20 +273,18 @@ def _refusal(error: ValidationError | RecursionError) -> Refusal:
         return Refusal(400, "the body is nested too deeply")
     every = error.errors(include_url=False)
     # Of a union's branches the one that went furthest; an error of another field stands before or behind all of them.
-    first = max((one for one in every if one["loc"][0] == every[0]["loc"][0]), key=lambda one: len(one["loc"]))
+    first = max((one for one in every if one["loc"][:1] == every[0]["loc"][:1]), key=lambda one: len(one["loc"]))
     where = _path(first["loc"])
-    name = str(first["loc"][0])
-    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-        if name in KNOWN:
-            return _unable(name)
-        return _malformed(f"{name[:100]}: unknown parameter", error, name[:100], "unknown_parameter")
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden" and first["loc"][-1] in KNOWN_OF_MESSAGE:
+        return _unable(where)
     if first["type"] == "missing":
         return _malformed(f"{where}: it is missing", error, where, "missing_required_parameter")
     if name == "prompt" and isinstance(first["loc"][-1], int) and isinstance(first["input"], int | list):
         return Refusal(400, "prompt: the models of this server take text, not token ids", "prompt")
     if first["type"] == "literal_error" and first["input"] in NOT_TEXT:
         return Refusal(400, f"{where}: {first['msg']}", where)
-    return _malformed(f"{where}: {first['msg']}", error, where)
+    return _malformed(f"{where}: {first['msg']}" if where else str(first["msg"]), error, where or None)
 
 
 def _malformed(message: str, error: ValidationError, param: str | None = None, code: str | None = None) -> Refusal:
@@ -255,6 +322,9 @@ def _check(asked: Asked) -> None:
     if (form := asked.response_format) and (form.type == "json_schema") != bool(form.json_schema):
         what = "it is missing" if form.type == "json_schema" else f"it has no meaning beside the type {form.type}"
         raise Refusal(400, f"response_format.json_schema: {what}", "response_format.json_schema")
+    if (schema := asked.answer_schema) and len(json.dumps({"json": schema})) > MOST_SCHEMA:
+        why = f"response_format.json_schema.schema: it has more than {MOST_SCHEMA:,} characters"
+        raise Refusal(400, why, "response_format.json_schema.schema")
     if unable := next((name for name in UNABLE if getattr(asked, name, None)), ""):
         raise _unable(unable)
     if isinstance(asked, CompletionRequest):

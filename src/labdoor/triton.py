@@ -1,9 +1,9 @@
-"""The door's one gRPC channel to Triton (``labdoor.channel``), and one request on it.
+"""The door's one gRPC channel to Triton, and one request on it.
 
-Each request is an HTTP/2 stream of that channel. Responses are taken from it one by one, each when the client has taken
-the one before: nothing is queued here. What a slow client leaves, HTTP/2's flow control leaves in Triton, which does
-not hold the engine back; there the length of the answer bounds it. A client that takes nothing for too long is given
-up, and its request cancelled (``labdoor.exchange``).
+Each request is a call of its own. Responses are taken from it one by one, each when the client has taken the one
+before: nothing is queued here but what HTTP/2's flow control lets through (``WINDOW``). What a slow client leaves
+stays in Triton, which does not hold the engine back; there the length of the answer bounds it. A client that takes
+nothing for too long is given up, and its request cancelled (``labdoor.exchange``).
 """
 
 from __future__ import annotations
@@ -12,24 +12,37 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
-from tritonclient.grpc import InferResult, service_pb2
-from tritonclient.grpc._utils import _get_inference_request
+import grpc
+from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
 
 from labdoor import errors
-from labdoor.channel import Call, Channel, Failed
 from labdoor.logprobs import Scored, Scores
 from labdoor.models import Model
 from labdoor.requests import Asked
 from labdoor.stops import Scanner
 from labkit.clients import stop
+from labkit.clients.base import in_turn
+from labkit.clients.message import infer_request
 
 Ends = Literal["stop", "length"]
 READY_S = 2.0
 FINAL = "triton_final_response"
-SERVICE = "/inference.GRPCInferenceService/"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+MOST_MESSAGE = 16 * 2**20  # bytes: a body's text with room to spare
+WINDOW = 64 * 2**10  # bytes of one call that are read before they are taken
+OPTIONS = {
+    "grpc.enable_http_proxy": 0,  # the server is the stack's own: no proxy of this machine's leads to it
+    "grpc.max_send_message_length": MOST_MESSAGE,
+    "grpc.max_receive_message_length": MOST_MESSAGE,
+    "grpc.http2.lookahead_bytes": WINDOW,
+    "grpc.http2.bdp_probe": 0,  # else the window grows to megabytes
+    "grpc.keepalive_time_ms": 310_000,  # Triton closes a connection with more than a ping in 300 s
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.max_reconnect_backoff_ms": 1_000,  # a server that is back is found at once
+    "grpc.dns_min_time_between_resolutions_ms": 1_000,
+}
 
 
 @dataclass(frozen=True)
@@ -57,33 +70,35 @@ class Triton:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._channel = Channel(endpoint)
+        options = {**dict(in_turn(endpoint) or ()), **OPTIONS}
+        self._channel = grpc.aio.insecure_channel(endpoint, options=list(options.items()))
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._stream = self._channel.unary_stream(
+            STREAM,
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         await asyncio.gather(*self._stopping, return_exceptions=True)
-        self._channel.close()
+        await self._channel.close()
 
     async def ready(self, models: Mapping[str, Model]) -> bool:
         """Whether the server and all of these models are ready."""
-        with contextlib.suppress(Failed, TimeoutError):
-            async with asyncio.timeout(READY_S):
-                if (await anext(self._call("ServerReady", service_pb2.ServerReadyRequest()))).ready:
-                    asked = [service_pb2.ModelReadyRequest(name=name) for name in models]
-                    return all([(await anext(self._call("ModelReady", one))).ready for one in asked])
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            if (await self._stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=READY_S)).ready:
+                asked = [service_pb2.ModelReadyRequest(name=name) for name in models]
+                return all([(await self._stub.ModelReady(one, timeout=READY_S)).ready for one in asked])
         return False
 
-    def stream(self, request: Any, metadata: Mapping[str, str]) -> Call[service_pb2.ModelStreamInferResponse]:
-        """Send one request, and iterate over its responses: Triton's method takes a stream of requests, here of one."""
-        return self._call("ModelStreamInfer", request, metadata)
+    def stream(self, request: Any, metadata: Mapping[str, str]) -> Any:
+        """Send one request; the call is an iterator over its responses. Triton's method takes a stream of requests."""
+        return self._stream(request, metadata=tuple(metadata.items()))
 
-    def whole(self, request: Any, metadata: Mapping[str, str]) -> Call[service_pb2.ModelInferResponse]:
-        """Send one request to a model that is not decoupled."""
-        return self._call("ModelInfer", request, metadata)
-
-    def _call(self, method: str, request: Any, metadata: Mapping[str, str] = MappingProxyType({})) -> Call[Any]:
-        response = getattr(service_pb2, f"{method}Response")
-        return Call(self._channel, SERVICE + method, request.SerializeToString(), response.FromString, metadata)
+    def whole(self, request: Any, metadata: Mapping[str, str]) -> Any:
+        """Send one request to a model that is not decoupled; the call is awaited for its response."""
+        return self._stub.ModelInfer(request, metadata=tuple(metadata.items()))
 
     def forget(self, model: Model, id: str) -> None:
         """End a request whose client has gone, inside an ensemble: Triton tells no model there (server#6739)."""
@@ -122,19 +137,11 @@ class Generation:
             parameters |= {"request_priority": standing.priority} if standing.priority else {}
         self._id = standing.id if not choice else f"{standing.id}{choice:02}"
         self._metadata = standing.headers
-        self._request = _get_inference_request(
-            model_name=model.name,
-            inputs=inputs,
-            model_version="",
-            request_id=self._id,
-            outputs=None,
-            sequence_id=0,
-            sequence_start=False,
-            sequence_end=False,
-            priority=standing.priority,
-            timeout=int(standing.timeout * 1e6) if standing.queue_timeout else None,
-            parameters=parameters or None,
-        )
+        self._request = infer_request(model.name, inputs, id=self._id, parameters=parameters)
+        if standing.priority:
+            self._request.parameters["priority"].uint64_param = standing.priority
+        if standing.queue_timeout:
+            self._request.parameters["timeout"].int64_param = int(standing.timeout * 1e6)
         self.tokens = 0
         self.finish_reason: Ends | None = None
 
@@ -161,8 +168,8 @@ class Generation:
                     yield piece
                     if self.finish_reason:
                         break
-        except Failed as error:
-            raise errors.of_triton(error.details, str(error.code)) from None
+        except grpc.aio.AioRpcError as error:
+            raise errors.of_triton(error.details() or "", str(error.code())) from None
 
     async def _streamed(self) -> AsyncGenerator[tuple[str, bool], None]:
         """Each response's text, and whether it is the last."""
@@ -199,7 +206,7 @@ class Generation:
         model, done = self._model, False
         call = self._triton.whole(self._request, self._metadata)
         try:
-            result = await anext(call)
+            result = await call
             done = True
         finally:
             if not done:
@@ -211,7 +218,7 @@ class Generation:
             text = text.partition(model.text.end_text)[0]
         text = text if model.text.answers_alone else text.removeprefix(self._prompt)
         # A text that is read again may have fewer tokens than were generated, never more than were asked for.
-        self.tokens = min(self._limit, model.words.count(text, special=False))
+        self.tokens = min(self._limit, await model.words.count(text, special=False))
         yield text, True
 
 

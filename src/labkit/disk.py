@@ -8,14 +8,31 @@ import pwd
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from labkit.errors import LabError
 
 FULL = {errno.ENOSPC: "no space left on that disk", errno.EDQUOT: "the disk quota is used up"}
 FORBIDDEN = (errno.EACCES, errno.EPERM)
+LONGEST_SHOWN = 200  # characters of a path
 FAULTS = (*FULL, *FORBIDDEN, errno.EROFS)
+
+
+def resolved(path: Path) -> Path:
+    """The one name of a place that may have several: absolute, without links and ``..``. It need not exist.
+
+    Raises FileNotFoundError: the path is relative, and the current folder was deleted.
+    """
+    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError where links lead in a circle
+
+
+def typed(text: str) -> Path:
+    """The place that a person typed, with ``~`` in the place of their home folder, resolved."""
+    path = Path(text)
+    with suppress(RuntimeError):  # no such user, or no home: a folder is called so
+        path = path.expanduser()
+    return resolved(path)
 
 
 def cache_folder() -> Path:
@@ -24,7 +41,7 @@ def cache_folder() -> Path:
         home = Path.home()
     except RuntimeError:  # no HOME, and a user without one
         home = Path("/tmp")
-    return Path(os.environ.get("LABS_CACHE") or home / ".cache" / "triton-labs").expanduser().absolute()
+    return typed(os.environ.get("LABS_CACHE") or str(home / ".cache" / "triton-labs"))
 
 
 @contextmanager
@@ -84,6 +101,15 @@ def fault(error: OSError, target: Path) -> LabError:
     else:
         why, remedy = f"{error.strerror or error}: {named}", f"see what is there: ls -ld {folder}{elsewhere}"
     return LabError(f"cannot write {target}", why, remedy)
+
+
+def told(error: OSError) -> LabError:
+    """Any error that names a file, in words."""
+    place = os.fsdecode(error.filename) if error.filename is not None else str(Path.cwd())
+    if error.errno in FAULTS:
+        return fault(error, Path(place))
+    shown = place if len(place) <= LONGEST_SHOWN else f"{place[:LONGEST_SHOWN]}..."
+    return LabError(f"{shown} cannot be used", error.strerror or type(error).__name__, "see what is there: ls -ld")
 
 
 _CACHE = "LABS_CACHE (weights, engines)"

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
+from labkit.clients.base import connect
 from labkit.evidence.metrics import ModelCounters, scrape
+from labkit.fetch import fetch
 
 PATIENCE_S = 60.0  # for whatever a healthy server does at once, on a machine that is busy with other work
 POLL_S = 0.02
@@ -122,7 +124,7 @@ class Server:
     def client(self) -> triton.InferenceServerClient:
         """The gRPC client that all requests share."""
         if not self._clients:
-            self._clients.append(triton.InferenceServerClient(self.grpc))
+            self._clients.append(connect(self.grpc))
         return self._clients[0]
 
     def send(self, model: str, value: float = 0.0, **options: Any) -> Answer:
@@ -145,7 +147,7 @@ class Server:
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Stream]:
-        stream = Stream(triton.InferenceServerClient(self.grpc))
+        stream = Stream(connect(self.grpc))
         try:
             yield stream
         finally:
@@ -154,15 +156,11 @@ class Server:
     def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
         """One HTTP request: status and text. Status 0: the connection ended without an answer; the text says how."""
         payload = json.dumps(body).encode() if isinstance(body, dict) else body
-        connection = http.client.HTTPConnection(self.http, timeout=PATIENCE_S)
         try:
-            connection.request(method, path, payload, headers or {})
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace")
+            status, text = fetch(self.http, method, path, payload, headers, timeout=PATIENCE_S)
+            return status, text.decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             return 0, str(error) or type(error).__name__
-        finally:
-            connection.close()
 
     def state(self, model: str) -> str:
         """A model's state in the repository index: READY, LOADING, UNLOADING, UNAVAILABLE or ""."""

@@ -10,13 +10,14 @@ import runpy
 import sys
 from pathlib import Path
 
-from labkit import disk
+from labkit import disk, proxies
 from labkit.errors import LabError
 from labkit.printable import printable
 
 
 def main() -> int:
     """The exit status: 1 for a LabError, 130 where the script was interrupted."""
+    proxies.spare_loopback()
     for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a client
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -31,7 +32,7 @@ def main() -> int:
     except OSError as error:
         if error.errno not in disk.FAULTS:
             raise
-        print(f"error: {disk.fault(error, Path(error.filename or Path.cwd()))}", file=sys.stderr)
+        print(f"error: {printable(str(disk.told(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

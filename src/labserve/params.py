@@ -31,7 +31,7 @@ class Field:
 #: How a token is chosen; shared by every model that samples.
 SAMPLING = {
     "temperature": Field(float, 0.0, 100.0),
-    "top_k": Field(int, 0, 2**31 - 1),
+    "top_k": Field(int, -1, 2**31 - 1),
     "top_p": Field(float, 0.0, 1.0),
     "seed": Field(int, 0, 2**63 - 1),
 }

@@ -68,16 +68,16 @@ def test_the_page_continues_a_text_with_what_the_model_says(
 ) -> None:
     client = Client(page[0], verbose=False)
     dials = [0.0, 50, 0.0, -1]  # temperature, top-k, top-p, seed
-    history, speed = client.predict(PROMPT, [], MODEL, TOKENS, *dials, api_name="/run")
+    text = str(client.submit(PROMPT, MODEL, TOKENS, *dials, api_name="/answer").result(timeout=60))
     client.close()
     server = f"127.0.0.1:{docker_services.port_for('triton', 8000)}"
     question = {"text_input": PROMPT, "max_tokens": TOKENS}
     _, events = call(server, "POST", f"/v2/models/{MODEL}/generate_stream", question, 30)
     said = [json.loads(line.removeprefix("data: "))["text_output"] for line in events.decode().splitlines() if line]
     assert len(said) == TOKENS
-    assert json.dumps(PROMPT + "".join(said))[1:-1] in json.dumps(history)
-    assert speed.startswith("first token after")
-    assert f"{TOKENS} tokens in" in speed
+    assert PROMPT + "".join(said) in text
+    assert "first token after" in text
+    assert f"{TOKENS} tokens in" in text
 
 
 def test_its_container_may_do_nothing_but_answer_on_loopback(page: tuple[str, dict[str, Any]]) -> None:

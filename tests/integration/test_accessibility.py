@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accessible import MOVES, ZOOMED, hidden_by_zoom, violations
+from chat_stand_in import chat_stand_in
 from lab_server import LabServer
 from machinery import ROOT, labctl
 from step_logs import write_run
@@ -22,20 +22,6 @@ pytestmark = pytest.mark.night
 
 __all__ = ["shown"]
 SITE_PYTHON = ROOT / ".venv" / "site" / "bin" / "python"
-# In a process of its own: Gradio's threads would outlive the test.
-CHAT = """
-from labctl.pages import chat
-from labkit.clients import conversation
-from labkit.clients.conversation import Answer
-from labkit.clients.text_model import TextModel
-
-TextModel.of = lambda endpoint, name: TextModel("m", {}, "text_input", "", "text_output", decoupled=True)
-conversation.ask = lambda *arguments: iter([Answer("a b c", "3 tokens in 1 s, 3 tokens/s")])
-page = chat.Page("nowhere:1", ["m"], "m", "", "A lab", chat.Scheduler("labctl watch x", str))
-with chat.serve(page, "127.0.0.1", 0) as address:
-    print(address, flush=True)
-    chat.wait()
-"""
 
 
 def busy(shown: Shown) -> None:
@@ -251,20 +237,15 @@ def test_lab_02_can_be_done_with_the_keyboard_alone(visitor: Visitor) -> None:
 @pytest.fixture(scope="module", params=["light", "dark"])
 def chat_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The chat page with one answer on it; the model is a stand-in."""
-    server = subprocess.Popen([sys.executable, "-c", CHAT], stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout
+    with chat_stand_in() as address:
         page = browser.new_page(viewport=LAPTOP, bypass_csp=True, reduced_motion="reduce")
         page.set_default_timeout(180_000)
-        page.goto(f"{server.stdout.readline().strip()}/?__theme={request.param}")
+        page.goto(f"{address}/?__theme={request.param}")
         page.locator("#prompt textarea").fill("a")
-        page.get_by_role("button", name="Continue it").click()
-        page.locator("#speed", has_text="tokens/s").wait_for()
+        page.locator("#prompt textarea").press("Enter")
+        page.get_by_text("tokens/s").wait_for()
         yield page
         page.close()
-    finally:
-        server.kill()
-        server.communicate()
 
 
 def test_axe_finds_nothing_on_the_chat_page(chat_page: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from lab_server import LabServer
@@ -63,6 +64,7 @@ class Visitor:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(address, timeout=TIMEOUT_MS)
         self.page.locator("#prompt textarea").wait_for(timeout=TIMEOUT_MS)
+        self.page.get_by_role("button", name="Model and sampling").click()
 
     def set(self, dial: str, value: float) -> None:
         field = self.page.locator(f"#{dial} input[type=number]")
@@ -70,23 +72,22 @@ class Visitor:
         field.press("Tab")
 
     def ask(self, prompt: str) -> None:
-        self.page.locator("#prompt textarea").fill(prompt)
-        self.page.get_by_role("button", name="Continue it").click()
+        field = self.page.locator("#prompt textarea")
+        field.fill(prompt)
+        field.press("Enter")
 
     def answer(self, prompt: str) -> tuple[str, str]:
         """Ask, and wait for the whole answer: its text, and what is said of its speed."""
         before = self.answers.count()
         self.ask(prompt)
-        self.answers.nth(before).locator("code").wait_for(timeout=TIMEOUT_MS)
-        self.page.locator("#speed", has_text="tokens/s").wait_for(timeout=TIMEOUT_MS)
-        return self.text(before), self.page.locator("#speed").inner_text()
+        whole = self.answers.nth(before)
+        speed = whole.get_by_text("tokens/s")
+        speed.wait_for(timeout=TIMEOUT_MS)
+        return str(whole.locator("code").inner_text()).rstrip(), speed.inner_text()
 
     @property
     def answers(self) -> Any:
         return self.page.locator("#texts .bot.message")
-
-    def text(self, number: int) -> str:
-        return str(self.answers.nth(number).locator("code").inner_text()).rstrip()
 
 
 @pytest.fixture(scope="module")
@@ -108,18 +109,7 @@ def test_a_prompt_is_continued_and_the_speed_is_told(code_page: Visitor) -> None
 
 
 @CODEGEN
-def test_the_button_is_in_the_window_of_a_laptop(code_page: Visitor) -> None:
-    code_page.page.set_viewport_size({"width": 1280, "height": 720})
-    code_page.page.evaluate("scrollTo(0, 0)")
-    box = code_page.page.get_by_role("button", name="Continue it").bounding_box()
-    assert box["y"] + box["height"] <= 720
-
-
-@CODEGEN
 def test_the_dials_change_the_answer_and_a_seed_repeats_it(code_page: Visitor) -> None:
-    code_page.set("tokens", 7)
-    plain, speed = code_page.answer("# return the maximum of a list\ndef")
-    assert "7 tokens in" in speed
     code_page.set("tokens", 40)
     code_page.set("temperature", 1.8)
     code_page.set("seed", 5)
@@ -127,24 +117,13 @@ def test_the_dials_change_the_answer_and_a_seed_repeats_it(code_page: Visitor) -
     assert sampled[0] == sampled[1]
     code_page.set("seed", 6)
     assert code_page.answer("def f")[0] != sampled[0]
-    assert len(plain) < len(sampled[0])
 
 
 @CODEGEN
 def test_a_refusal_is_told_in_words_and_the_page_goes_on(code_page: Visitor) -> None:
-    before = code_page.answers.count()
     code_page.ask("x y " * 3000)
-    code_page.answers.nth(before).wait_for(timeout=TIMEOUT_MS)
     code_page.page.get_by_text("the model sees 1,024, the answer included").wait_for(timeout=TIMEOUT_MS)
     assert code_page.answer(PROMPT)[0].startswith(PROMPT)
-
-
-@CODEGEN
-def test_the_page_asks_no_other_server_for_anything(code_page: Visitor) -> None:
-    hosts = {
-        re.sub(r"^\w+://([^/:]+).*", r"\1", url) for url in code_page.asked if not url.startswith(("data:", "blob:"))
-    }
-    assert hosts == {"127.0.0.1"}
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +159,9 @@ def test_where_the_model_streams_the_text_grows_before_it_is_whole(streaming_pag
     assert re.search(r"first token after \d+ ms; 400 tokens in [\d.]+ s, [\d.]+ tokens/s", speed)
 
 
-def test_an_empty_prompt_is_told_in_words(streaming_page: Visitor) -> None:
-    before = streaming_page.answers.count()
-    streaming_page.ask(" ")
-    streaming_page.page.get_by_text("type the beginning of a text first").wait_for(timeout=TIMEOUT_MS)
-    assert streaming_page.answers.count() == before
+def test_the_page_asks_no_other_server_for_anything(streaming_page: Visitor) -> None:
+    asked = {urlsplit(url).hostname for url in streaming_page.asked if url.startswith(("http", "ws"))}
+    assert asked == {"127.0.0.1"}
 
 
 def test_a_server_that_has_gone_is_told_in_words(streaming_page: Visitor, streaming_root: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
-from labctl.runtimes import compose_once, docker_engine, images
+from labctl.runtimes import compose, docker_engine, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack import replicas
@@ -50,7 +50,7 @@ class Docker:
         for name in ("networks", "volumes"):
             monkeypatch.setattr(docker_engine, name, lambda *asked: [])
         monkeypatch.setattr(docker_engine, "remove", lambda name: None)
-        monkeypatch.setattr(compose_once, "hub_token", lambda: "")
+        monkeypatch.setattr(compose, "hub_token", lambda: "")
         monkeypatch.setattr(replicas, "wait_ready", lambda *asked, **more: None)
 
     def told(self) -> list[tuple[list[str], dict[str, str]]]:

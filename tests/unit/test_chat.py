@@ -1,25 +1,76 @@
-"""What the chat page says to a model and to a person."""
+"""The chat page: a real Gradio app on loopback, before a stand-in for a model."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
+from chat_stand_in import SPEED, STILL, chat_stand_in
 from click.testing import CliRunner
+from gradio_client import Client
+from gradio_client.exceptions import AppError
 
 from labctl.cli.main import cli
 from labctl.pages import chat
 from labkit.clients import conversation
-from labkit.clients.conversation import Answer
-from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.records import RequestRecord
 
 
-def test_every_dial_is_said_but_a_seed_that_is_off() -> None:
-    values = {"temperature": 0, "top_k": 7.0, "top_p": 0.5, "repetition_penalty": 1, "seed": -1.0}
-    assert chat.wishes(values) == {"temperature": 0.0, "top_k": 7, "top_p": 0.5, "repetition_penalty": 1.0}
-    assert chat.wishes({"seed": 3.0}) == {"seed": 3}
+@pytest.fixture(scope="module")
+def page() -> Iterator[Client]:
+    """A client of the page before a stand-in for a model (``chat_stand_in``)."""
+    with chat_stand_in() as address:
+        client = Client(address, verbose=False)
+        yield client
+        client.close()
+
+
+def answers(page: Client, prompt: str, temperature: float = 0.0, seed: float = -1) -> list[str]:
+    """What the page showed for a prompt, one text after the other."""
+    job = page.submit(prompt, "m", 5, temperature, seed, api_name="/answer")
+    job.result(timeout=60)
+    return [str(text) for text in job.outputs()]
+
+
+def test_an_answer_grows_and_its_speed_stands_below_it(page: Client) -> None:
+    assert answers(page, "a")[-2:] == [f"{chat.fence('a b')}\n", f"{chat.fence('a b c')}\n{SPEED}"]
+
+
+def test_the_model_gets_the_prompt_and_each_dial(page: Client) -> None:
+    (*_, shown) = answers(page, "arguments", temperature=0.5, seed=9)
+    reached = json.loads(shown.strip("`\n"))
+    assert reached == ["nowhere:1", "m", "arguments", 5, {"temperature": 0.5, "seed": 9}, ""]
+
+
+@pytest.mark.parametrize("dials", [(2.5, -1), (0.0, 1e9)])
+def test_a_dial_beyond_its_range_reaches_no_model(page: Client, dials: tuple[float, float]) -> None:
+    with pytest.raises(AppError, match="maximum"):
+        answers(page, "a", *dials)
+
+
+def test_an_error_stands_below_what_came_of_the_text(page: Client) -> None:
+    error = chat.fence("the connection broke\n<b>why</b>\nTry: labctl status")
+    assert answers(page, "break")[-1] == f"{chat.fence('a b')}\n{error}"
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_an_empty_prompt_asks_no_model_and_says_what_to_do(page: Client, prompt: str) -> None:
+    assert answers(page, prompt) == [chat.NOTHING]
+
+
+def test_a_clock_that_stands_still_is_said_before_an_answer_comes(page: Client) -> None:
+    """Fault of a paused stack: the page seemed to hang."""
+    assert answers(page, "a")[0] == STILL
+
+
+def test_a_port_that_is_taken_is_an_error_with_a_remedy(page: Client) -> None:
+    with pytest.raises(LabError) as raised, chat.serve(cast(Any, None), urlsplit(page.src).port):
+        pass
+    assert "--port" in raised.value.remedy
 
 
 @pytest.mark.parametrize("text", ["def f():\n    return '*not* **Markdown**'", "a ``` b ```` c"])
@@ -30,74 +81,10 @@ def test_a_text_is_shown_as_it_is_whatever_is_in_it(text: str) -> None:
     assert fence not in text
 
 
-def page(monkeypatch: pytest.MonkeyPatch, ask: Any) -> chat.Page:
-    model = TextModel("m", {}, "text_input", "", "text_output", decoupled=True)
-    monkeypatch.setattr(TextModel, "of", lambda endpoint, name: model)
-    monkeypatch.setattr(conversation, "ask", ask)
-    return chat.Page("nowhere:1", ["m"], "m", "", "A lab")
-
-
-def test_an_answer_grows_under_the_prompt_and_the_speed_is_told_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def ask(*arguments: Any) -> Any:
-        asked.append(arguments)
-        yield from (Answer("a b"), Answer("a b c", "fast"))
-
-    run = page(monkeypatch, ask).answer(("temperature", "seed"))
-    shown = [*run("a", [], "m", 5.0, 0.5, 9.0)]
-    assert [(history[-1]["content"], speed) for history, speed in shown] == [
-        (chat.fence("a"), ""),
-        (chat.fence("a b"), ""),
-        (chat.fence("a b c"), "fast"),
-    ]
-    assert asked == [("nowhere:1", "m", "a", 5, {"temperature": 0.5, "seed": 9}, "")]
-
-
-def test_a_clock_that_stands_still_is_said_while_no_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault of a paused stack: the page seemed to hang."""
-    chatting = page(monkeypatch, lambda *arguments: iter([Answer("a b", "fast")]))
-    chatting.scheduler = chat.Scheduler("labctl watch x", str, lambda: "The clock stands still")
-    assert [speed for _, speed in chatting.answer(())("a", [], "m", 5.0)] == ["The clock stands still", "fast"]
-
-
-def test_an_error_is_an_answer_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(*arguments: Any) -> Any:
-        raise LabError("m answered with an error", "temperature: too hot", "labctl status")
-        yield
-
-    *_, (history, speed) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
-    assert speed == ""
-    for part in ("m answered with an error", "temperature: too hot", "labctl status"):
-        assert part in history[-1]["content"]
-
-
-def test_an_error_stands_below_what_came_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(*arguments: Any) -> Any:
-        yield Answer("a b")
-        raise LabError("the connection to the server broke")
-
-    *_, (history, speed) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
-    assert [message["content"] for message in history] == [
-        chat.fence("a"),
-        chat.fence("a b"),
-        "**the connection to the server broke**",
-    ]
-    assert speed == ""
-
-
-def test_an_error_is_shown_with_no_markdown_or_html_of_its_own() -> None:
-    shown = chat.describe_error(LabError("__init__ failed", "<b>1 * 2 * 3</b>", "labctl status"))
-    assert shown == "**\\_\\_init\\_\\_ failed**\n\n\\<b\\>1 \\* 2 \\* 3\\</b\\>\n\nlabctl status"
-
-
-@pytest.mark.parametrize("prompt", ["", " \n"])
-def test_an_empty_prompt_asks_nobody_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch, prompt: str) -> None:
-    def ask(*arguments: Any) -> Any:
-        raise AssertionError("nobody is to be asked")
-
-    before = [{"role": "user", "content": "earlier"}]
-    assert [*page(monkeypatch, ask).answer(())(prompt, before, "m", 5.0)] == [(before, chat.NOTHING)]
+def test_every_dial_is_sent_but_a_seed_that_is_off() -> None:
+    values = {"temperature": 0, "top_k": 7.0, "top_p": 0.5, "repetition_penalty": 1, "seed": -1.0}
+    assert chat.choices(values) == {"temperature": 0.0, "top_k": 7, "top_p": 0.5, "repetition_penalty": 1.0}
+    assert chat.choices({"seed": 3.0}) == {"seed": 3}
 
 
 def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> None:

@@ -72,16 +72,13 @@ def test_rendering_where_no_engine_listens_imports_nothing_large(tmp_path: Path)
     code = """
 import sys
 from labctl.repository import config
-from labctl.startup import import_alone
 from labctl.runtimes import docker_engine
 assert config.parse_config("config.pbtxt", 'name: "m"')[0].name == "m"
 try:
     docker_engine.containers("/checkout")
 except Exception as error:
     assert "no Docker engine answers" in str(error), error
-assert not {"docker", "grpc", "numpy"} & set(sys.modules)
-import tritonclient.grpc
-assert tritonclient.grpc.model_config_pb2 is import_alone(config.MODULE)
+assert not {"docker", "torch"} & set(sys.modules)
 """
     env = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)

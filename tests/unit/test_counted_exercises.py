@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import random
 import runpy
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from machinery import ROOT
+from prometheus_here import prometheus, promtool
 
+from labctl.learn import promtool as rule_tests
 from labctl.learn import sandbox
 from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.outcome import Missing
 from labctl.manifest.catalog import load
+from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.predict import admission
 from labkit.predict.admission_file import decisions
 from labkit.predict.counted_time import Cost
-from labkit.promql.alerts import read_rules
 from labkit.slo import Slo
-from labkit.workloads import outages
 
+__all__ = ["prometheus", "promtool"]
 EXERCISES = find_all(Workspace(ROOT, ROOT), load(Workspace(ROOT, ROOT)))
 ALERTS, ADMISSION = (find_exercise(EXERCISES, id) for id in ("07d", "08d"))
+OUTAGES = runpy.run_path(str(ALERTS.folder / "outages.py"))
 COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
 PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name in COUNTERS) + "".join(
     f'nv_inference_request_failure{{model="waits",reason="{reason}",version="1"}} 0\n'
@@ -43,6 +48,9 @@ class Trial:
 
     def page(self) -> str:
         return PAGE
+
+    def first_firings(self, file: str, *arguments: Any) -> list[float | None]:
+        return rule_tests.first_firings(self.folder / file, *arguments)
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
         return sandbox.call(self.folder / script, function, arguments, seconds=60)
@@ -69,48 +77,79 @@ def rules_say(tmp_path: Path, text: str) -> str:
     return trial.failed[0]
 
 
-def test_a_metric_that_the_server_does_not_have_is_named(tmp_path: Path) -> None:
+def test_a_metric_that_the_server_does_not_have_is_named(tmp_path: Path, promtool: None) -> None:
     rules = "groups: [{name: g, rules: [{alert: A, expr: 'rate(nv_inference_request_sucess[1m]) == 0'}]}]"
     assert rules_say(tmp_path, rules).startswith("your server has no metric nv_inference_request_sucess:")
 
 
-def test_a_function_that_is_not_evaluated_is_named(tmp_path: Path) -> None:
-    rules = "groups: [{name: g, rules: [{alert: A, expr: 'histogram_quantile(0.9, up)'}]}]"
-    assert rules_say(tmp_path, rules).startswith("histogram_quantile is not evaluated here: these are:")
+@pytest.mark.parametrize(
+    ("expression", "words"), [("rate(up) > 0", "expected type range vector"), ("no_such(up)", "unknown function")]
+)
+def test_rules_that_prometheus_cannot_read_are_explained_in_its_words(
+    tmp_path: Path, promtool: None, expression: str, words: str
+) -> None:
+    with pytest.raises(LabError) as raised:
+        rules_say(tmp_path, f"groups: [{{name: g, rules: [{{alert: A, expr: '{expression}'}}]}}]")
+    assert words in raised.value.why
 
 
-def series(outage: outages.Outage, name: str) -> list[list[float | None]]:
-    return [found.values for labels, found in outage.recording.series.items() if dict(labels)["__name__"] == name]
+def test_a_rule_that_fails_while_it_is_evaluated_is_explained_in_prometheus_words(
+    tmp_path: Path, promtool: None
+) -> None:
+    with pytest.raises(LabError) as raised:
+        rules_say(
+            tmp_path, "groups: [{name: g, rules: [{alert: A, expr: 'sum(up) / on() group_left() up / on() up'}]}]"
+        )
+    assert "many-to-many" in raised.value.why or "multiple matches" in raised.value.why
+
+
+def test_without_promtool_the_check_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_engine() -> None:
+        raise LabError("no Docker engine answers")
+
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(docker_engine, "engine", no_engine)
+    with pytest.raises(Missing) as raised:
+        rules_say(tmp_path, "groups: []")
+    assert "apt-get install prometheus" in raised.value.remedy
+
+
+SERIES = OUTAGES["series_of"](PAGE, "waits")
+
+
+def played(story: str, seed: int) -> tuple[dict[str, list[str]], float, float]:
+    """The values of each series at each scrape, and the story's two moments."""
+    stories = OUTAGES["HEALTHY"] | OUTAGES["SICK"]
+    values, since, back = OUTAGES["record"](SERIES, stories[story], random.Random(seed))
+    return {name: listed.split() for name, listed in values.items()}, since, back
+
+
+def named(values: dict[str, list[str]], name: str) -> list[list[str]]:
+    return [listed for key, listed in values.items() if key.startswith(f"{name}{{")]
 
 
 def test_a_server_that_is_gone_leaves_only_up_behind() -> None:
-    outage = outages.record(PAGE, "waits", outages.down, random.Random(1))
-    assert sorted(values[-1] for values in series(outage, "up") if values[-1] is not None) == [0, 1]
-    assert sorted(values[-1] is None for values in series(outage, "nv_inference_count")) == [False, True]
+    values, *_ = played("a server is gone", 1)
+    assert sorted(listed[-1] for listed in named(values, "up")) == ["0", "1"]
+    ended = [listed for listed in named(values, "nv_inference_count") if not listed[-1].isdigit()]
+    assert len(ended) == 1 and ended[0].count("stale") == 1
 
 
 def test_a_restart_is_over_within_a_minute_and_its_counters_begin_at_zero() -> None:
     for seed in range(20):
-        outage = outages.record(PAGE, "waits", outages.restart, random.Random(seed))
-        assert 0 < outage.back - outage.since < 60
-        (values,) = [values for values in series(outage, "nv_inference_count") if None in values]
-        begun = next(value for value in values[values.index(None) + 1 :] if value is not None)
-        assert begun < 1000
-        assert values[0] is not None and values[0] >= 20_000
+        values, since, back = played("a restart", seed)
+        assert 0 < back - since < 60
+        (listed,) = [listed for listed in named(values, "nv_inference_count") if "stale" in listed]
+        assert int(listed[int(back / OUTAGES["SCRAPE_S"])]) < 1000
+        assert int(listed[0]) >= 20_000
 
 
 def test_the_queue_of_a_burst_is_gone_within_two_minutes() -> None:
     for seed in range(20):
-        outage = outages.record(PAGE, "waits", outages.burst, random.Random(seed))
-        for labels, found in outage.recording.series.items():
-            if dict(labels)["__name__"] == "nv_inference_pending_request_count":
-                waiting = [at for at, value in zip(found.times, found.values, strict=True) if value and value > 5]
-                assert not waiting or max(waiting) < outage.since + 120
-
-
-def test_the_names_of_a_rule_are_those_of_all_its_selectors() -> None:
-    (rule,) = read_rules("groups: [{rules: [{alert: A, expr: 'sum(rate(a[1m])) > 2 * (b or absent(c))'}]}]")
-    assert rule.metrics == {"a", "b", "c"}
+        values, since, _ = played("a burst", seed)
+        for listed in named(values, "nv_inference_pending_request_count"):
+            waiting = [at * OUTAGES["SCRAPE_S"] for at, value in enumerate(listed) if int(value) > 5]
+            assert not waiting or max(waiting) < since + 120
 
 
 LOAD = admission.Load([(0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1)], Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))

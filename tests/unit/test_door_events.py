@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
@@ -49,20 +49,23 @@ class Call:
             return one
         return await asyncio.Event().wait()
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.__anext__().__await__()
+
     def cancel(self) -> None:
         self.cancelled = True
 
 
-def answer(call: Call, **fields: Any) -> Answer:
+async def answer(call: Call, **fields: Any) -> Answer:
     kind: Any = requests.ChatRequest if "messages" in fields else requests.CompletionRequest
     asked = requests.parse(kind, json.dumps({"model": "m", "stream": True, **fields}).encode())
     triton: Any = SimpleNamespace(stream=lambda request, metadata: call)
-    return Answer(asked, MODEL, triton, Standing("id"))
+    return await Answer.to(asked, MODEL, triton, Standing("id"))
 
 
-def writes(made: Answer) -> list[tuple[bytes, bool]]:
+def writes(call: Call, **fields: Any) -> list[tuple[bytes, bool]]:
     async def read() -> list[tuple[bytes, bool]]:
-        return [one async for one in made.chunks()]
+        return [one async for one in (await answer(call, **fields)).chunks()]
 
     return asyncio.run(read())
 
@@ -80,7 +83,7 @@ def test_each_event_has_the_fields_of_the_apis_own_type_and_the_text_is_whole(
     output = json.dumps([{"7": {"logprob": -0.5, "rank": 1, "decoded_token": "é"}}]) if logprobs else "[]"
     call = Call([response(one, final=not one, output=output) for one in AWKWARD])
     more = {"logprobs": True if asked is CHAT else 1} if logprobs else {}
-    found = writes(answer(call, **asked, **more, stream_options={"include_usage": usage}))
+    found = writes(call, **asked, **more, stream_options={"include_usage": usage})
     *events, done, rest = b"".join(each for each, _ in found).decode().split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
     text, likely = "", 0
@@ -99,7 +102,7 @@ def test_each_event_has_the_fields_of_the_apis_own_type_and_the_text_is_whole(
 
 def test_a_response_is_one_write_and_the_last_one_ends_the_answer() -> None:
     call = Call([response(" a"), response(" b"), response(" c", final=True)])
-    found = writes(answer(call, **CHAT, max_tokens=3, stream_options={"include_usage": True}))
+    found = writes(call, **CHAT, max_tokens=3, stream_options={"include_usage": True})
     assert [last for _, last in found] == [False, False, True]
     assert [events.count(b"data: ") for events, _ in found] == [2, 1, 4], "role; text; text, end, usage, [DONE]"
     assert b'"finish_reason":"length"' in found[-1][0]
@@ -112,7 +115,7 @@ def test_an_answer_that_is_closed_before_its_end_cancels_its_call() -> None:
     call = Call([response(" a"), response(" b")])
 
     async def leave() -> None:
-        chunks = answer(call, **PROMPT).chunks()
+        chunks = (await answer(call, **PROMPT)).chunks()
         await anext(chunks)
         await chunks.aclose()
 
@@ -131,7 +134,7 @@ def test_only_a_whole_answer_that_has_not_come_is_cancelled(answered: bool) -> N
     async def leave() -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(20 if answered else 0):
-                await Answer(asked, model, triton, Standing("id")).whole()
+                await (await Answer.to(asked, model, triton, Standing("id"))).whole()
 
     asyncio.run(leave())
     assert call.cancelled == (not answered)

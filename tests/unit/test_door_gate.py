@@ -1,4 +1,4 @@
-"""What stands before a door that other machines reach: the token, and the limits on requests and connections."""
+"""What stands before a door that other machines reach: the token, and the limits on requests; and uvicorn's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,8 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 from waiting import eventually
 
-from labdoor import app, gate
+from labdoor import app, exchange, gate
+from labdoor.__main__ import MOST_HEAD, configured
 from labdoor.models import Model, Vocabulary
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
@@ -178,10 +178,10 @@ def test_a_token_is_read_from_its_file_and_a_bad_one_is_refused(tmp_path: Path) 
 
 
 @contextmanager
-def listening(made: ASGIApp | None = None, kind: type[gate.Bounded] = gate.Connection) -> Iterator[tuple[str, int]]:
-    """Where an exposed door listens, or another application behind the same connections."""
+def listening(made: ASGIApp | None = None, exposed: bool = True) -> Iterator[tuple[str, int]]:
+    """Where an exposed door listens, or another application with the same settings."""
     made = made or app.make("127.0.0.1:1", MODELS, token=TOKEN)
-    server = uvicorn.Server(uvicorn.Config(made, http=kind, port=0, log_level="error", ws="none"))
+    server = uvicorn.Server(configured(made, "127.0.0.1", 0, exposed))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -195,71 +195,66 @@ def listening(made: ASGIApp | None = None, kind: type[gate.Bounded] = gate.Conne
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n" % TOKEN.encode()
 
 
-@pytest.mark.parametrize(
-    ("begun", "then"),
-    [
-        (b"", b""),
-        (b"GET /v1", b"x"),
-        (HEAD + b"Content-Length: 1000\r\n\r\n", b"x"),
-        (b"GET /h HTTP/1.1\r\nHost: x\r\n\r\nGET /", b"x"),
-    ],
-    ids=["silent", "head", "body", "the second head"],
-)
-def test_a_client_that_keeps_the_server_waiting_is_disconnected_though_it_sends_on(
-    monkeypatch: pytest.MonkeyPatch, begun: bytes, then: bytes
+def taken(client: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    answer = b""
+    while part := client.recv(2**16):
+        answer += part
+    return answer
+
+
+def test_a_body_that_does_not_come_in_time_is_refused_and_its_connection_closed(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gate, "PATIENCE_S", {"head": 1.0, "body": 1.0})
-    with listening() as where, contextlib.ExitStack() as stack:
-        began = time.monotonic()  # before the connection: its own clock begins when it is accepted
-        client = stack.enter_context(socket.create_connection(where, timeout=60))
-        client.sendall(begun)
-        client.settimeout(0.1)
-        closed = False
-        while not closed and time.monotonic() < began + 60:
-            try:
-                client.sendall(then)
-                closed = client.recv(1000) == b""
-            except TimeoutError:
-                continue
-            except OSError:
-                closed = True
-        assert closed and time.monotonic() - began >= 0.95  # a timer of uvloop counts from the iteration's beginning
+    monkeypatch.setattr(exchange, "BODY_S", 0.3)
+    with listening() as where, socket.create_connection(where, timeout=60) as client:
+        client.sendall(HEAD + b"Content-Length: 1000\r\n\r\nx")
+        assert taken(client).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize(("token", "status"), [(b"wrong", b"401"), (TOKEN.encode(), b"413")])
+def test_a_client_that_is_refused_before_its_body_is_read_is_told_so_and_may_ask_again(
+    token: bytes, status: bytes
+) -> None:
+    size = exchange.MOST_BODY + 2**20
+    request = HEAD.replace(TOKEN.encode(), token) + b"Content-Length: %d\r\n\r\n" % size + bytes(size)
+    with listening() as where, socket.create_connection(where, timeout=60) as client:
+        for _ in range(2):
+            client.sendall(request)
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += client.recv(2**16)
+            assert answer[9:12] == status
+
+
+def test_a_stranger_whose_body_has_no_length_is_disconnected() -> None:
+    head = HEAD.replace(TOKEN.encode(), b"wrong") + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+    with listening() as where, socket.create_connection(where, timeout=60) as client:
+        client.sendall(head)
+        assert taken(client).startswith(b"HTTP/1.1 401")
 
 
 def test_a_client_that_only_waits_for_its_answer_is_not_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience = 0.3
+    monkeypatch.setattr("labdoor.__main__.KEEP_ALIVE_S", 0.1)
 
     async def slow(request: Request) -> Response:
         await request.body()
-        await asyncio.sleep(3 * patience)
+        await asyncio.sleep(0.5)
         return Response("late")
 
-    monkeypatch.setattr(gate, "PATIENCE_S", {"head": patience, "body": patience})
     application = Starlette(routes=[Route("/", slow, methods=["POST"])])
     with listening(application) as where, socket.create_connection(where, timeout=60) as client:
         client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
-        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        assert taken(client).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_refused_request_whose_body_ends_late_leaves_no_connection_that_may_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gate, "PATIENCE_S", {"head": 1.0, "body": 60.0})
-    with listening() as where, socket.create_connection(where, timeout=30) as client:
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nx")
-        assert client.recv(12) == b"HTTP/1.1 401"
-        client.sendall(b"xG")
-        while client.recv(1000):  # to the end, within the socket's time
-            continue
-
-
-@pytest.mark.parametrize("kind", [gate.Bounded, gate.Connection])
+@pytest.mark.parametrize("exposed", [True, False])
 @pytest.mark.parametrize(
     "begun", [b"GET /", b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "]
 )
-def test_a_head_without_end_is_cut(kind: type[gate.Bounded], begun: bytes) -> None:
+def test_a_head_without_end_is_cut(exposed: bool, begun: bytes) -> None:
     sent = 0
-    with listening(kind=kind) as where, socket.create_connection(where, timeout=30) as client:
+    with listening(exposed=exposed) as where, socket.create_connection(where, timeout=30) as client:
         with contextlib.suppress(OSError):
             client.sendall(begun)
             for _ in range(1000):
@@ -270,7 +265,7 @@ def test_a_head_without_end_is_cut(kind: type[gate.Bounded], begun: bytes) -> No
                     while client.recv(2**16):
                         continue
                     break
-        assert sent < 50 * gate.MOST_HEAD
+        assert sent < 50 * MOST_HEAD
 
 
 def test_a_long_body_in_small_parts_is_no_long_head() -> None:
@@ -278,26 +273,23 @@ def test_a_long_body_in_small_parts_is_no_long_head() -> None:
         return Response(str(len(await request.body())))
 
     application = Starlette(routes=[Route("/", length, methods=["POST"])])
-    size = 20 * gate.MOST_HEAD
+    size = 20 * MOST_HEAD
     with listening(application) as where, socket.create_connection(where, timeout=60) as client:
         for _ in range(2):  # on one connection
             client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
             for _ in range(20):
-                client.sendall(b"x" * gate.MOST_HEAD)
+                client.sendall(b"x" * MOST_HEAD)
             answer = b""
             while not answer.endswith(str(size).encode()):
                 answer += client.recv(1000)
             assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_one_address_has_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "MOST_OF_PEER", 2)
-    with listening() as where:
-        first, second, third = (socket.create_connection(where, timeout=60) for _ in range(3))
-        with pytest.raises(ConnectionResetError):
-            if third.recv(1) == b"":
-                raise ConnectionResetError
-        first.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert first.recv(12) == b"HTTP/1.1 401"
-        for one in (first, second, third):
-            one.close()
+def test_beyond_a_number_of_connections_a_request_is_told_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labdoor.__main__.MOST_CONNECTIONS", 3)
+    with listening() as where, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(where, timeout=60)) for _ in range(3)]
+        clients[-1].sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert taken(clients[-1]).startswith(b"HTTP/1.1 503")
+        clients[0].sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert clients[0].recv(12) == b"HTTP/1.1 401"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from labdoor.exchange import SEND_BUFFER, bound
+from labdoor.exchange import RECEIVE_BUFFER, SEND_BUFFER, bound
 
 
-def test_a_connection_sends_at_once_and_keeps_little_for_a_client_that_does_not_read() -> None:
+def test_a_connection_sends_at_once_and_keeps_little_of_what_it_sends_and_reads() -> None:
     with (
         bound(socket.create_server(("127.0.0.1", 0))) as listening,
         socket.create_connection(listening.getsockname()),
@@ -15,3 +15,4 @@ def test_a_connection_sends_at_once_and_keeps_little_for_a_client_that_does_not_
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER  # Linux doubles it
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 2 * RECEIVE_BUFFER

@@ -13,6 +13,7 @@ import pytest
 
 from labctl import repository, unfinished
 from labctl.listener import Silent
+from labctl.litter import YOURS
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
 from labctl.runtimes import leftovers
@@ -125,7 +126,7 @@ def test_what_was_put_aside_is_not_served(tmp_path: Path) -> None:
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text('name: "m"\nbackend: "python"\n')
     (folder / "1" / "model.py").write_text("")
-    (folder / "1" / f"model.py{repository.YOURS}20260101-000000").write_text("")
+    (folder / "1" / f"model.py{YOURS}20260101-000000").write_text("")
     request = repository.RenderRequest([tmp_path / "templates"], ["m"], {}, tmp_path / "out")
     assert sorted(repository.origins(request)) == ["m/1/model.py", "m/config.pbtxt"]
 

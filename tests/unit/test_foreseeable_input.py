@@ -10,7 +10,7 @@ import pytest
 from labctl import unfinished
 from labctl.cli import clock
 from labctl.manifest.settings import Setting
-from labctl.pages.gate import objection
+from labctl.pages.gate import is_own, objection
 from labctl.runtimes import docker_engine
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
@@ -40,6 +40,13 @@ def test_an_amount_that_is_no_number_is_wrong_usage(action: str, amount: str) ->
 def test_a_foreign_origin_is_refused_whatever_it_looks_like(origin: str) -> None:
     assert objection({"host": "127.0.0.1:7861", "origin": origin}, exposed=False)
     assert not objection({"host": "127.0.0.1:7861", "origin": "http://127.0.0.1:7861"}, exposed=False)
+
+
+def test_where_a_page_is_exposed_addresses_are_good_hosts_and_foreign_names_are_not() -> None:
+    assert is_own("192.0.2.7:7860", exposed=True) and is_own("[2001:db8::1]:7860", exposed=True)
+    assert not is_own("192.0.2.7:7860", exposed=False)
+    assert not is_own("evil.example:7860", exposed=True)
+    assert not is_own("", exposed=True)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "Error while fetching server API version: "])

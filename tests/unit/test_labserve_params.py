@@ -50,7 +50,7 @@ def test_no_parameters_at_all_is_fine() -> None:
         ("temperature", "-0.1"),
         ("temperature", '"nan"'),
         ("top_p", "1.5"),
-        ("top_k", "-1"),
+        ("top_k", "-2"),
         ("seed", "-1"),
         ("max_toknes", "5"),
     ],

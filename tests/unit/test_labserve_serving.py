@@ -1,4 +1,4 @@
-"""A process that serves begins with no more than it needs and ends at once; others are as ever."""
+"""A process that serves begins with no more than it needs; others are as ever."""
 
 from __future__ import annotations
 
@@ -118,8 +118,5 @@ def test_a_model_with_openvino_tells_nobody_of_its_use(tmp_path: Path) -> None:
 
 
 def test_outside_triton_nothing_changes() -> None:
-    code = "import gc, sys; was = gc.get_threshold(), len(sys.meta_path); import labserve.params\n"
-    assert (
-        run(f"{code}sys.exit((gc.get_threshold(), len(sys.meta_path)) != was or 'sklearn' in sys.modules)").returncode
-        == 0
-    )
+    code = "import sys; was = len(sys.meta_path); import labserve.params\n"
+    assert run(f"{code}sys.exit(len(sys.meta_path) != was or 'sklearn' in sys.modules)").returncode == 0

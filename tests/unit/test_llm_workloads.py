@@ -111,7 +111,7 @@ def test_the_csv_grows_by_one_line_per_run_under_one_header(tmp_path: Path) -> N
 class Server:
     """A gRPC client whose server tells of one model's inputs."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, channel_args: object = None) -> None:
         self.endpoint = endpoint
 
     def __enter__(self) -> Server:
@@ -119,7 +119,7 @@ class Server:
 
     def __exit__(self, *exc: object) -> None: ...
 
-    def get_model_metadata(self, model: str) -> SimpleNamespace:
+    def get_model_metadata(self, model: str, client_timeout: float = 0) -> SimpleNamespace:
         kind = {"old": "UINT32", "new": "INT32"}[self.endpoint]
         return SimpleNamespace(inputs=[SimpleNamespace(name="request_output_len", datatype=kind)])
 

@@ -110,7 +110,7 @@ def test_only_a_model_with_the_output_is_asked_for_them(able: bool) -> None:
     if able:
         tensors, parameters = model.wire("x", 4, asked, 0)
         assert parameters["logprobs"] == 3
-        assert "return_logprobs" in [tensor.name() for tensor in tensors], "vLLM's model wants to be asked by an input"
+        assert "return_logprobs" in [tensor.name for tensor in tensors], "vLLM's model wants to be asked by an input"
     else:
         with pytest.raises(Refusal, match="logprobs: model m gives no log probabilities") as caught:
             model.wire("x", 4, asked, 0)

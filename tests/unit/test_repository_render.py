@@ -236,8 +236,8 @@ def test_a_sound_ensemble_is_rendered_with_its_version_folder(tmp_path: Path) ->
         ({"b": "c"}, "e/config.pbtxt: c: a step names this model, but it is not in the repository"),
         ({"i": "J"}, "b has no input J (it has I)"),
         ({"out": "lost"}, "the ensemble's output takes it, but nothing produces it"),
-        ({"takes": "TYPE_INT32"}, "b.I takes TYPE_INT32, but it is TYPE_INT64"),
-        ({"dims": "-1, -1"}, "b.I takes 3 dimensions, but it has 2"),
+        ({"takes": "TYPE_INT32"}, "b.I takes TYPE_INT32, but a.O has TYPE_INT64"),
+        ({"dims": "-1, -1"}, "b.I takes shape [-1, -1, -1], but a.O has [-1, -1]"),
     ],
 )
 def test_an_ensemble_that_does_not_fit_is_refused(tmp_path: Path, wrong: dict[str, str], expected: str) -> None:

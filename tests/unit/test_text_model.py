@@ -62,13 +62,13 @@ class FakeClient:
 
     configs: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, endpoint: str) -> None: ...
+    def __init__(self, endpoint: str, channel_args: object = None) -> None: ...
     def __enter__(self) -> FakeClient:
         return self
 
     def __exit__(self, *exc: object) -> None: ...
 
-    def get_model_config(self, name: str) -> Any:
+    def get_model_config(self, name: str, client_timeout: float = 0) -> Any:
         config = text_format.Parse(self.configs[name], model_config_pb2.ModelConfig())
         return type("Answer", (), {"config": config})
 

@@ -1,9 +1,7 @@
-"""The files of TLS at the command line's edge, and a door that speaks nothing else."""
+"""The files of TLS at the command line's edge."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import ssl
 import subprocess
 from pathlib import Path
@@ -15,7 +13,6 @@ from click.testing import CliRunner
 
 from labctl.cli.openai import openai_command
 from labctl.cli.stacks import up_command
-from labdoor import tls
 from labkit.errors import LabError
 from labkit.tls import Pair
 
@@ -94,78 +91,3 @@ def test_options_that_make_no_sense_alone_are_a_usage_error(
     words = words or ["--tls-cert", str(made.certificate), "--tls-key", str(made.key)]
     done = CliRunner().invoke(command, ["iterative", *words])
     assert (done.exit_code, said in done.output) == (2, True)
-
-
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: Any = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._transport.write(data)
-
-
-async def _asked(context: ssl.SSLContext, client: Any) -> bytes:
-    """What a client's function gets from a server with that certificate, in a thread of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        accepting = asyncio.create_task(tls.accept(listening, context, Echo))
-        found: bytes = await asyncio.to_thread(client, listening.getsockname()[1])
-        accepting.cancel()
-        await asyncio.gather(accepting, return_exceptions=True)
-        return found
-
-
-def _over_tls(folder: Path, port: int) -> bytes:
-    trusting = ssl.create_default_context(cafile=folder / "ca.pem")
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
-        trusting.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
-    ):
-        connection.sendall(b"hello")  # in one flight with the end of the handshake
-        return connection.recv(100)
-
-
-def _over_http(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
-        plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        return plain.recv(100)
-
-
-def test_what_a_client_sends_right_behind_its_handshake_is_not_lost(folder: Path) -> None:
-    context = pair(folder, "echo").context()
-    for _ in range(20):
-        assert asyncio.run(_asked(context, lambda port: _over_tls(folder, port))) == b"hello"
-
-
-def test_plain_http_gets_no_answer_on_a_port_with_tls(folder: Path) -> None:
-    answered = asyncio.run(_asked(pair(folder, "plain").context(), _over_http))
-    assert b"HTTP" not in answered
-
-
-def test_a_client_that_never_begins_its_handshake_is_disconnected(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.1)
-
-    def silent(port: int) -> bytes:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
-            return plain.recv(100)
-
-    assert asyncio.run(_asked(pair(folder, "silent").context(), silent)) == b""
-
-
-def test_connections_without_a_handshake_are_counted_for_each_address(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls, "MOST_OF_PEER", 2)
-
-    def third(port: int) -> bytes:
-        waiting = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2)]
-        try:
-            return _over_http(port)
-        except ConnectionResetError:
-            return b"reset"
-        finally:
-            for one in waiting:
-                one.close()
-
-    assert asyncio.run(_asked(pair(folder, "many").context(), third)) in (b"", b"reset")

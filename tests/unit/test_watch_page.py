@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import socket
 import subprocess
@@ -206,15 +205,3 @@ def test_of_two_pages_of_a_stack_the_first_to_end_leaves_the_other_to_be_found(t
             file.write_text("http://127.0.0.1:1/later/")
         assert file.exists()
     assert not file.exists()
-
-
-def test_only_a_process_of_the_same_user_is_led_to_the_live_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            assert page_address.is_own_user(client.getsockname(), port)
-            assert not page_address.is_own_user(("192.0.2.1", client.getsockname()[1]), port)
-            assert not page_address.is_own_user(("127.0.0.1", port), port)
-            me = os.getuid()
-            monkeypatch.setattr(os, "getuid", lambda: me + 1)
-            assert not page_address.is_own_user(client.getsockname(), port)

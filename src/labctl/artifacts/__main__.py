@@ -13,7 +13,6 @@ import sys
 
 from labctl.artifacts import engines, weights
 from labctl.artifacts.store import Artifact
-from labctl.startup import skip_unused_imports
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -31,7 +30,7 @@ def main(arguments: list[str]) -> int:
         if parsed.action == "pull":
             artifact: Artifact = weights.parse(parsed.spec)
         else:
-            skip_unused_imports()
+            engines.skip_unused_imports()
             pairs = [text.partition("=") for text in parsed.option]
             artifact = engines.request(parsed.engine, parsed.spec, {key: value for key, _, value in pairs})
         path = artifact.make(Workspace.find(), lambda text: print(text, file=sys.stderr, flush=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,3 +102,11 @@ def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
         raise LabError(f"the {name} engine has no option {', '.join(unknown)}", f"it has: {', '.join(engine.options)}")
     values = {key: option.read(key, options.get(key, option.default)) for key, option in engine.options.items()}
     return Build(engine, weights.parse(spec), values)
+
+
+def skip_unused_imports() -> None:
+    """Build an engine in 7.0 s instead of 10.5 s (openvino of tiny-llama); for a process that does nothing else."""
+    # Imported where they are there: scikit-learn, with scipy and pandas, by transformers; and OpenVINO's telemetry,
+    # which forks a process to tell Google Analytics of each step: 46 of them, 3 s.
+    for name in ("sklearn", "openvino_telemetry"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]

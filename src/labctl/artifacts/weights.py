@@ -24,6 +24,7 @@ from labbuild.protocol import Builder, Facts, Tell
 from labctl.artifacts import hub
 from labctl.artifacts.store import PARTIAL, WEIGHTS, Artifact, digest, key_of
 from labctl.workspace import Workspace, sha256
+from labkit.disk import typed
 from labkit.errors import LabError
 
 SUMS = "SHA256SUMS"  # a shipped model's hashes; it is small enough to be hashed before every use
@@ -144,9 +145,9 @@ def parse(spec: str) -> Source:
             raise LabError(f"random weights cannot be made in '{dtype}'", f"it must be one of: {known}")
         return Source("random", name, dtype)
     elif colon and kind == "local" and rest:
-        return Source("local", str(Path(rest).expanduser().absolute()))
+        return Source("local", str(typed(rest)))
     elif spec.strip() and (not colon or spec.startswith(("/", "./", "../", "~"))):
-        return Source("local", str(Path(spec.strip()).expanduser().absolute()))
+        return Source("local", str(typed(spec.strip())))
     raise LabError(f"'{spec}' is not a model source", f"it is one of: {GOOD}")
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labctl.listener import Listener
+from labctl.litter import is_litter
 from labctl.runtimes import processes
 from labctl.runtimes.leftovers import staging
 from labctl.runtimes.processes import Command
@@ -193,6 +194,7 @@ def checkout_files(root: Path) -> list[Path]:
         for path in root.rglob("*")
         if path.is_file()
         and (relative := path.relative_to(root)).parts[0] not in OURS
+        and (path.name == ".gitkeep" or not is_litter(relative))
         and not any(_ignores(line, relative) for line in ignored)
     )
 

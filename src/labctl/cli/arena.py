@@ -12,6 +12,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
+from labctl.litter import files_in
 from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import table
@@ -47,7 +48,7 @@ def arena_command() -> None:
 @opt.as_json
 def list_(json_output: bool) -> None:
     """List the shipped policies, each with what it does."""
-    policies = {path.stem: _summary(path) for path in sorted(_folder().glob("*.py"))}
+    policies = {path.stem: _summary(path) for path in files_in(_folder(), "*.py")}
     if json_output:
         click.echo(json.dumps(policies, indent=1))
         return
@@ -70,7 +71,7 @@ def run_(policies: Sequence[str], seed: str, public: bool, real: bool, only: Seq
     """
     from labkit.predict import games
 
-    paths = [_path(name) for name in policies] or sorted(_folder().glob("*.py"))
+    paths = [_path(name) for name in policies] or files_in(_folder(), "*.py")
     traces = {**games.public(), **({} if public else games.hidden(seed))}
     if unknown := [name for name in only if name not in traces]:
         raise LabError(f"there is no trace {unknown[0]}", f"there are {', '.join(traces)}", "")

@@ -13,7 +13,6 @@ import click
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
 from labctl.cli.console import show_dry_run
-from labctl.learn import scenario
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
 from labctl.runtimes.processes import carry_out
@@ -204,9 +203,7 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
     "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
 )
 @opt.choice_option(
-    "--target",
-    ("triton", "swarm", "kubernetes", *scenario.TARGETS),
-    "Only the model repository, the whole stack for many machines, or a lab's exercises as a scenario.",
+    "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
 )
 @click.option(
     "--registry",
@@ -229,9 +226,7 @@ def render_command(
         raise click.UsageError("--registry goes with --target kubernetes or swarm")
     session, lab, name = opt.open_stack(stack)
     place = output and output.absolute()
-    if target in scenario.TARGETS:
-        todo = scenario.render_scenario(session, lab, target, place)
-    elif target == "triton":
+    if target == "triton":
         todo = render_repository(session, lab, name, choices, session.runtime(runtime), place)
     else:
         todo = deploy.render(session, lab, name, choices, target, registry.rstrip("/"), place)

@@ -197,8 +197,12 @@ def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arr
 
     made = str(path) == "agents"
     found = traces.find(path, Workspace.find().traces)
-    arrivals = traces.agents(count, seed) if made else traces.read(found, count)
+    arrivals = traces.agents(count, seed) if made else traces.read(found, count, _say_left_out)
     return [replace(one, at=one.at / speed) for one in traces.scaled(arrivals)]
+
+
+def _say_left_out(rows: int) -> None:
+    click.echo(f"  --  {rows} row{'s' if rows > 1 else ''} of the trace without an answer: left out", err=True)
 
 
 def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, seed: int) -> Items:

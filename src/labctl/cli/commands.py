@@ -47,7 +47,6 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "mystery": Listed(
             "mystery", "Find the fault of a sick server.", ("mystery start", "mystery answer ghosts --evidence step=12")
         ),
-        "hub": Listed("hub", "Serve a room of learners on this machine.", ("hub up --learners 30 --port 8080",)),
         "doctor": Listed("doctor", "Check this machine, and say what to do.", ("doctor", "doctor modern")),
     },
     "Serve": {

@@ -109,7 +109,6 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
     metavar="N",
     help="Seed for prompts, lengths and arrival order; may be repeated.",
 )
-@click.option("--quiet", is_flag=True, help="Print the verdict alone.")
 @runtime_option
 @click.option("--watch", is_flag=True, help="Check again whenever a file is saved. Ctrl-C ends it.")
 @opt.verbose
@@ -119,7 +118,6 @@ def check_command(
     id: str | None,
     json_output: bool,
     seeds: tuple[int, ...],
-    quiet: bool,
     runtime: str,
     watch: bool,
     verbose: bool,
@@ -129,7 +127,7 @@ def check_command(
     exercise = _chosen(exercises, progress, id)
     while True:
         outcome = judge.check(session, exercise, runtime, seeds)
-        _show(outcome, json_output, quiet)
+        _show(outcome, json_output)
         if not watch:
             ctx.exit(0 if outcome.passed else 1)
         saved = desk.stamps(exercise, session.workspace)
@@ -137,11 +135,11 @@ def check_command(
             time.sleep(WATCH_S)
 
 
-def _show(outcome: judge.Outcome, json_output: bool, quiet: bool) -> None:
+def _show(outcome: judge.Outcome, json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps(asdict(outcome), indent=2))
         return
-    for line in (*([] if quiet else [*outcome.rows(), ""]), outcome.verdict):
+    for line in (*outcome.rows(), "", outcome.verdict):
         say(printable(line), hanging="    ")
 
 

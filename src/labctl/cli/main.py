@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,9 +20,10 @@ import click
 
 from labctl.cli.commands import COMMANDS, GROUPS
 from labctl.cli.console import show_error
-from labkit import disk
+from labkit import disk, proxies
 from labkit.errors import LabError
 
+MOST_WORDS = 300  # of what a package says where it cannot be imported: numpy's advice takes a screen
 # The second is for people who have another tool of the first name, the third for `uvx` and `pipx run`.
 NAMES = ("labctl", "triton-labs", "triton-serving-labs")
 
@@ -87,6 +89,7 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     signal.signal(signal.SIGTERM, _raise_terminated)
+    proxies.spare_loopback()
     for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a command
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -112,10 +115,24 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()  # whoever read our output (head, less) has seen enough
         return 1
     except OSError as error:
-        if error.errno not in disk.FAULTS:
+        if error.errno not in disk.FAULTS and not isinstance(error.filename, str | bytes):
             raise
-        show_error(disk.fault(error, Path(error.filename or Path.cwd())))
+        show_error(disk.told(error))
         return 1
+    except ImportError as error:
+        show_error(_not_importable(error))
+        return 1
+
+
+def _not_importable(error: ImportError) -> LabError:
+    """A package that another environment's hides, or that is not there."""
+    named = (error.name or "").partition(".")[0]
+    why = " ".join(str(error).split())
+    words = f"{why[:MOST_WORDS]}..." if len(why) > MOST_WORDS else why
+    if elsewhere := os.environ.get("PYTHONPATH"):
+        remedy = f"unset PYTHONPATH, which is {elsewhere}: Python looks there first"
+        return LabError(f"labctl cannot import {named or 'a package'}", words, remedy)
+    return LabError(f"labctl cannot import {named or 'a package'}", words, "make setup, or install labctl again")
 
 
 def entry() -> None:

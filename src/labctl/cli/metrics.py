@@ -12,6 +12,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.evidence import metrics
+from labkit.printable import printable
 from labkit.tables import table
 
 CANCELED = (
@@ -41,7 +42,7 @@ def metrics_command(stack: str, replica: int | None, follow: bool) -> None:
     _, record = session.require_up(name)
     endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
-    say(describe_snapshot(before), hanging="")
+    say(printable(describe_snapshot(before)), hanging="")
     if follow:
         _follow(endpoint, before)
 
@@ -60,7 +61,7 @@ def _follow(endpoint: str, before: metrics.Snapshot) -> None:
         while True:
             time.sleep(1.0)
             now = metrics.scrape(endpoint)
-            text = f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}"
+            text = printable(f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}")
             live.update(Text(text), refresh=True) if live else click.echo(f"{text}\n")
             before = now
 

@@ -107,9 +107,10 @@ def choices(command: Command) -> Command:
     ) -> Any:
         from labctl.manifest.settings import parse_assignments
         from labctl.runtimes.record import Choices
+        from labkit.disk import resolved
 
         devices = tuple(filter(None, (word.strip() for word in gpus.split(","))))
-        wanted = Choices(profile, parse_assignments(pairs), release, templates and templates.absolute(), devices)
+        wanted = Choices(profile, parse_assignments(pairs), release, templates and resolved(templates), devices)
         return command(*args, choices=wanted, **kwargs)
 
     return wrapped

@@ -23,32 +23,29 @@ MAY = "watch, send requests and cancel them"
 @opt.stack_argument
 @opt.page_port(PORTS[CHAT])
 @click.option("--endpoint", default="", metavar="HOST:PORT", help="Talk to this server (gRPC), however it was started.")
-@opt.expose_option
-def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> None:
-    """Open a chat page for the text models of STACK, which must be up. Ctrl-C ends it."""
+def chat_command(stack: str, port: int | None, endpoint: str) -> None:
+    """Open a chat page on loopback for the text models of STACK, which must be up. Ctrl-C ends it."""
     session, lab, name = opt.open_stack(stack)
     model = opt.text_model(session, lab, name, "chat {}", "text model to chat with")
     ours, tokenizer_dir = not endpoint, ""
-    still: Callable[[], str] = str
+    halted: Callable[[], str] = str
     models = list(lab.stacks[name].models)
     if ours:
         _, record = session.require_up(name)
         endpoint, tokenizer_dir, models = record.endpoints.grpc, record.tokenizer_dir, list(record.models)
-        still = partial(faults.standing_still, session, record)
+        halted = partial(faults.standing_still, session, record)
     try:
         from labctl.pages import chat
     except ImportError as error:
         raise LabError("the chat page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
-    scheduler = chat.Scheduler(
-        f"labctl watch {name}", lambda: of(session.workspace, name, WATCH) if ours else "", still
-    )
-    page = chat.Page(endpoint, models, model, tokenizer_dir, lab.title, scheduler)
+    note = f"`labctl watch {name}` shows the scheduler at work."
+    page = chat.chat_page(endpoint, models, model, tokenizer_dir, lab.title, note, halted)
     with (
-        chat.serve(page, "0.0.0.0" if expose else "127.0.0.1", port) as address,
+        chat.serve(page, port) as address,
         publish_address(session.workspace, name, CHAT, address) if ours else nullcontext(),
     ):
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
-        if watching := scheduler.address():
+        if ours and (watching := of(session.workspace, name, WATCH)):
             click.echo(f"its scheduler: {watching}")
         chat.wait()
 

@@ -6,6 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
+from labctl import litter
 from labctl.learn.exercise import Exercise
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
@@ -19,8 +20,7 @@ def lay_out(exercise: Exercise, workspace: Workspace) -> Path:
     folder = exercise.yours(workspace)
     if not folder.is_dir():
         with replace_dir(folder) as fresh:
-            starter, compiled = exercise.folder / "starter", shutil.ignore_patterns("__pycache__")
-            shutil.copytree(starter, fresh, dirs_exist_ok=True, ignore=compiled)
+            shutil.copytree(exercise.folder / "starter", fresh, dirs_exist_ok=True, ignore=litter.ignore)
             shutil.copyfile(exercise.folder / TASK, fresh / TASK)
     return folder
 

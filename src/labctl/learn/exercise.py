@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from labctl.litter import files_in
 from labctl.manifest.catalog import Catalog
 from labctl.manifest.schema import Edit, Lab
 from labctl.stack.faults import LOOP
@@ -93,7 +94,7 @@ def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], 
     exercises: list[Exercise] = []
     problems: list[str] = []
     for lab in catalog.labs:
-        for path in sorted((workspace.labs / lab.folder / "exercises").glob("*/exercise.yaml")):
+        for path in files_in(workspace.labs / lab.folder / "exercises", "*/exercise.yaml"):
             where = path.relative_to(workspace.root).as_posix()
             try:
                 exercises.append(_read(path, lab, catalog.labs))

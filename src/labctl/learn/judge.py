@@ -17,7 +17,7 @@ from labctl.learn import faults, own_work, server
 from labctl.learn.desk import files as files_of
 from labctl.learn.exercise import Exercise
 from labctl.learn.limits import memory_limit
-from labctl.learn.outcome import Check, Explained, Slow, Stuck
+from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
 from labctl.runtimes.base import Runtime
@@ -62,7 +62,8 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
     """Judge the learner's files.
 
     ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in
-    progress, or the server cannot be brought up for a reason that is not the learner's.
+    progress, this machine lacks what it needs, or the server cannot be brought up for a reason that is not the
+    learner's.
     """
     workspace = session.workspace
     files = files_of(exercise, workspace)
@@ -179,6 +180,8 @@ def _try(
         function(trial)
         if not trial.checks:
             raise LabError(f"the check of {exercise.id} expects nothing", "this is a fault of the exercise")
+    except Missing:
+        raise
     except Stuck as error:
         loop = next(iter(stuck_sentences(trial.run_dir)), "")
         why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")

@@ -26,5 +26,9 @@ class Stuck(LabError):
     """A model did not answer in time."""
 
 
+class Missing(LabError):
+    """A check cannot be made on this machine, whatever the learner has written."""
+
+
 class Slow(Stuck):
     """A model still answers after several times the time that it has."""

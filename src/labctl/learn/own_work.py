@@ -14,7 +14,7 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 SOLUTION = "solution"
-JUDGES = ("check.py", "properties.py", "exercise.yaml")
+JUDGES = ("check.py", "properties.py", "outages.py", "exercise.yaml")
 
 
 def of_the_solution(exercise: Exercise, files: dict[str, Path]) -> list[Check]:

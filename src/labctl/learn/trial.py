@@ -11,28 +11,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl.learn import faults, sandbox
-from labctl.learn.full_queue import FullQueue
-from labctl.learn.outcome import Check, Explained, Stuck
+from labctl.clock.clock import Clock, PauseLimit
+from labctl.learn import faults, promtool, sandbox
+from labctl.learn.outcome import Check, Explained, Slow, Stuck
 from labctl.runtimes.record import Endpoints
 from labctl.triton import server_api
+from labkit.clients import trtllm
 from labkit.clients.base import InFlight
 from labkit.clients.sequences import SequenceClient
 from labkit.clients.stream import TextStream
+from labkit.clients.tensors import kind_of
 from labkit.clients.text_model import TextModel
 from labkit.clients.unary import UnaryClient
+from labkit.contention import Patience
 from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
+from labkit.evidence.steplog import Step
 from labkit.records import RequestRecord
 from labkit.waiting import attempts
+from labkit.workloads import identity
 from labkit.workloads.load import closed_loop
 
 LOAD_S = 60.0
+SLOWER = 3  # times its patience a check waits while answers still come
+LOOK_S = 0.01
+THERE_S = 60.0  # a request has arrived by then, on however busy a machine
+WRITTEN_S = 10.0  # a step is written down by then
+HELD = PauseLimit(400.0, "would wait for ever")  # should nobody be there any more to let the clock go on
 QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited for at most so long
+# Token ids of the prompt, tokens to generate; and parameters of the request, where it has any.
+Request = tuple[Sequence[int], int] | tuple[Sequence[int], int, Mapping[str, Any]]
 
 
 @dataclass
-class Trial(FullQueue):
+class Trial:
     """One run of a check with one seed: the ways to ask, to look and to judge.
 
     Clients and prompts must come from ``rng``, so that no answer can be learnt.
@@ -151,14 +163,158 @@ class Trial(FullQueue):
         self.given = function, value
         return value
 
+    def first_firings(
+        self, file: str, recordings: Sequence[Mapping[str, str]], every: int, begin: int, end: int
+    ) -> list[float | None]:
+        """When the first of the learner's alerts fires in each recording. As :func:`promtool.first_firings`."""
+        return promtool.first_firings(self.folder / file, recordings, every, begin, end)
+
     def _text_model(self, name: str) -> TextModel:
         if name not in self._text_models:
             self._text_models[name] = TextModel.of(self.endpoints.grpc, name)
         return self._text_models[name]
 
+    # -- asking an engine whose clock stands still: its steps then repeat exactly ------------------------------------
+
+    def send_queued(
+        self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
+    ) -> tuple[list[RequestRecord], list[Step]]:
+        """Send all requests, in order, before the engine's first step; the answered requests, and their steps.
+
+        ``later``: other requests, each with the number of steps after which it arrives.
+        """
+        done = 0
+        with self.stepping(requests) as run:
+            for after, request in later:
+                if after > done:
+                    self._clock.step(after - done, trtllm.MODEL)
+                    done = after
+                run.send(request)
+        return run.records, self._steps_of(run.records, [*requests, *(request for _, request in later)])
+
+    def in_turn(self, requests: Sequence[Request]) -> tuple[list[RequestRecord], list[Step]]:
+        """Send each request when the one before it is answered; the answered requests, and the steps they were in."""
+        length, records = self._length(), []
+        with TextStream(self.endpoints.grpc) as stream:
+            for request in requests:
+                records.append(_send(stream, request, length))
+                self.wait(stream, records[-1])
+        return records, self._steps_of(records, requests)
+
+    @contextmanager
+    def stepping(self, requests: Sequence[Request]) -> Iterator[Stepped]:
+        """Send all requests before the engine's first step; its clock then stands still but for the steps granted.
+
+        When the block ends the clock goes on, and all requests are answered.
+        """
+        length = self._length()
+        with TextStream(self.endpoints.grpc) as stream:  # one stream hands its requests over in order
+            with self._held():
+                records = [_send(stream, request, length) for request in requests]
+                self._await_arrived(len(records), stream, records)
+                yield Stepped(self, stream, length, records)
+            for record in records:
+                self.wait(stream, record)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """For the time of a block the engine begins no step but those that are granted one by one."""
+        self._clock.pause(trtllm.MODEL)
+        try:
+            yield
+        finally:
+            self._clock.run(trtllm.MODEL)
+
+    def _await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord]) -> None:
+        """Until so many requests are in the engine, by its own account.
+
+        ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
+        one of them was refused, or the connection broke.
+        """
+        for _ in attempts(THERE_S, LOOK_S):
+            if (there := self._clock.held_requests(trtllm.MODEL)) >= count:
+                return
+            if refused := next((record for record in records if record.error), None):
+                raise LabError(f"{refused.model} answered with an error", refused.error)
+            client.check()
+        raise Stuck(f"{there} of {count} requests had arrived in the engine after {THERE_S:g} s")
+
+    @property
+    def _clock(self) -> Clock:
+        return Clock(self.run_dir, (trtllm.MODEL,), HELD)
+
+    def _length(self) -> type[Any]:
+        return kind_of(self.endpoints.grpc, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
+
+    def _steps_of(self, records: Sequence[RequestRecord], requests: Sequence[Request]) -> list[Step]:
+        """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
+        tokens = sum(request[1] for request in requests)
+        for _ in attempts(WRITTEN_S, LOOK_S):
+            theirs = _with(records, self.steps(trtllm.MODEL))
+            if sum(sum(step.more["made"]) for step in theirs) >= tokens:
+                break
+        return theirs
+
+    # -- waiting: too long is a fault of the model, and a busy machine is none ---------------------------------------
+
+    def wait(self, client: InFlight, *records: RequestRecord) -> None:
+        """Until all of them have ended.
+
+        Raises:
+            Stuck: no answer within the patience, or none in the last half of it.
+            Slow: answers still come after ``SLOWER`` times the patience.
+            LabError: a request failed, or the connection broke.
+        """
+        whole, half = Patience(SLOWER * self.patience), Patience(self.patience / 2)
+        halves, before = 0, 0
+        for record in records:
+            while not record.end:
+                try:
+                    client.wait(record, timeout=half.left())
+                except LabError as error:
+                    if record.end or record.error:
+                        raise
+                    client.check()  # a connection that broke is no matter of time
+                    if half.left():
+                        continue
+                    halves, came = halves + 1, sum(len(one.responses) for one in records)
+                    if halves > 1 and came == before:
+                        raise self._stuck(record, error.why) from error
+                    if not whole.left():
+                        slow = f"{record.model} still answers after {SLOWER * self.patience:g} s, but slowly"
+                        raise Slow(f"{slow} ({came} tokens so far): what takes long in a step?") from error
+                    half, before = Patience(self.patience / 2), came  # it still answers: a slow machine is no mistake
+        client.wait(*records, timeout=1.0)
+
+    def wait_ended(self, client: InFlight, *records: RequestRecord) -> None:
+        """Until all of them have ended, well or with an ``error``. Raises Stuck; LabError if the connection broke."""
+        patience = Patience(self.patience)
+        for record in records:
+            while not client.ended(record, timeout=patience.left()):
+                if not patience.left():
+                    raise self._stuck(record)
+        if any(not record.end for record in records):
+            client.check()
+
+    def wait_first(self, stream: TextStream, record: RequestRecord) -> None:
+        """Until its first response. Raises as :meth:`wait`."""
+        patience = Patience(self.patience)
+        while True:
+            try:
+                return stream.wait_first(record, timeout=patience.left())
+            except LabError as error:
+                if record.end or record.error:
+                    raise
+                stream.check()
+                if not patience.left():
+                    raise self._stuck(record, error.why) from error
+
+    def _stuck(self, record: RequestRecord, why: str = "") -> Stuck:
+        return Stuck(f"{record.model} has not answered within {self.patience:g} s", why)
+
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def steps(self, model: str = "") -> list[steplog.Step]:
+    def steps(self, model: str = "") -> list[Step]:
         """What the models executed since the trial began, in order.
 
         A step's line is written after its answers are sent: what is read is what stays the same for a moment.
@@ -217,3 +373,41 @@ class Trial(FullQueue):
     @property
     def passed(self) -> bool:
         return bool(self.checks) and all(check.ok for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Requests in an engine that computes a step when it is told to."""
+
+    trial: Trial
+    stream: TextStream
+    length: type[Any]  # of the tensor that says how many tokens to generate
+    records: list[RequestRecord]
+
+    def step(self, count: int = 1) -> list[Step]:
+        """Grant so many steps; all steps of these requests so far."""
+        self.trial._clock.step(count, trtllm.MODEL)
+        return _with(self.records, self.trial.steps(trtllm.MODEL))
+
+    def send(self, request: Request) -> None:
+        """One request more, when the engine waits for its next step or has nothing to do. Raises Stuck."""
+        clock = self.trial._clock
+        for _ in attempts(THERE_S, LOOK_S):
+            if any(state["state"] == "held" or not state.get("left", 1) for state in clock.states(trtllm.MODEL)):
+                break
+        else:
+            raise Stuck("the engine has not come to its next step")
+        there = clock.held_requests(trtllm.MODEL)
+        self.records.append(_send(self.stream, request, self.length))
+        self.trial._await_arrived(there + 1, self.stream, self.records)
+
+
+def _with(records: Sequence[RequestRecord], steps: Sequence[Step]) -> list[Step]:
+    """The steps in which one of these requests was."""
+    ids = {record.id for record in records}
+    return [step for step in steps if ids & {*step.ids}]
+
+
+def _send(stream: TextStream, request: Request, length: type[Any]) -> RequestRecord:
+    ids, limit, *more = request
+    return identity.send(stream, identity.Ids("", list(ids), limit), length, **(more[0] if more else {}))

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from labctl.litter import files_in
 from labctl.manifest import checks
 from labctl.manifest.schema import Lab
 from labctl.manifest.settings import Setting
@@ -86,7 +87,7 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
     problems: list[str] = []
     unchecked: dict[str, Callable[[], list[str]]] = {}
     owners: dict[str, str] = {}
-    for path in sorted(workspace.labs.glob("*/lab.yaml")):
+    for path in files_in(workspace.labs, "*/lab.yaml"):
         where = path.relative_to(workspace.root).as_posix()
         try:
             texts = file_text(path), shared_texts(workspace.labs / FOLDER)
@@ -161,7 +162,7 @@ def file_text(path: Path) -> str:
 
 def shared_texts(folder: Path) -> tuple[tuple[str, str], ...]:
     """The name of each shared file, and what it says. Raises ValueError as ``text`` does."""
-    return tuple((path.stem, file_text(path)) for path in sorted(folder.glob("*.yaml")))
+    return tuple((path.stem, file_text(path)) for path in files_in(folder, "*.yaml"))
 
 
 @functools.lru_cache(maxsize=16)

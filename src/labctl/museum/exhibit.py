@@ -9,6 +9,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from labctl.litter import files_in
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
@@ -106,7 +107,7 @@ def find_all(workspace: Workspace) -> list[Exhibit]:
     """
     exhibits: list[Exhibit] = []
     problems: list[str] = []
-    for path in sorted(workspace.extras.glob("museum/*/exhibit.yaml")):
+    for path in files_in(workspace.extras / "museum", "*/exhibit.yaml"):
         try:
             manifest = Manifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
             if missing := [part for part in PARTS if not (path.parent / part).exists()]:

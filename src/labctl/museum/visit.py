@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tritonclient.utils import InferenceServerException
 
-from labctl import unfinished
+from labctl import litter, unfinished
 from labctl.museum.exhibit import Exhibit
 from labctl.runtimes import bare, processes
 from labctl.runtimes.processes import Command
@@ -136,9 +136,9 @@ def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str)
 
 def lay_out(exhibit: Exhibit, repository: Path, workaround: bool) -> list[str]:
     """Copy the exhibit's models, and return their names. One without a ``model.py`` gets the museum's shared one."""
-    shutil.copytree(exhibit.folder / "models", repository, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(exhibit.folder / "models", repository, ignore=litter.ignore)
     if workaround and (exhibit.folder / "workaround").is_dir():
-        shutil.copytree(exhibit.folder / "workaround", repository, dirs_exist_ok=True)
+        shutil.copytree(exhibit.folder / "workaround", repository, ignore=litter.ignore, dirs_exist_ok=True)
     for model in sorted(repository.iterdir()):
         config = (model / "config.pbtxt").read_text(encoding="utf-8")
         program = model / "1" / "model.py"

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from labctl import repository
+from labctl.litter import files_in
 from labctl.manifest.schema import Lab
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices, Record, UpOptions
@@ -59,7 +60,7 @@ START = "labctl mystery start"
 def find_faults(workspace: Workspace) -> dict[str, Fault]:
     """Every file of ``labs/extras/mysteries/``, by name; HEALTHY too. Raises LabError: one cannot be loaded."""
     found = {}
-    for path in sorted((workspace.extras / "mysteries").glob("*.py")):
+    for path in files_in(workspace.extras / "mysteries", "*.py"):
         try:
             found[path.stem] = clinic.load(path)
         except Exception as error:  # the file is executed

@@ -1,17 +1,13 @@
-"""Where a stack's pages are, so that the live page and the chat page lead to each other.
+"""Where a stack's pages are, so that the live page and `labctl chat` lead to each other.
 
-The live page's address holds a secret: it is in a file that only its user can read, and the chat page leads only a
-process of the same user there.
+The live page's address holds a secret: it is in a file that only its user can read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from labctl.workspace import Workspace
@@ -21,7 +17,6 @@ from labkit.errors import LabError
 
 CHAT, WATCH, OPENAI = "chat", "watch", "openai"
 PORTS = {CHAT: 7860, WATCH: 7861, OPENAI: 9000}  # where a page listens, unless somebody else does
-TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 @contextlib.contextmanager
@@ -63,17 +58,3 @@ def listening(host: str, port: int | None, page: str) -> socket.socket:
             return listening(host, 0, page)
         raise LabError(f"port {port} is taken", str(error), "leave --port out: the page takes a free one") from error
     return bound
-
-
-def is_own_user(client: tuple[str, int], port: int) -> bool:
-    """Whether who connected from ``client`` to our ``port`` on loopback is a process of this process's user."""
-    try:
-        if not ipaddress.ip_address(client[0]).is_loopback:
-            return False
-        rows = [line.split() for table in TABLES if table.exists() for line in table.read_text().splitlines()[1:]]
-    except (OSError, ValueError):
-        return False
-    ends = [
-        (*(int(end.rpartition(":")[2], 16) for end in row[1:3]), int(row[7])) for row in rows
-    ]  # ports, and the user
-    return (client[1], port, os.getuid()) in ends

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from labctl.litter import files_in
 from labctl.repository.config import check_ensembles, parse_config
 from labctl.texts import Problem, Replacement, fill, uses
 from labctl.unfinished import replace_dir
@@ -20,8 +21,6 @@ from labkit.strict_yaml import lay_over
 
 CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk
-_NOT_COPIED = {"__pycache__", ".gitkeep", ".tmp"}
-YOURS = ".yours-"  # in the name of an edited file that was put aside for the shipped one
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class RenderRequest:
         spare: a parameter that no template uses is a problem, unless a person may have edited it out; then it is spare.
         lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
             it for "not set". For templates out of an image, which may be newer than our table.
+        auto_complete: the server has models complete their own configurations.
         hint: which templates are meant and where they come from, for the remedy of an error.
     """
 
@@ -56,6 +56,7 @@ class RenderRequest:
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spare: bool = False
     lenient: bool = False
+    auto_complete: bool = False
     hint: str = ""
 
 
@@ -156,7 +157,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
         idle = [key for key in request.parameters if key not in used]
         problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
     if not problems:
-        problems += check_ensembles(configs)
+        problems += check_ensembles(configs, request.auto_complete)
     if problems:
         raise LabError(
             f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
@@ -172,11 +173,8 @@ def origins(request: RenderRequest) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for source in request.sources:
         for model, folder in _models(source, request.models, request.family).items():
-            for path in sorted(folder.rglob("*")):
-                relative = path.relative_to(folder)
-                left_out = _NOT_COPIED & set(relative.parts) or path.suffix == ".pyc" or YOURS in path.name
-                if path.is_file() and not left_out:
-                    files[f"{model}/{relative.as_posix()}"] = path
+            for path in files_in(folder):
+                files[f"{model}/{path.relative_to(folder).as_posix()}"] = path
     missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
     if missing:
         where = ", ".join(map(str, request.sources))
@@ -189,7 +187,7 @@ def origins(request: RenderRequest) -> dict[str, Path]:
 def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:
     """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
     places: dict[str, list[Path]] = {}
-    for config in sorted(source.rglob(CONFIG)):
+    for config in files_in(source, f"**/{CONFIG}"):
         if not wanted or config.parent.name in wanted:
             places.setdefault(config.parent.name, []).append(config.parent)
     chosen = {}

@@ -7,100 +7,148 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from labctl.startup import import_alone
+from labctl.repository import textproto
 from labctl.texts import Problem, Use, as_text
 
-OUTPUT = "the ensemble's output"  # Triton hands it on with whatever shape its step gave it: its rank is not compared
-MODULE = "tritonclient.grpc.model_config_pb2"
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some messages begin with the whole line
 
 
-def check_ensembles(configs: Mapping[str, Any]) -> list[Problem]:
-    """Problems of every ensemble among the parsed ``ModelConfig`` of a repository, by model name."""
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor of an ensemble as the first that names it has it; ``dims`` is None where only the server will know."""
+
+    owner: str
+    datatype: int
+    dims: tuple[int, ...] | None
+    batching: bool
+
+    def clash(self, other: _Tensor) -> str:
+        """Why Triton refuses the two to be one tensor; "" where it does not.
+
+        Its rule (core's ensemble_utils.cc): the types are equal, and so are the shapes, without or with the batch
+        dimension that a batching model adds; -1 is equal to every size.
+        """
+        from tritonclient.grpc.model_config_pb2 import DataType
+
+        if self.datatype != other.datatype:
+            return f"{DataType.Name(other.datatype)}, but {self.owner} has {DataType.Name(self.datatype)}"
+        if self.dims is None or other.dims is None:
+            return ""
+        if _fit(self.dims, other.dims) or _fit(self._full(), other._full()):
+            return ""
+        return f"shape {[*other._full()]}, but {self.owner} has {[*self._full()]} (batch dimension included)"
+
+    def _full(self) -> tuple[int, ...]:
+        return (*([-1] if self.batching else []), *(self.dims or ()))
+
+
+def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def check_ensembles(configs: Mapping[str, Any], auto_complete: bool = False) -> list[Problem]:
+    """What Triton would refuse of every ensemble among the parsed ``ModelConfig`` of a repository, by model name.
+
+    Args:
+        auto_complete: the server has models complete their own configurations: what they lack here is not known.
+    """
     problems = []
     for name, config in configs.items():
         if config is not None and config.HasField("ensemble_scheduling"):
-            problems += _check_one(f"{name}/config.pbtxt", config, configs)
+            problems += _check_one(f"{name}/config.pbtxt", config, configs, auto_complete)
     return problems
 
 
-def _check_one(file: str, config: Any, configs: Mapping[str, Any]) -> list[Problem]:
+def _check_one(file: str, config: Any, configs: Mapping[str, Any], auto_complete: bool) -> list[Problem]:
     problems: list[Problem] = []
+    tensors: dict[str, _Tensor] = {}
+    by_steps: set[str] = set()
+    produced = {tensor.name for tensor in config.input}
+    consumed = {tensor.name: "the ensemble's output" for tensor in config.output}
 
     def wrong(key: str, text: str) -> None:
         problems.append(Problem(file, 0, key, text))
 
-    produced = {tensor.name: _shape(tensor, config) for tensor in config.input}
-    consumed: dict[str, list[tuple[str, tuple[int, int]]]] = {}
+    def add(name: str, user: str, spec: Any, model: Any, verb: str = "", completed: bool = False) -> None:
+        own = not verb  # the ensemble's
+        dims = spec.reshape.shape if own and spec.HasField("reshape") else spec.dims
+        known = not (completed and (model.max_batch_size == 0 or not dims))
+        made = _Tensor(user, int(spec.data_type), tuple(dims) if known else None, model.max_batch_size > 0)
+        first = tensors.setdefault(name, made)
+        if difference := first.clash(made):
+            wrong(name, f"{user} {verb} {difference}")
+
+    for tensor in config.input:
+        add(tensor.name, "the ensemble's input", tensor, config)
     for tensor in config.output:
-        consumed.setdefault(tensor.name, []).append((OUTPUT, _shape(tensor, config)))
+        if tensor.name not in tensors:
+            add(tensor.name, "the ensemble's output", tensor, config)
     for step in config.ensemble_scheduling.step:
         model = configs.get(step.model_name)
         if model is None:
-            wrong(step.model_name, "a step names this model, but it is not in the repository")
+            if step.model_name not in configs:
+                wrong(step.model_name, "a step names this model, but it is not in the repository")
+            produced |= set(step.output_map.values())
+            consumed |= dict.fromkeys(step.input_map.values(), step.model_name)
             continue
+        completed = auto_complete and not model.HasField("ensemble_scheduling")
+        if 0 < model.max_batch_size < config.max_batch_size and not completed:
+            most = f"takes batches of {model.max_batch_size} at most, the ensemble of {config.max_batch_size}"
+            wrong(step.model_name, f"the model {most}")
         inputs = {tensor.name: tensor for tensor in model.input}
         outputs = {tensor.name: tensor for tensor in model.output}
-        for own, tensor in step.input_map.items():
-            if own not in inputs:
-                wrong(tensor, f"{step.model_name} has no input {own} (it has {', '.join(inputs)})")
-            else:
-                consumed.setdefault(tensor, []).append((f"{step.model_name}.{own}", _shape(inputs[own], model)))
+        for own in step.input_map.keys() - inputs.keys() if not completed else ():
+            has = f"it has {', '.join(inputs)}" if inputs else "its config.pbtxt has none"
+            wrong(step.input_map[own], f"{step.model_name} has no input {own} ({has})")
         for own, spec in inputs.items():
-            if own not in step.input_map and not spec.optional:
+            if own in step.input_map:
+                add(step.input_map[own], f"{step.model_name}.{own}", spec, model, "takes", completed)
+            elif not spec.optional:
                 wrong(own, f"the input of {step.model_name} is not fed by this ensemble")
+        consumed = {tensor: f"{step.model_name}.{own}" for own, tensor in step.input_map.items()} | consumed
+        for own in step.output_map.keys() - outputs.keys() if not completed else ():
+            has = f"it has {', '.join(outputs)}" if outputs else "its config.pbtxt has none"
+            wrong(step.output_map[own], f"{step.model_name} has no output {own} ({has})")
         for own, tensor in step.output_map.items():
-            if own not in outputs:
-                wrong(tensor, f"{step.model_name} has no output {own} (it has {', '.join(outputs)})")
-            elif tensor in produced:
+            if tensor in by_steps:
                 wrong(tensor, "it is produced twice")
-            else:
-                produced[tensor] = _shape(outputs[own], model)
-    for tensor, users in consumed.items():
-        for user, shape in users:
-            if tensor not in produced:
-                wrong(tensor, f"{user} takes it, but nothing produces it")
-            elif difference := _difference(produced[tensor], shape, rank_matters=user != OUTPUT):
-                wrong(tensor, f"{user} {difference}")
-    inputs_unused = {tensor.name for tensor in config.input} - set(consumed)
-    for tensor in sorted(inputs_unused):
-        wrong(tensor, "no step takes this input of the ensemble")
+            elif own in outputs:
+                add(tensor, f"{step.model_name}.{own}", outputs[own], model, "gives", completed)
+            by_steps.add(tensor)
+        produced |= by_steps
+    for name in sorted(consumed.keys() - produced):
+        wrong(name, f"{consumed[name]} takes it, but nothing produces it")
+    for name in sorted({tensor.name for tensor in config.input} - consumed.keys()):
+        wrong(name, "no step takes this input of the ensemble")
     return problems
-
-
-def _shape(tensor: Any, config: Any) -> tuple[int, int]:
-    """(datatype, rank on the wire): a batching model adds one dimension to what its config names."""
-    return int(tensor.data_type), len(tensor.dims) + (1 if config.max_batch_size > 0 else 0)
-
-
-def _difference(made: tuple[int, int], taken: tuple[int, int], rank_matters: bool) -> str:
-    from tritonclient.grpc.model_config_pb2 import DataType
-
-    if made[0] != taken[0]:
-        return f"takes {DataType.Name(taken[0])}, but it is {DataType.Name(made[0])}"
-    if rank_matters and made[1] != taken[1]:
-        return f"takes {taken[1]} dimensions, but it has {made[1]} (batch dimension included)"
-    return ""
 
 
 def parse_config(
     file: str, text: str, uses: Sequence[Use] = (), values: Mapping[str, Any] | None = None
 ) -> tuple[Any, list[Problem]]:
-    """The parsed ``ModelConfig`` (None if it is not one) and what is wrong with it.
+    """The parsed ``ModelConfig`` (None if it cannot be read) and what Triton would refuse to read.
 
     Args:
         uses: the template's placeholders: an error on the line of one is told with its key.
         values: what they were filled with: a value of several lines moves all that follows it.
     """
     from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
 
+    plain, faults = textproto.readable(text)
+    if faults:
+        first = faults[0]
+        line, keys = _blame(first.line, uses, values or {})
+        said = f"column {first.column}: {first.text}"
+        return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), said)]
     try:
-        return text_format.Parse(text, import_alone(MODULE).ModelConfig()), []
-    except text_format.ParseError as error:
+        return text_format.Parse(plain, model_config_pb2.ModelConfig()), []
+    except (text_format.ParseError, ValueError) as error:  # the second: an enum's number of more than 32 bits
         match = _POSITION.match(str(error))
-        line, message = (int(match[1]), match[3]) if match else (error.GetLine() or 0, str(error))
+        line, message = (int(match[1]), match[3]) if match else (getattr(error, "GetLine", int)() or 0, str(error))
         line, keys = _blame(line, uses, values or {})
         return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), " ".join(message.split()))]
 

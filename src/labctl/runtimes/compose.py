@@ -7,27 +7,29 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
 import shutil
+import threading
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labctl.listener import Listener
 from labctl.runtimes import compose_commands, docker_engine, images, processes
 from labctl.runtimes.base import FRONT, UNLOADED, too_late, wait_until_stopped
-from labctl.runtimes.compose_commands import EVERY, NOBODY, Projects, service, services
-from labctl.runtimes.compose_once import OneShots
+from labctl.runtimes.compose_commands import BUILDER, EVERY, NOBODY, REPORT, Projects, service, services
 from labctl.runtimes.docker_engine import ComposeServer
 from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
-from labctl.runtimes.processes import Action, as_they_come
+from labctl.runtimes.processes import Action, Command, as_they_come
 from labctl.runtimes.record import Endpoints, Launch, Record, together
+from labctl.runtimes.series import PROGRAM, Around, Series
 from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
+from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
@@ -36,7 +38,7 @@ from labkit.errors import LabError
 KEPT_LINES = 20_000  # of a log, when its container goes
 
 
-class ComposeRuntime(OneShots):
+class ComposeRuntime:
     """Runs the stacks of one checkout in containers."""
 
     name = "compose"
@@ -69,9 +71,112 @@ class ComposeRuntime(OneShots):
     def prepare(self, profile: str, image: str = "", packages: str = "") -> list[Action[str]]:
         return images.build(compose_commands.builds(self._projects, profile, image, packages), image)
 
+    # -- a container of one command: weights, exports, engines, a lab's client, a copy out of an image -----------------
+
+    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
+        image = images.server_image(self.workspace, compose_commands.TOOLS)
+        arguments = [self._container_path(text, strict=True) for text in argv]
+        command = compose_commands.one_shot(self._projects, self._name(BUILDER, "engine-builder"), image, arguments)
+
+        def do(listener: Listener) -> str:
+            with contextlib.ExitStack() as cleaning:
+                env = dict(command.env)
+                if token := hub_token():
+                    secret = self.workspace.folder(BUILDER).hub_token()
+                    env["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
+                return self._one_shot(dataclasses.replace(command, env=env), argv, listener)
+
+        return Action(title, do, [command])
+
+    def in_image(
+        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
+    ) -> Action[None]:
+        server = images.server_image(self.workspace, "gpu", image)
+        name, arguments = self._name(BUILDER, "engine-builder"), [self._container_path(text) for text in argv]
+        command = compose_commands.one_shot(self._projects, name, server, arguments, "gpu", gpus, devices)
+
+        def do(listener: Listener) -> None:
+            if devices:
+                self._projects.write_override(BUILDER, {"engine-builder": compose_commands.gpu_reservation(devices)})
+            self._one_shot(command, argv, listener)
+
+        return Action(title, do, [command])
+
+    def _one_shot(self, command: Command, argv: Sequence[str], listener: Listener) -> str:
+        with self._around(BUILDER, command, self.workspace.cache):
+            return processes.run_step(command, listener, argv)
+
+    def _name(self, project: str, service: str) -> str:
+        """Of a container that only this process makes."""
+        return f"{self._projects.name(project)}-{service}-{os.getpid()}"
+
+    @contextlib.contextmanager
+    def _around(self, project: str, command: Command, *mounted: Path) -> Iterator[None]:
+        """What the container mounts is there, and the container is gone at the end of the block."""
+        for folder in mounted:
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        finally:
+            docker_engine.remove(command.container.partition(":")[0])
+            if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
+                docker_engine.discard(docker_engine.networks(self._projects.root, project))
+
+    def _container_path(self, text: str, strict: bool = False) -> str:
+        """A path as the containers see it, or any other text; ``strict`` refuses a path that they cannot see."""
+        path = Path(text)
+        mounted = any(path.is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
+        there = strict and path.is_absolute() and path.exists()
+        return self._projects.inside(path, server=False) if mounted or there else text
+
+    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
+        server = images.server_image(self.workspace, "gpu", image)
+        name = self._name("templates", "copy")
+
+        def do(listener: Listener) -> str:
+            failed = f"{path} cannot be copied out of {image}"
+            with replace_dir(target) as fresh:
+                create, ask, copy, remove = compose_commands.copy_out(server, name, path, fresh)
+                try:
+                    processes.run_to_end(create, listener, failed)
+                    code, answer, _ = processes.run_tool(ask, listener, listener.progress)
+                    processes.run_to_end(copy, listener, failed)
+                finally:
+                    processes.run_to_end(remove, listener, f"container {name} cannot be removed")
+            found = "" if code else answer.strip()
+            if found != version:
+                listener.note(
+                    f"{image} has {f'TensorRT-LLM {found}' if found else 'a TensorRT-LLM of an unknown version'}, and "
+                    f"labctl's table is that of {version}: settings may be refused or ignored"
+                )
+            return "copied out of the image"
+
+        return Action(title, do, compose_commands.copy_out(server, name, path, target), [f"{target}/"])
+
+    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
+        command, around = self._client(stack, argv, terminal=os.isatty(0) and os.isatty(1))
+
+        def do(listener: Listener) -> int:
+            with around():
+                return processes.run_foreground(command, listener)
+
+        return Action(title, do, [command])
+
+    def clients(self, stack: str) -> Series:
+        """A container of the service ``client`` for all of them; its stdin is their list, and no terminal."""
+        return Series(f"the clients of {stack}", *self._client(stack, PROGRAM, terminal=False))
+
+    def _client(self, stack: str, argv: Sequence[str], terminal: bool) -> tuple[Command, Around]:
+        workspace, (project, service) = self.workspace, (stack, "client") if stack else (REPORT, "report")
+        command = compose_commands.client(self._projects, self._name(project, service), stack, argv, terminal)
+        mounted = (workspace.cache, workspace.folder(project).run_dir(), workspace.root / "results")
+        return command, functools.partial(self._around, project, command, *mounted)
+
+    # -- servers ---------------------------------------------------------------------------------------------------
+
     def start(self, launch: Launch) -> Action[ComposeServer]:
         stack, command = launch.record.stack, compose_commands.serve(self._projects, launch)
-        record = replace(launch.record, server={"project": self._projects.name(stack)})
+        record = dataclasses.replace(launch.record, server={"project": self._projects.name(stack)})
 
         def do(listener: Listener) -> ComposeServer:
             self.workspace.cache.mkdir(parents=True, exist_ok=True)
@@ -82,7 +187,7 @@ class ComposeRuntime(OneShots):
                     nofollow.give(path, NOBODY)
             if record.front:
                 self._configure(record)
-            self._projects.write_override(stack, services(self._projects, replace(launch, record=record)))
+            self._projects.write_override(stack, services(self._projects, dataclasses.replace(launch, record=record)))
             processes.run_to_end(command, listener, f"the containers of {stack} cannot be started")
             servers = docker_engine.containers(self._root, stack, "triton")
             if not servers:
@@ -265,3 +370,27 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
         yield from (line.decode(errors="replace").rstrip("\r") for line in complete)
     if pending:
         yield pending.decode(errors="replace")
+
+
+def hub_token() -> str:
+    """The person's token from wherever Hugging Face's own tools look for it; "" if there is none."""
+    from huggingface_hub import get_token
+
+    return get_token() or ""
+
+
+@contextlib.contextmanager
+def pipe(path: Path, text: str) -> Iterator[Path]:
+    """A named pipe at ``path`` that gives ``text`` to its first reader; gone at the end of the block."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path, 0o600)
+    writer = threading.Thread(target=path.write_text, args=(text,), daemon=True)
+    writer.start()
+    try:
+        yield path
+    finally:
+        end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # frees a writer whose reader never came
+        writer.join()
+        os.close(end)
+        path.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from labctl.runtimes import processes
 from labctl.runtimes.record import Record
+from labkit.disk import typed
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -60,10 +61,7 @@ def _address() -> str:
     """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
     if host := os.environ.get("DOCKER_HOST"):
         return host
-    if (
-        not (context := os.environ.get("DOCKER_CONTEXT", ""))
-        and not Path("~/.docker/config.json").expanduser().exists()
-    ):
+    if not (context := os.environ.get("DOCKER_CONTEXT", "")) and not typed("~/.docker/config.json").exists():
         return ""
     return _of_context(context)
 

@@ -32,7 +32,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.tls import Pair
 
-PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "httptools", "jinja2")
+PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
 SERVICE, PORT, SECRET = "openai", 9000, "/run/secrets/openai"  # compose.yaml's
 TOKEN = "/run/secrets/token"

@@ -15,6 +15,7 @@ from labbuild import releases
 from labbuild.protocol import GpuInfo
 from labctl import vllm
 from labctl.listener import Listener
+from labctl.litter import files_in
 from labctl.runtimes import docker_engine, layers, nvidia, processes
 from labctl.runtimes.processes import Action, Command
 from labctl.workspace import Workspace
@@ -71,9 +72,8 @@ def all_images(workspace: Workspace, profile: str) -> list[str]:
 
 def files_image(workspace: Workspace) -> str:
     """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
-    found = sorted(path for folder in CHECKOUT_FOLDERS for path in (workspace.root / folder).rglob("*"))
-    kept = [p for p in found if p.is_file() and not {"__pycache__", "exercises"} & set(p.parts)]
-    names = tuple(str(path.relative_to(workspace.root)) for path in kept)
+    found = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
+    names = tuple(str(path) for path in found if "exercises" not in path.parts)
     return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below='labserve')}"
 
 
@@ -126,8 +126,8 @@ def build_arguments(base: str) -> dict[str, str]:
 
 def sources(workspace: Workspace, below: str = "") -> list[Path]:
     """The Python files, and the YAML files that they read, that go into the images, below the checkout."""
-    every = (workspace.root / "src" / below).rglob("*.*")
-    return sorted(path.relative_to(workspace.root) for path in every if path.suffix in (".py", ".yaml"))
+    every = files_in(workspace.root / "src" / below)
+    return [path.relative_to(workspace.root) for path in every if path.suffix in (".py", ".yaml")]
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from labctl.runtimes.record import Record
 from labctl.unfinished import HELD, NEW, OLD
 from labctl.workspace import Workspace
 from labkit import nofollow
-from labkit.disk import atomic_write
+from labkit.disk import atomic_write, resolved
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
 REPLICA = "LABS_REPLICA"  # its number, where a stack has several servers; labserve reads it too
@@ -88,8 +88,19 @@ def our_processes(root: Path, names: Collection[str]) -> Iterator[tuple[psutil.P
             continue
         with contextlib.suppress(psutil.Error):  # it has just ended, or is somebody else's
             env = process.environ()
-            if env.get(ROOT) == str(root):
+            if ROOT in env and _belongs(process, Path(env[ROOT]), root):
                 yield process, env
+
+
+def _belongs(process: psutil.Process, marked: Path, root: Path) -> bool:
+    """Whether a process of a checkout that was called ``marked`` is one of the checkout ``root``.
+
+    An earlier version marked its processes with a path that may lead through links. A checkout that was moved while
+    its stack runs has the server's working folder in it.
+    """
+    if resolved(marked) == root:
+        return True
+    return not marked.exists() and Path(process.cwd()).is_relative_to(root)
 
 
 def lives(process: psutil.Process) -> bool:
@@ -222,10 +233,10 @@ def _orphaned(record: str) -> bool:
 def staging(workspace: Workspace, target: Path) -> Iterator[Path]:
     """A folder beside ``target`` for the time of a block. Its place is noted: a target may be anywhere."""
     note = workspace.state / BUNDLES
-    atomic_write(note, _as_lines({*begun_bundles(workspace), target.absolute()}))
+    atomic_write(note, _as_lines({*begun_bundles(workspace), resolved(target)}))
     with unfinished.making(target) as folder:
         yield folder
-    if left := {*begun_bundles(workspace)} - {target.absolute()}:
+    if left := {*begun_bundles(workspace)} - {resolved(target)}:
         atomic_write(note, _as_lines(left))
     else:
         note.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 Each line of stdin is a script and its arguments, as a shell would read them; the last is the context file. When the
 script has ended, its exit status (negative: the signal that ended it) is in a file beside that. Starting Python and
-importing the MODULEs is most of what a short client takes: here it is done once.
+importing the MODULEs is most of what a short client takes: here it is done once. A client starts 0.27 s sooner, and the
+15 phases of `labctl run schedulers --quick` take 73 s instead of 75 s (the quietest of three alternated pairs, on two
+cores); in containers each client would need a container of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from labctl.runtimes.processes import Action, Command
 from labkit import script
 from labkit.disk import atomic_write
 
-# What such a process imports before its first client: with Python's own start this is 0.6 s of each client else.
+# What such a process imports before its first client.
 PROGRAM = (
     "-m",
     "labctl.runtimes.series",

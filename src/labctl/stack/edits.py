@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from labctl import repository, unfinished
+from labctl.litter import files_in
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.lock import hold_signals_back, stack_lock
@@ -22,7 +23,9 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labkit.errors import LabError
+from labkit.waiting import attempts
 
+LOG_S, LOOK_S = 1.0, 0.05  # until what Triton said of a load stands in its log
 LOAD_S = 60.0  # a model that is not loaded by then will not be
 LAYER_S = 300.0  # one with a layer of packages: vLLM's import takes 8 s on a quiet machine, and minutes on a busy one
 UNDO_S = 15.0  # for the former version, on each server, where a person has interrupted or Triton does not answer
@@ -159,9 +162,8 @@ def _differences(plan: Plan, fresh: Path) -> dict[str, list[Path]]:
 
 
 def _names(folder: Path) -> set[str]:
-    """Every file below the folder but what Python compiled there."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(folder).as_posix() for path in paths}
+    """Every file below the folder that is a part of the model."""
+    return {path.relative_to(folder).as_posix() for path in files_in(folder)}
 
 
 def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None:
@@ -188,6 +190,7 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
                 serves = f"{model} may be served as it was edited; to be sure: labctl restart {name}"
         return serves
 
+    refused = len(_refusals(stack, model))
     try:
         served.rename(former)
         (fresh / model).rename(served)
@@ -205,9 +208,7 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
                 readiness.probe(loaded[-1], model, probe, patience, faults.stuck_check(run_dir, model))
     except LabError as error:
         serves = undo(min(patience, UNDO_S) if isinstance(error.__cause__, server_api.Unreachable) else patience)
-        why = error.why
-        if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
-            why = readiness.refusals(stack.runtime.logs(name)).get(model, why)
+        why = _cause(stack, model, error.why, refused)
         mine = faults.explain_error(LabError(error.what, why), faults.stack_explainer(stack))
         remedy = f"correct it, then labctl reload {name}; or labctl undo {name} {model}"
         if faults.LOOP in why:  # the former version serves, but Triton cannot end the one that never comes back
@@ -218,6 +219,22 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
             session.listener.note(f"interrupted: the former version of {model} comes back")
             session.listener.note(undo(min(patience, UNDO_S)))
         raise
+
+
+def _refusals(stack: RunningStack, model: str) -> list[str]:
+    """Why Triton refused the model's configuration, each time; a log line may come after the client was told."""
+    with contextlib.suppress(LabError):  # there is no log yet
+        return [why for name, why in readiness.each_refusal(stack.runtime.logs(stack.name)) if name == model]
+    return []
+
+
+def _cause(stack: RunningStack, model: str, why: str, refused: int) -> str:
+    """What Triton says of a failed load, or where it says nothing, its log: ``refused`` are the refusals before."""
+    if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
+        for _ in attempts(LOG_S, LOOK_S):
+            if len(told := _refusals(stack, model)) > refused:
+                return told[-1]
+    return why
 
 
 def _newest(folder: Path) -> int:

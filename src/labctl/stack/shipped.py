@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labctl import repository
+from labctl.litter import YOURS
 from labctl.plan import Plan
-from labctl.repository import YOURS
 from labctl.runtimes import processes
 from labctl.stack import edits
 from labctl.stack.session import Session

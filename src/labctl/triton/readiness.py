@@ -11,7 +11,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ from labkit.errors import LabError
 POLL_S = 0.05
 LOG_S = 0.25  # between two looks into the log
 LOADED = re.compile(r"successfully loaded '([^']+)'")
+# protobuf's own line, which comes before: a newer Triton's begins otherwise, but says the same.
+UNREAD = re.compile(r"Error parsing text-format inference\.ModelConfig: (?P<line>\d+):(?P<column>\d+): (?P<words>.*)")
 POLL_FAILED = re.compile(
     r"(Poll failed for model directory '(?P<model>[^']+)': "
     r"|failed to load model '(?P<none>[^']+)': (?=at least one version must be available))(?P<reason>.*?)\"?$"
@@ -166,9 +168,19 @@ def _complete_from_log(states: Sequence[ModelState], log: Sequence[str], models:
 
 
 def refusals(log: Iterable[str]) -> dict[str, str]:
-    """Models whose configuration Triton refused, in its words; the index and the answer to a load do not say why."""
-    found = (match for line in log if (match := POLL_FAILED.search(line)))
-    return {match["model"] or match["none"]: match["reason"] for match in found}
+    """Models whose configuration Triton refused last, in its words; the index and the answer to a load say no cause."""
+    return dict(each_refusal(log))
+
+
+def each_refusal(log: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Every refusal of a model's configuration in a log, in order: the model, and why, with the line if it has one."""
+    cause = ""
+    for line in log:
+        if match := UNREAD.search(line):  # the first is the cause of those that follow
+            cause = cause or f": line {match['line']}, column {match['column']}: {match['words']}"
+        elif match := POLL_FAILED.search(line):
+            yield match["model"] or match["none"], match["reason"] + (cause if "text proto" in match["reason"] else "")
+            cause = ""
 
 
 def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> None:

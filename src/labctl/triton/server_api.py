@@ -13,6 +13,7 @@ from typing import Any
 
 from labctl.triton.arguments import http_header
 from labkit.errors import LabError
+from labkit.fetch import fetch
 
 POLL_S = 0.05
 LINE = re.compile(r"^(?P<head>[IWEF]\d{4} \d\d:\d\d:\S+ \d+ [^\]]*\]) \"(?P<message>.*)\"$")
@@ -38,17 +39,23 @@ def call(
     endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str = ""
 ) -> tuple[int, bytes]:
     """One HTTP request to Triton; ``secret`` opens its closed APIs. Raises Unreachable without a complete answer."""
-    connection = http.client.HTTPConnection(endpoint, timeout=timeout)
+    payload = None if body is None else json.dumps(body)
+    headers = {"Content-Type": "application/json"} if payload else {}
     try:
-        payload = None if body is None else json.dumps(body)
-        headers = {"Content-Type": "application/json"} if payload else {}
-        connection.request(method, path, payload, headers | http_header(secret))
-        response = connection.getresponse()
-        return response.status, response.read()
+        return fetch(endpoint, method, path, payload, headers | http_header(secret), timeout=timeout)
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(str(error) or type(error).__name__) from error
-    finally:
-        connection.close()
+
+
+def _object(body: bytes, kind: type[Any]) -> Any:
+    """The JSON of an answer, a ``kind``. Raises Unreachable: it is none, so that whoever answers is no Triton."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Unreachable("it answers with what is no JSON") from error
+    if not isinstance(found, kind):
+        raise Unreachable("it answers with JSON that is not Triton's")
+    return found
 
 
 def is_live(endpoint: str) -> bool:
@@ -59,8 +66,8 @@ def is_live(endpoint: str) -> bool:
 
 def server_version(endpoint: str) -> str:
     """Triton's own version ("2.51.0"), "" where it cannot be asked."""
-    with contextlib.suppress(Unreachable, ValueError):
-        return str(json.loads(call(endpoint, "GET", "/v2")[1]).get("version", ""))
+    with contextlib.suppress(Unreachable):
+        return str(_object(call(endpoint, "GET", "/v2")[1], dict).get("version", ""))
     return ""
 
 
@@ -69,10 +76,10 @@ def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
     status, body = call(endpoint, "POST", "/v2/repository/index", {}, secret=secret)
     if status != 200:
         raise Unreachable(body.decode(errors="replace"))
-    return [
-        ModelState(row["name"], row.get("version", ""), row.get("state", ""), row.get("reason", ""))
-        for row in json.loads(body)
-    ]
+    rows = _object(body, list)
+    if not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+        raise Unreachable("it answers with rows that are no models")
+    return [ModelState(*(str(row.get(key) or "") for key in ("name", "version", "state", "reason"))) for row in rows]
 
 
 def load_model(
@@ -119,11 +126,11 @@ def model_config(endpoint: str, model: str) -> dict[str, Any]:
     """A model's configuration as the server has it. Raises LabError where it does not tell."""
     try:
         status, body = call(endpoint, "GET", f"/v2/models/{model}/config")
+        if status != 200:
+            raise LabError(f"{model} has no configuration", triton_message(body))
+        config: dict[str, Any] = _object(body, dict)
     except Unreachable as error:
         raise LabError("the server does not answer", str(error)) from error
-    if status != 200:
-        raise LabError(f"{model} has no configuration", triton_message(body))
-    config: dict[str, Any] = json.loads(body)
     return config
 
 
@@ -135,7 +142,7 @@ def locate_error(reason: str, model: str, version: str = "1") -> str:
 def triton_message(body: bytes | str) -> str:
     """Triton's own words out of an error body."""
     text = body if isinstance(body, str) else body.decode(errors="replace")
-    with contextlib.suppress(ValueError, TypeError, KeyError):
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         return str(json.loads(text.removeprefix("data:").strip())["error"])
     return text
 

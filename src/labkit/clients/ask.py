@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +12,11 @@ from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.clients.unary import UnaryClient
 from labkit.errors import LabError
+from labkit.records import RequestRecord
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120.0  # without a response, and for an answer that comes whole
+RESPONSES = 4  # for each token that was asked for, at most; an answer begins and ends with some that have no token
+MOST_TEXT = 64 * 2**20  # characters of an answer
 
 
 def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) -> Iterator[str]:
@@ -20,24 +25,34 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
     Raises:
         LabError: in Triton's words.
     """
-    import queue
-
     arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    size = [0, 0]  # responses and characters so far
+
+    def heard(record: RequestRecord) -> None:
+        size[:] = size[0] + 1, size[1] + (len(record.responses[-1][1]) if record.responses else 0)
+        if size[0] > RESPONSES * (tokens + 4) or size[1] > MOST_TEXT:
+            channel.give_up(record, f"{tokens} tokens were asked for, and the answer does not end")
+        arrived.put(True)
+
     if tokens < 1:
         raise LabError(f"{tokens} output tokens cannot be generated", "", "-o takes 1 or more")
     text_model = TextModel.of(endpoint, model)
-    with connection(text_model, endpoint, on_token=lambda record: arrived.put(True)) as channel:
+    with connection(text_model, endpoint, on_token=heard) as channel:
         record = text_model.send(channel, prompt, tokens)
         if text_model.answers_alone:
             yield prompt
         told = 0
         if stream:
+            last = time.monotonic()
             while not record.end:
                 try:
                     arrived.get(timeout=0.2)
                 except queue.Empty:
                     channel.check()
+                    if time.monotonic() - last > TIMEOUT_S:
+                        channel.give_up(record, f"nothing has come for {TIMEOUT_S:g} s")
                     continue
+                last = time.monotonic()
                 pieces = [text for _, text in list(record.responses)[told:]]
                 told += len(pieces)
                 yield "".join(pieces)

@@ -9,11 +9,13 @@ from typing import Any, Self
 
 import tritonclient.grpc as grpcclient
 
+from labkit import proxies
 from labkit.errors import LabError
 from labkit.records import RequestRecord, request_id
 
 GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
 TELL_S = 0.2
+ASK_S = 30.0  # for what a server says of a model: it computes nothing
 Tell = Callable[[int, int], None]
 SEQUENCE = "x-sequence-id"  # the header by which a balancer keeps a sequence on one replica (docs/operate/scale.md)
 STALLED = "labctl status shows whether the stack is stalled"
@@ -24,21 +26,19 @@ def connect(endpoint: str) -> Any:
 
     Those get its requests in turn, and one that has gone gets none.
     """
-    options = in_turn(endpoint)
-    if options is None:
-        return grpcclient.InferenceServerClient(endpoint)
-    return grpcclient.InferenceServerClient(endpoint, channel_args=options)
+    return grpcclient.InferenceServerClient(endpoint, channel_args=channel_options(endpoint))
 
 
-def in_turn(endpoint: str) -> list[tuple[str, Any]] | None:
-    """The channel's arguments for several addresses; None for one."""
-    if ":///" not in endpoint and not endpoint.startswith("ipv4:"):
-        return None
-    options = {
-        "grpc.lb_policy_name": "round_robin",
+def channel_options(endpoint: str) -> list[tuple[str, Any]]:
+    """The arguments of a gRPC channel to ``endpoint``: messages as large as they come, loopback through no proxy."""
+    options: dict[str, Any] = {
         "grpc.max_send_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
         "grpc.max_receive_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
     }
+    if ":///" in endpoint or endpoint.startswith("ipv4:"):
+        options["grpc.lb_policy_name"] = "round_robin"
+    if not proxies.for_grpc(endpoint):
+        options["grpc.enable_http_proxy"] = 0
     return list(options.items())
 
 
@@ -158,6 +158,12 @@ class InFlight(Client):
     def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
         raise NotImplementedError
 
+    def give_up(self, record: RequestRecord, error: str) -> None:
+        """End a request from here, unless it has ended; what still comes of it is not kept."""
+        with self._changed:
+            if not record.end:
+                self._end(record, time.monotonic(), error)
+
     def _end(self, record: RequestRecord, at: float, error: str = "") -> None:
         """``record`` is answered for good; only with ``_changed`` held."""
         record.end, record.error = at, error
@@ -175,7 +181,7 @@ def finish_reason(result: Any) -> str:
 def server_version(endpoint: str) -> str:
     """Triton's version, as the server at ``endpoint`` (gRPC) says."""
     with connect(endpoint) as client:
-        return str(client.get_server_metadata().version)
+        return str(client.get_server_metadata(client_timeout=ASK_S).version)
 
 
 def _other_type(error: str) -> str:

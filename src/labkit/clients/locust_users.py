@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 import gevent
 import grpc.experimental.gevent
-import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from geventhttpclient import HTTPClient
 from locust import User, task  # patches the standard library
+
+from labkit.clients.base import channel_options
+from labkit.clients.message import Tensor, infer_request
 
 grpc.experimental.gevent.init_gevent()
 
@@ -113,7 +115,7 @@ class TritonGrpcUser(TritonUser):
         # Each call that waits holds a thread of gevent's pool. Where there are fewer, whoever else needs one (another
         # call, the look-up of an address) waits for an answer that is not its own.
         gevent.get_hub().threadpool.maxsize += 1
-        self._channel = grpc.insecure_channel(self.host)
+        self._channel = grpc.insecure_channel(self.host, options=channel_options(self.host))
         # No serializers: bytes go out and come in as they are.
         self._infer = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
 
@@ -122,22 +124,8 @@ class TritonGrpcUser(TritonUser):
         gevent.get_hub().threadpool.maxsize -= 1
 
     def prepare(self, payload: Payload) -> bytes:
-        from tritonclient.grpc._utils import _get_inference_request
-
-        inputs, outputs = payload(grpcclient.InferInput, grpcclient.InferRequestedOutput)
-        message: bytes = _get_inference_request(
-            model_name=self.model,
-            inputs=inputs,
-            model_version="",
-            request_id="",
-            outputs=outputs,
-            sequence_id=0,
-            sequence_start=False,
-            sequence_end=False,
-            priority=0,
-            timeout=None,
-            parameters=None,
-        ).SerializeToString()
+        inputs, outputs = payload(Tensor, str)
+        message: bytes = infer_request(self.model, inputs, outputs).SerializeToString()
         return message
 
     def send(self, request: bytes) -> int:

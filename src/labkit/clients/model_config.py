@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tritonclient.grpc as grpcclient
-
+from labkit.clients.base import ASK_S, connect
 from labkit.errors import LabError
 
 
@@ -23,8 +22,8 @@ def way(endpoint: str, name: str) -> list[str]:
 def _config(endpoint: str, name: str) -> Any:
     from tritonclient.utils import InferenceServerException
 
-    with grpcclient.InferenceServerClient(endpoint) as client:
+    with connect(endpoint) as client:
         try:
-            return client.get_model_config(name).config
+            return client.get_model_config(name, client_timeout=ASK_S).config
         except InferenceServerException as error:
             raise LabError(f"the server does not tell of {name}", str(error.message())) from error

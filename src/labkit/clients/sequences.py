@@ -73,7 +73,7 @@ class SequenceClient(Client):
         """The model's input and output, asked once."""
         if not self._tensors[0]:
             as_json = {"as_json": True} if self._kind is tritonclient.grpc else {}
-            metadata = self._client.get_model_metadata(self._model, **as_json)
+            metadata = self._client.get_model_metadata(self._model, **as_json, **self._call)
             self._tensors = (metadata["inputs"][0]["name"], metadata["outputs"][0]["name"])
         return self._tensors
 

@@ -11,7 +11,7 @@ import numpy as np
 from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from labkit.clients.base import connect
+from labkit.clients.base import ASK_S, connect
 
 STOP = "stop"  # an input of TensorRT-LLM's: true cancels the live request of the same id
 WAIT_S = 10.0
@@ -23,7 +23,7 @@ def configs(endpoint: str, models: Sequence[str]) -> Mapping[str, Any]:
     with connect(endpoint) as client:
         for name in models:
             with contextlib.suppress(InferenceServerException):
-                found[name] = client.get_model_config(name).config
+                found[name] = client.get_model_config(name, client_timeout=ASK_S).config
     return found
 
 
@@ -42,7 +42,9 @@ def stoppable(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
 def stop(endpoint: str, model: str, id: str) -> None:
     """Tell a model to end its live request of that id; harmless where there is none."""
     with connect(endpoint) as client, contextlib.suppress(InferenceServerException):
-        needed = [each for each in client.get_model_config(model).config.input if not each.optional]
+        needed = [
+            each for each in client.get_model_config(model, client_timeout=ASK_S).config.input if not each.optional
+        ]
         inputs = [_input(each.name, _datatype(each), 0) for each in needed]
         answered = threading.Event()
         client.start_stream(callback=lambda result, error: answered.set())

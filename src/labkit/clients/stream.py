@@ -73,7 +73,11 @@ class TextStream(InFlight):
                 return
             final = response.parameters.get("triton_final_response")
             last = final is not None and final.bool_param
-            values = result.as_numpy(self._outputs[record.id])
+            try:
+                values = result.as_numpy(self._outputs[record.id])
+            except Exception as unread:  # the library raises what its parsing of bytes raises
+                self._end(record, now, f"its answer cannot be read: {unread}")
+                return
             if values is not None and values.size:
                 record.finish_reason = finish_reason(result)
                 text = _text(values, record)

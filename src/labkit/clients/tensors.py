@@ -10,7 +10,7 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
-from labkit.clients.base import connect
+from labkit.clients.base import ASK_S, connect
 from labkit.errors import LabError
 
 
@@ -46,7 +46,7 @@ def kind_of(endpoint: str, model: str, name: str) -> type[Any]:
         LabError: the model has no such input, or it is a text.
     """
     with connect(endpoint) as client:
-        datatypes = {item.name: item.datatype for item in client.get_model_metadata(model).inputs}
+        datatypes = {item.name: item.datatype for item in client.get_model_metadata(model, client_timeout=ASK_S).inputs}
     if datatypes.get(name, "BYTES") == "BYTES":
         raise LabError(f"{model} has no input {name} of numbers", f"its inputs: {', '.join(datatypes)}")
     kind: type[Any] = triton_to_np_dtype(datatypes[name])

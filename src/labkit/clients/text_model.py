@@ -15,8 +15,9 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
+from labkit import proxies
 from labkit.clients import vllm_api
-from labkit.clients.base import GONE, InFlight, connect
+from labkit.clients.base import ASK_S, GONE, InFlight, connect
 from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
 from labkit.clients.tensors import never
 from labkit.errors import LabError
@@ -41,8 +42,9 @@ class Input:
     datatype: str
     shape: tuple[int, ...]
 
-    def filled(self, value: Any) -> Any:
-        made = grpcclient.InferInput(self.name, self.shape, self.datatype)
+    def filled(self, value: Any, kind: Any = grpcclient.InferInput) -> Any:
+        """It with this value, as an object of a client's class ``kind``."""
+        made = kind(self.name, self.shape, self.datatype)
         made.set_data_from_numpy(np.full(self.shape, value, dtype=triton_to_np_dtype(self.datatype)))
         return made
 
@@ -117,12 +119,14 @@ class TextModel:
 
         with connect(endpoint) as client:
             try:
-                config = client.get_model_config(name).config
+                config = client.get_model_config(name, client_timeout=ASK_S).config
                 parts = _parts(client, config)
             except InferenceServerException as error:
                 if error.status() == GONE:
                     said = str(error.message())
                     why = "nothing listens there" if "Connection refused" in said else said
+                    if proxy := proxies.for_grpc(endpoint):
+                        why = f"it was asked through the proxy that {proxy} names: {said}"
                     remedy = "labctl status says whether it is up"
                     raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
                 raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
@@ -194,18 +198,24 @@ class TextModel:
         )
 
     def wire(
-        self, prompt: str, tokens: int, to_the_end: bool = False, sampling: Mapping[str, Any] | None = None
+        self,
+        prompt: str,
+        tokens: int,
+        to_the_end: bool = False,
+        sampling: Mapping[str, Any] | None = None,
+        kind: Any = grpcclient.InferInput,
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The input tensors and the request parameters of a request; arguments as of :meth:`send`."""
+        """The input tensors, of the class ``kind``, and the request parameters; other arguments as of :meth:`send`."""
         asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
         made = [
-            wanted.filled(self._value(wanted, prompt, tokens))
+            wanted.filled(self._value(wanted, prompt, tokens), kind)
             for name, wanted in self.inputs.items()
             if self.decoupled or not _streams(name)
         ]
         if not self.by_parameter:
-            made += [self.sampling[name].filled(value) for name, value in asked.items()]
-            made += [self.end.filled(never(triton_to_np_dtype(self.end.datatype)))] if self.end and to_the_end else []
+            made += [self.sampling[name].filled(value, kind) for name, value in asked.items()]
+            if self.end and to_the_end:
+                made.append(self.end.filled(never(triton_to_np_dtype(self.end.datatype)), kind))
             return made, {}
         # As text, which every version of the client can send as a parameter.
         texts = {name: str(value) for name, value in asked.items()}
@@ -245,7 +255,10 @@ def _datatype(number: int) -> str:
 
 def _parts(client: Any, config: Any) -> list[Any]:
     """A model's configuration and those of an ensemble's steps: it answers token by token when one of them does."""
-    steps = (client.get_model_config(step.model_name).config for step in config.ensemble_scheduling.step)
+    steps = (
+        client.get_model_config(step.model_name, client_timeout=ASK_S).config
+        for step in config.ensemble_scheduling.step
+    )
     return [config, *(part for step in steps for part in _parts(client, step))]
 
 

@@ -27,8 +27,17 @@ class UnaryClient(InFlight):
         """An answer in text, or in token ids of shape [1, beams, n], the prompt's in front."""
         now = time.monotonic()
         with self._changed:
+            if record.end:
+                return
+            values: Any = None
             if error is None:
-                values = result.as_numpy(self._outputs[record.id])
+                try:
+                    values = result.as_numpy(self._outputs[record.id])
+                except Exception as unread:  # the library raises what its parsing of bytes raises
+                    error = unread
+                if values is None or not values.size:
+                    error = error or f"its answer has no {self._outputs[record.id]}"
+            if error is None:
                 record.finish_reason = finish_reason(result)
                 if values.dtype.kind == "O":
                     record.responses.append((now, values.reshape(-1)[0].decode(errors="replace")))

@@ -10,7 +10,9 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.evidence.histograms import Histogram
+from labkit.fetch import fetch
 
+MOST_PAGE = 4 * 2**20  # bytes of a metrics page; a stack's own has a tenth of a MiB
 OWN = "labs_"  # what the metrics of our models begin with (docs/operate/metrics.md)
 # NVIDIA's tensorrtllm backend reports its scheduler under these names: gauges of its last iteration
 # (tensorrtllm_backend v0.17.0, inflight_batcher_llm/src/custom_metrics_reporter/custom_metrics_reporter.cc).
@@ -164,7 +166,15 @@ def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
     Raises:
         LabError: one of them does not answer.
     """
-    return total([parse(page(one, timeout)) for one in endpoint.split(",")])
+    return total([_read(one, page(one, timeout)) for one in endpoint.split(",")])
+
+
+def _read(endpoint: str, text: str) -> Snapshot:
+    try:
+        return parse(text)
+    except (ValueError, KeyError, TypeError, IndexError) as error:  # as prometheus_client's parser has it
+        why = "its page is not in Prometheus' text format"
+        raise LabError(f"the metrics endpoint {endpoint} cannot be read", why, "labctl status") from error
 
 
 def total(snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -188,15 +198,11 @@ def total(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 def page(endpoint: str, timeout: float = 5.0) -> str:
     """The text of one server's metrics page. Raises LabError where it does not answer."""
-    connection = http.client.HTTPConnection(endpoint, timeout=timeout)
     try:
-        connection.request("GET", "/metrics")
-        response = connection.getresponse()
-        body = response.read()
-        if response.status != 200:
-            raise LabError(f"the metrics endpoint {endpoint} answers with status {response.status}")
-        return body.decode()
+        status, body = fetch(endpoint, "GET", "/metrics", timeout=timeout, most=MOST_PAGE)
     except (OSError, http.client.HTTPException) as error:
-        raise LabError(f"the metrics endpoint {endpoint} does not answer", str(error), "labctl status") from error
-    finally:
-        connection.close()
+        why = str(error) or type(error).__name__
+        raise LabError(f"the metrics endpoint {endpoint} does not answer", why, "labctl status") from error
+    if status != 200:
+        raise LabError(f"the metrics endpoint {endpoint} answers with status {status}")
+    return body.decode(errors="replace")

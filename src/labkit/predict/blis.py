@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from labkit.disk import atomic_write
+from labkit.predict import cells
 from labkit.predict.recording import HASH_BYTES, Arrival, Recording
 
 COLUMNS = """
@@ -35,22 +36,22 @@ def tokens(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
     server's own count of the prompt wins over the client's, where there is no group.
 
     Raises:
-        ValueError, KeyError, TypeError: the row is of another form; or it has inputs that are no text.
+        ValueError: the row is of another form; or it has inputs that are no text.
     """
-    answer = int(row["output_tokens"])
-    if row["status"] not in ("", "ok") or not answer:
+    answer = cells.whole(row, "output_tokens", 0)
+    if row.get("status", "") not in ("", "ok") or not answer:
         return None
-    if other := next((name for name in OTHER_INPUTS if int(row.get(name) or 0)), ""):
+    if other := next((name for name in OTHER_INPUTS if cells.whole(row, name, 0)), ""):
         raise ValueError(f"{other} is not 0: text alone can be sent")
-    group = row["prefix_group"]
-    shared = int(row["prefix_length"]) if group else 0
-    prompt = int(row["input_tokens"])
+    group = row.get("prefix_group", "")
+    shared = cells.whole(row, "prefix_length") if group else 0
+    prompt = cells.whole(row, "input_tokens")
     if not group:
-        prompt = int(row.get("server_input_tokens") or 0) or prompt
+        prompt = cells.whole(row, "server_input_tokens", 0) or prompt
     if shared < 0 or prompt < 0:
         raise ValueError(f"a number is out of range (prefix {shared}, prompt {prompt})")
     return (
-        (int(row.get("send_time_us") or 0) or int(row["arrival_time_us"])) / 1e6,
+        (cells.number(row, "send_time_us", 0) or cells.number(row, "arrival_time_us")) / 1e6,
         group,
         shared,
         shared + prompt,

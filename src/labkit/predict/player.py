@@ -4,15 +4,18 @@ Run as a script, with the policy's file. Each line of its input is a question in
 answer. Once the file is loaded it can open no file and start no process.
 """
 
+import ctypes
 import json
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
+PR_SET_PDEATHSIG = 1
 MEMORY = 1 << 30  # bytes
 SECONDS = 300  # of processor time: a policy whose referee was killed does not go on for ever
 QUESTIONS = ("places", "line", "reserve", "victim")
@@ -20,6 +23,7 @@ QUESTIONS = ("places", "line", "reserve", "victim")
 
 def main() -> None:
     path = sys.argv[1]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with its referee, however that ends
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the policy prints is no answer
     policy: dict[str, object] = {"__name__": "policy", "__file__": path}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -31,7 +33,13 @@ class Player:
     def __init__(self, path: Path, python: str = sys.executable) -> None:
         command = [python, "-I", str(Path(script.__file__)), str(path)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={}
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={},
+            start_new_session=True,  # what the policy starts while it is loaded ends with it
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -62,6 +70,8 @@ class Player:
         return not self._failed
 
     def close(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads its group, and is not reaped yet
         self._process.kill()
         self._process.wait()
         self._listener.join()

@@ -7,6 +7,7 @@ among them. The time of a step is that of the model of a GPU (:mod:`labserve.inf
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import multiprocessing
@@ -21,6 +22,7 @@ from labkit.errors import LabError
 from labkit.predict.audit import audit, service_gap, worst_slowdown
 from labkit.predict.field import FIELD, Field
 from labkit.predict.figures import figures
+from labkit.predict.player import PR_SET_PDEATHSIG
 from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival, Row
 from labkit.predict.refereed import Refereed
@@ -150,6 +152,12 @@ def judge(
     return Standing(path.stem, games)
 
 
+def _worker() -> None:
+    """Ctrl-C is the referee's to hear; a worker ends with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def judge_all(
     paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], ground: Field = FIELD
 ) -> Iterator[Standing]:
@@ -159,5 +167,5 @@ def judge_all(
         LabError: there is no such file.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), context, _worker) as pool:
         yield from pool.map(functools.partial(judge, traces=traces, ground=ground), paths)

@@ -6,8 +6,11 @@
 - Qwen-Bailian's, the same with times in seconds and blocks of 16 tokens ("KVCache Cache in the Wild", USENIX ATC 2025;
   alibaba-edu/qwen-bailian-usagetraces-anon).
 - Azure's LLM inference traces, CSV (Patel et al., "Splitwise", ISCA 2024; Azure/AzurePublicDataset).
-- BurstGPT, CSV (Wang et al., KDD 2025; HPMLL/BurstGPT). A request without an answer failed there, and is left out.
+- BurstGPT, CSV (Wang et al., KDD 2025; HPMLL/BurstGPT).
 - The rows of BLIS's TraceV2, CSV (``labkit/predict/blis.py``).
+
+A request without an answer (0 tokens, or none said) failed in the service, and is left out. A byte order mark and
+numbers in quotes are taken: spreadsheets write them.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import csv
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -26,7 +29,7 @@ from typing import Any, TextIO
 
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.predict import blis
+from labkit.predict import blis, cells
 from labkit.predict.recording import HASH_BYTES, Arrival, Recording
 
 BLOCK, SMALL_BLOCK = 512, 16  # tokens: Mooncake's, Bailian's
@@ -44,21 +47,28 @@ def find(path: Path, shipped: Path) -> Path:
     return named[0] if named else path
 
 
-def read(path: Path, count: int | None = None) -> list[Arrival]:
+def read(path: Path, count: int | None = None, left_out: Callable[[int], object] = lambda rows: None) -> list[Arrival]:
     """The first ``count`` requests of a trace, or all of them; the first is at 0.
+
+    Args:
+        left_out: called with the number of rows without an answer, where there are some.
 
     Raises:
         LabError: it cannot be read, or a line is of another form; the line is named.
     """
     arrivals: list[Arrival] = []
+    unanswered = 0
     number = 1
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             lines = _lines(file)
             first = next(lines, "")
             parse, rows = _form(first, lines)
             for number, row in rows:
-                if (found := parse(row, number)) is not None:
+                found = parse(row, number)
+                if found is None:
+                    unanswered += 1
+                else:
                     arrivals.append(found)
                 if len(arrivals) == count:
                     break
@@ -66,7 +76,10 @@ def read(path: Path, count: int | None = None) -> list[Arrival]:
         why = error.strerror if isinstance(error, OSError) else f"line {number}: {_in_words(error)}"
         raise LabError(f"{path} cannot be read as a trace", str(why), FORMS) from error
     if not arrivals:
-        raise LabError(f"{path} cannot be read as a trace", "it has no request", FORMS)
+        why = f"none of its {unanswered} requests has an answer" if unanswered else "it has no request"
+        raise LabError(f"{path} cannot be read as a trace", why, FORMS)
+    if unanswered:
+        left_out(unanswered)
     start = min(arrival.at for arrival in arrivals)
     return sorted((replace(one, at=one.at - start) for one in arrivals), key=lambda one: one.at)
 
@@ -86,12 +99,19 @@ def _form(first: str, lines: Iterator[str]) -> tuple[Callable[[Any, int], Arriva
     header = next(csv.reader([first]), [])
     for needed, parse in ((AZURE, _azure), (BURSTGPT, _burstgpt), (blis.NEEDED, _blis)):
         if set(needed) <= set(header):
-            return parse, enumerate(csv.DictReader(lines, header), 2)
+            return parse, enumerate(map(_complete, csv.DictReader(lines, header)), 2)
     raise ValueError("it begins like no format that is known here")
 
 
+def _complete(row: dict[str, str]) -> dict[str, str]:
+    """A row of CSV, without the columns that a short one lacks."""
+    return {name: cell for name, cell in row.items() if cell is not None}
+
+
 def _in_words(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8"
+    return "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
 
 
 def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[int] = (), size: int = BLOCK) -> Arrival:
@@ -100,30 +120,50 @@ def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[i
     return Arrival(str(number), at, 0, prompt, limit, limit, "length", prefixes=_prefixes(blocks, prompt, number, size))
 
 
-def _mooncake(line: str, number: int) -> Arrival:
+def _mooncake(line: str, number: int) -> Arrival | None:
     row = json.loads(line)
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")
-    blocks = [int(block) for block in row.get("hash_ids", ())]
-    at, size = (row["timestamp"], SMALL_BLOCK) if "chat_id" in row else (row["timestamp"] / 1e3, BLOCK)
-    return _arrival(number, at, int(row["input_length"]), int(row["output_length"]), blocks, size)
+    ids = row.get("hash_ids")
+    if not isinstance(ids, list | None):
+        raise ValueError("hash_ids is no list")
+    blocks = [cells.whole({"hash_ids": block}, "hash_ids") for block in ids or ()]
+    if not (answer := _answer(row, "output_length")):
+        return None
+    at = cells.number(row, "timestamp")
+    at, size = (at, SMALL_BLOCK) if "chat_id" in row else (at / 1e3, BLOCK)
+    return _arrival(number, at, cells.whole(row, "input_length"), answer, blocks, size)
+
+
+def _answer(row: Mapping[str, Any], name: str) -> int:
+    """The tokens of a row's answer; 0 where the field says nothing. Raises ValueError: the row has no such field."""
+    if name not in row:
+        raise ValueError(f"it has no {name}")
+    return cells.whole(row, name, missing=0)
 
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
-def _azure(row: dict[str, str], number: int) -> Arrival:
-    time, prompt, limit = (row[name] for name in AZURE)
-    at = datetime.fromisoformat(time)
-    return _arrival(number, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), int(prompt), int(limit))
+def _azure(row: dict[str, str], number: int) -> Arrival | None:
+    time, prompt, answer = AZURE
+    try:
+        at = datetime.fromisoformat(row.get(time, ""))
+    except ValueError:
+        raise ValueError(f"{time} is {row.get(time, '')!r}, and no time") from None
+    if not (tokens := _answer(row, answer)):
+        return None
+    return _arrival(number, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), cells.whole(row, prompt), tokens)
 
 
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
 
 
 def _burstgpt(row: dict[str, str], number: int) -> Arrival | None:
-    time, prompt, limit = (row[name] for name in BURSTGPT)
-    return _arrival(number, float(time), int(prompt), int(limit)) if int(limit) else None
+    time, prompt, answer = BURSTGPT
+    if not (tokens := _answer(row, answer)):
+        return None
+    return _arrival(number, cells.number(row, time), cells.whole(row, prompt), tokens)
 
 
 def _blis(row: dict[str, str], number: int) -> Arrival | None:

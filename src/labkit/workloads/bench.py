@@ -52,15 +52,13 @@ def prompts_from(path: Path) -> list[str]:
     Raises:
         LabError: it is neither, or too large.
     """
-    rows = dataset.read_rows(path, 'a JSON list of texts, or of {"input": ..., "instruction": ...}')
-    try:
-        return [row if isinstance(row, str) else f"{row['input']} {row['instruction']}" for row in rows]
-    except (KeyError, TypeError) as error:
-        raise LabError(
-            f"{path} cannot be read as a dataset",
-            f"{type(error).__name__}: {error}",
-            'a JSON list of texts, or of {"input": ..., "instruction": ...}',
-        ) from error
+    wanted = 'a JSON list of texts, or of {"input": ..., "instruction": ...}'
+    return [
+        row
+        if isinstance(row, str) and dataset.sendable(row)
+        else " ".join(dataset.text_of(path, number, row, name, wanted) for name in ("input", "instruction"))
+        for number, row in enumerate(dataset.read_rows(path, wanted), 1)
+    ]
 
 
 def run(

@@ -12,6 +12,7 @@ from typing import Any
 
 from labkit.errors import LabError
 
+_KINDS = {type(None): "null", list: "a list", dict: "an object", bool: "true or false", str: "a text"}
 Count = Callable[[str], int]  # tokens of a text
 LARGEST = 64 * 2**20  # bytes of a dataset; the workshop's has half of one MiB
 PUBLISHED = (799.66, 41.49)  # mean tokens in and out of the workshop's 98 prompts
@@ -57,10 +58,14 @@ def read_rows(path: Path, wanted: str) -> list[Any]:
         rows = json.loads(text)
     except RecursionError:
         raise LabError(f"{path} cannot be read as a dataset", "it is nested too deeply", wanted) from None
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} cannot be read as a dataset", f"{type(error).__name__}: {error}", wanted) from error
+    except OSError as error:
+        raise LabError(f"{path} cannot be read as a dataset", error.strerror or str(error), wanted) from error
+    except ValueError as error:
+        why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is no JSON: {error}"
+        raise LabError(f"{path} cannot be read as a dataset", why, wanted) from error
     if not isinstance(rows, list):
-        raise LabError(f"{path} cannot be read as a dataset", f"it holds {type(rows).__name__}, not a list", wanted)
+        why = f"it holds {_KINDS.get(type(rows), 'a number')}, not a list"
+        raise LabError(f"{path} cannot be read as a dataset", why, wanted)
     if not rows:
         raise LabError(f"{path} holds no prompts", "", wanted)
     return rows
@@ -73,14 +78,31 @@ def load(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
         LabError: it is none, or too large.
     """
     wanted = 'a JSON list of {"input": ..., "instruction": ..., "output": ...}'
-    rows = read_rows(path, wanted)
-    try:
-        return [
-            Item(f"{row['input']} {row['instruction']}", expected_tokens(row["output"], words_to_tokens))
-            for row in rows
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise LabError(f"{path} cannot be read as a dataset", f"{type(error).__name__}: {error}", wanted) from error
+    items = []
+    for number, row in enumerate(read_rows(path, wanted), 1):
+        given, told, output = (text_of(path, number, row, name, wanted) for name in ("input", "instruction", "output"))
+        items.append(Item(f"{given} {told}", expected_tokens(output, words_to_tokens)))
+    return items
+
+
+def text_of(path: Path, number: int, row: Any, name: str, wanted: str) -> str:
+    """The text of a field of the dataset's row of that number. Raises LabError: it is none."""
+    if not isinstance(row, dict):
+        why = f"row {number} is {_KINDS.get(type(row), 'a number')}"
+    elif name not in row:
+        why = f"row {number} has no '{name}'"
+    elif not isinstance(row[name], str):
+        why = f"row {number}: '{name}' is {_KINDS.get(type(row[name]), 'a number')}, and no text"
+    elif not sendable(row[name]):
+        why = f"row {number}: '{name}' has half of a surrogate pair, which is no character"
+    else:
+        return str(row[name])
+    raise LabError(f"{path} cannot be read as a dataset", why, wanted)
+
+
+def sendable(text: str) -> bool:
+    """Whether a text is Unicode; JSON's escapes can write what is none."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def articles(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:

@@ -143,9 +143,12 @@ def parse(read: Read, shape: Shape) -> list[Row]:
 
 
 def _sampler(temperature: float, top_k: int, top_p: float, seed: int | None) -> Sampler:
-    """Greedy unless something asks for more, as in FasterTransformer: top_k 1 is greedy, neutral values are neutral."""
+    """Greedy unless something asks for more, as in FasterTransformer: top_k 1 is greedy, neutral values are neutral.
+
+    top_p 0 is off there.
+    """
     asked = top_k > 1 or top_p > 0.0 or temperature != 1.0
-    return Sampler(temperature if asked and top_k != 1 else 0.0, top_k, top_p, seed)
+    return Sampler(temperature if asked and top_k != 1 else 0.0, top_k, top_p or 1.0, seed)
 
 
 def _prompts(read: Read, shape: Shape) -> list[list[int]]:

@@ -37,7 +37,7 @@ class Dialect:
             "beam_width": np.array([[1]], dtype=kind),
             # With both off it would be greedy: 1.0 draws from all that is left.
             "runtime_top_k": np.array([[1 if greedy else min(sampler.top_k, 2**31 - 1)]], dtype=kind),
-            "runtime_top_p": np.array([[0.0 if greedy else sampler.top_p or 1.0]], dtype=np.float32),
+            "runtime_top_p": np.array([[0.0 if greedy else sampler.top_p]], dtype=np.float32),
             "temperature": np.array([[1.0 if greedy else sampler.temperature]], dtype=np.float32),
             "repetition_penalty": np.array([[row.repetition_penalty]], dtype=np.float32),
             "random_seed": np.array([[sampler.seed]], dtype=np.uint64),

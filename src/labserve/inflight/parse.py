@@ -116,9 +116,9 @@ def _prompt(read: Read, shape: Shape) -> list[int]:
 
 
 def _sampling(read: Read) -> Sampling:
-    """Greedy unless something says otherwise, as in TensorRT-LLM: top_k 1 is greedy, 0 is off, neutral is neutral."""
+    """Greedy unless something says otherwise, as in TensorRT-LLM: top_k 1 is greedy, top_k and top_p 0 are off."""
     temperature = number(read, "temperature", 1.0, 0.0, 100.0)
-    top_k = int(one(read, "runtime_top_k", 0))
+    top_k = int(number(read, "runtime_top_k", 0, 0, 2**31 - 1))
     top_p = number(read, "runtime_top_p", 0.0, 0.0, 1.0)
     asked = top_k > 1 or 0.0 < top_p < 1.0 or temperature != 1.0
     end_id = read("end_id")
@@ -130,7 +130,7 @@ def _sampling(read: Read) -> Sampling:
         top_p=top_p or 1.0,
         repetition_penalty=number(read, "repetition_penalty", 1.0, 1e-3, 1e3),
         presence_penalty=number(read, "presence_penalty", 0.0, -2.0, 2.0),
-        min_length=int(one(read, "min_length", 0)),
+        min_length=int(number(read, "min_length", 0, 0, 2**31 - 1)),
         seed=int(one(read, "random_seed", 0)),
         end_id=None if end_id is None else int(one(read, "end_id", 0)),
     )

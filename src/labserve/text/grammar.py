@@ -4,8 +4,10 @@ The grammar is llguidance's, which is also one of vLLM's (vllm/v1/structured_out
 """
 
 import json
+import threading
 import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from tokenizers import Tokenizer
 from labserve.params import STRUCTURED, BadInput, Refusal, json_schema
 from labserve.text.sampling import as_array
 
+COMPILED_S = 0.8  # that a schema may take, its first mask included
 INSTALL = "pip install -e '.[grammar]'"
 
 
@@ -93,15 +96,33 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, size: int, end_id: int | None) -> None:
         self._tokenizer, self._size, self._end_id = tokenizer, size, end_id
         self._make: Callable[[str], Grammar] | None = None  # of a schema; opened at the first request that has one
+        self._busy: threading.Thread | None = None
 
     def open(self, raw: str) -> Grammar:
-        """The grammar of a request's parameter `structured_outputs`. Raises Refusal."""
+        """The grammar of a request's parameter `structured_outputs`. Raises Refusal.
+
+        A few short patterns that must all hold can keep llguidance busy for minutes, whatever its limits say; it lets
+        other threads run meanwhile. So it has a thread and a time, and while that thread is busy no other gets one.
+        """
         schema = json_schema(raw)
         self._make = self._make or self._load()
+        if self._busy and self._busy.is_alive():
+            raise BadInput(STRUCTURED, "another schema keeps the server busy; try again in a moment")
+        made: SimpleQueue[Grammar | Exception] = SimpleQueue()
+        self._busy = threading.Thread(target=_put, args=(made, self._make, json.dumps(schema)), daemon=True)
+        self._busy.start()
         try:
-            return self._make(json.dumps(schema))
-        except ValueError as error:
-            raise error if isinstance(error, Refusal) else BadInput(STRUCTURED, _first_line(str(error))) from None
+            found = made.get(timeout=COMPILED_S)
+        except Empty:
+            raise BadInput(STRUCTURED, f"the schema is too complex: it takes more than {COMPILED_S:g} s") from None
+        self._busy.join()
+        if isinstance(found, Refusal):
+            raise found
+        if isinstance(found, ValueError):
+            raise BadInput(STRUCTURED, _first_line(str(found))) from None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _load(self) -> Callable[[str], Grammar]:
         try:
@@ -117,6 +138,13 @@ class Grammars:
             return Grammar(matcher, self._size, words.eos_token)
 
         return make
+
+
+def _put(made: "SimpleQueue[Grammar | Exception]", make: Callable[[str], Grammar], schema: str) -> None:
+    try:
+        made.put(make(schema))
+    except Exception as error:  # raised where it is waited for
+        made.put(error)
 
 
 def _first_line(message: str) -> str:

@@ -19,14 +19,14 @@ Mask = Callable[[Any], Any]
 class Sampler:
     """How one request's tokens are chosen.
 
-    temperature 0 is greedy; top_k 0 and top_p 0 or 1 are off. Each sampler draws from a generator of its own,
-    so that a seeded request gives the same tokens in any batch. The order is the usual one: temperature, then
-    top-k, then top-p over what is left.
+    Greedy are temperature 0 and what leaves the best token alone, top_k 1 and top_p 0; off are top_k 0 and top_p 1.
+    Each sampler draws from a generator of its own, so that a seeded request gives the same tokens in any batch. The
+    order is the usual one: temperature, then top-k, then top-p over what is left.
     """
 
     __slots__ = ("_random", "seed", "temperature", "top_k", "top_p")
 
-    def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int | None = None) -> None:
+    def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int | None = None) -> None:
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
@@ -44,10 +44,14 @@ class Sampler:
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> "Sampler":
-        """From parsed parameters: any of these asks for sampling, at temperature 1 if none is given."""
+        """From parsed parameters: any of these asks for sampling, at temperature 1 if none is given.
+
+        A top_k of -1 is off, as in vLLM.
+        """
         asked = {name: params[name] for name in ("temperature", "top_k", "top_p", "seed") if name in params}
         if asked:
             asked.setdefault("temperature", 1.0)
+            asked["top_k"] = max(0, asked.get("top_k", 0))
         return cls(**asked)
 
     def draw(self, logits: Any) -> int:
@@ -59,7 +63,7 @@ class Sampler:
             tokens = np.argpartition(scores, -self.top_k)[-self.top_k :]
         else:
             tokens = np.arange(len(scores))
-        if nucleus := 0.0 < self.top_p < 1.0:
+        if nucleus := self.top_p < 1.0:
             tokens = tokens[np.argsort(-scores[tokens])]
         sums = np.exp(scores[tokens]).cumsum()
         if nucleus:

@@ -3,6 +3,7 @@
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from labkit.clients.base import channel_options
 from labkit.exhibit import CannotTell, Found, Server
 
 ROUNDS, REQUESTS, PATIENCE_S = 300, 2, 10
@@ -18,7 +19,8 @@ def wrong(model: str) -> service_pb2.ModelInferRequest:
 def end(server: Server, models: list[str]) -> str:
     """How a stream of such requests ends."""
     requests = [wrong(models[n % len(models)]) for n in range(REQUESTS)]
-    with grpc.insecure_channel(server.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    options = [*channel_options(server.grpc), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(server.grpc, options=options) as channel:
         calls = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
             for _ in calls.ModelStreamInfer(iter(requests), timeout=PATIENCE_S):

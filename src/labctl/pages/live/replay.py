@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from labctl.pages.live.arrivals import Arrival, arrivals
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import read
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
 from labctl.pages.live.routes import RouteEvent, Routes
+from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -19,6 +19,7 @@ NAME = "timeline.html"
 BETWEEN_S = 0.5  # from the end of a phase to the next one, which had a server of its own
 MOST = 200_000  # steps in one file
 NO_TEXTS = "texts were not recorded: labctl run --texts records them"
+Arrival = tuple[str, float]  # a request's name in the step log, and when it was sent
 
 
 def recording(folder: Path) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def recording(folder: Path) -> dict[str, Any]:
                 break
             if first:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
-                sent += arrivals(folder, phase, shift)
+                sent += _arrivals(folder, phase, shift)
             end = line["t"] + shift
             lines += 1
             whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
@@ -75,6 +76,19 @@ def write(folder: Path) -> Path | None:
         return None
     atomic_write(folder / NAME, page)
     return folder / NAME
+
+
+def _arrivals(folder: Path, phase: str, shift: float) -> list[Arrival]:
+    """When the requests of one phase were sent, from ``requests.jsonl``, in order of time; [] if the run has none.
+
+    ``shift``: seconds to add to the clients' clock, which is the step log's.
+    """
+    try:
+        records = [json.loads(line) for line in nofollow.read_text(folder / "requests.jsonl").splitlines()]
+        sent = [(str(data["id"]), round(data["start"] + shift, 6)) for data in records if data["phase"] == phase]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+    return sorted(((name, at) for name, at in sent if name), key=lambda arrival: arrival[1])
 
 
 def _title(folder: Path) -> str:

@@ -1,1 +1,0 @@
-"""Prometheus' alerting rules on recorded samples: the part of PromQL that such rules need, and ``for``."""

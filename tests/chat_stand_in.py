@@ -1,0 +1,58 @@
+"""A program: the chat page on loopback, before a stand-in for a model. It prints its address.
+
+The answer depends on the prompt: "arguments" gives what reached the model, as JSON; "break" ends in an error; any other
+grows twice.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from labctl.pages import chat
+from labkit.clients import conversation
+from labkit.clients.conversation import Answer
+from labkit.clients.text_model import Input, TextModel
+from labkit.errors import LabError
+
+STILL = "The clock stands still."
+SPEED = "3 tokens in 1.00 s, 3.0 tokens/s"
+CHOICES = {name: Input(name, "FP32", (1,)) for name in ("temperature", "seed")}
+
+
+@contextmanager
+def chat_stand_in() -> Iterator[str]:
+    """The program, for the time of a block; yields the page's address."""
+    with subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def _ask(*arguments: Any) -> Iterator[Answer]:
+    prompt = arguments[2]
+    if prompt == "arguments":
+        yield Answer(json.dumps(arguments))
+        return
+    yield Answer("a b")
+    if prompt == "break":
+        raise LabError("the connection broke", "<b>why</b>", "labctl status")
+    yield Answer("a b c", SPEED)
+
+
+def _of(endpoint: str, name: str) -> TextModel:
+    return TextModel(name, {}, "text_input", "max_tokens", "text_output", decoupled=True, sampling=CHOICES)
+
+
+if __name__ == "__main__":
+    conversation.ask = _ask  # type: ignore[assignment]
+    TextModel.of = _of  # type: ignore[method-assign]
+    with chat.serve(chat.chat_page("nowhere:1", ["m"], "m", "", "A lab", halted=lambda: STILL), 0) as address:
+        print(address, flush=True)
+        chat.wait()

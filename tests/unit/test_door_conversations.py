@@ -1,0 +1,203 @@
+"""Conversations as OpenAI's clients hold them: first, second and streamed turn, each client in its own words.
+
+``data/openai_conversations.json`` has the bodies that the clients named there sent to this API before lab 02's
+``iterative``, written down by a proxy between the two: of ``openai`` for Python the second turn is the message itself
+and ``model_dump()`` of it, also with ``stream()``; the Vercel AI SDK has two packages for it; ``llm`` was its command
+line with ``-c``. Open WebUI alone was not run: its bodies are written by hand, after what it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from door_models import text_model
+from hypothesis import given
+from hypothesis import strategies as some
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from starlette.testclient import TestClient
+from tritonclient.grpc import service_pb2
+
+from labdoor import app, requests
+from labdoor.errors import Refusal
+from labdoor.models import Model, Vocabulary
+from labdoor.triton import FINAL
+
+RECORDED = json.loads((Path(__file__).parent / "data" / "openai_conversations.json").read_text(encoding="utf-8"))
+NAME, TEXT = "iterative-gpt2", " near the river"
+MODEL = Model(replace(text_model(by_parameter=True), name=NAME, decoupled=True), Vocabulary())
+
+
+def response(text: str, final: bool) -> Any:
+    made = service_pb2.ModelStreamInferResponse()
+    made.infer_response.outputs.add(name="out", datatype="BYTES", shape=[1])
+    made.infer_response.raw_output_contents.append(len(text).to_bytes(4, "little") + text.encode())
+    made.infer_response.parameters[FINAL].bool_param = final
+    return made
+
+
+class Answered:
+    """A call that is answered with two responses."""
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        for text, final in ((TEXT[:5], False), (TEXT[5:], True)):
+            yield response(text, final)
+            await asyncio.sleep(0)
+
+    def cancel(self) -> None:
+        return
+
+
+class Talks:
+    """A Triton whose model always says the same; ``asked`` are the prompts that reached it."""
+
+    asked: list[str]
+
+    def __init__(self, endpoint: str) -> None:
+        Talks.asked = []
+
+    def stream(self, request: Any, metadata: Mapping[str, str]) -> Answered:
+        Talks.asked.append(request.raw_input_contents[0][4:].decode())
+        return Answered()
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labdoor.app.Triton", Talks)
+        with TestClient(app.make("nowhere:1", {NAME: MODEL}), "http://localhost") as client:
+            yield client
+
+
+@pytest.mark.parametrize(
+    "body",
+    [pytest.param(body, id=f"{who}-{turn}") for who, every in RECORDED.items() for turn, body in enumerate(every)],
+)
+def test_each_clients_own_turns_are_answered_in_the_apis_form(client: TestClient, body: dict[str, Any]) -> None:
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    for turn in body["messages"]:
+        assert f"{turn['role']}: {turn['content']}\n" in Talks.asked[-1]
+    if not body.get("stream"):
+        assert ChatCompletion.model_validate(answer.json(), strict=True).choices[0].message.content == TEXT
+        return
+    *events, done, rest = answer.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    chunks = [ChatCompletionChunk.model_validate_json(event.removeprefix("data: "), strict=True) for event in events]
+    assert "".join(one.delta.content or "" for chunk in chunks for one in chunk.choices) == TEXT
+    assert bool(chunks[-1].usage) == bool((body.get("stream_options") or {}).get("include_usage"))
+
+
+@pytest.mark.parametrize("dump", [lambda said: said, lambda said: said.model_dump(), lambda said: said.to_dict()])
+def test_the_answer_itself_is_taken_back_as_a_turn(client: TestClient, dump: Callable[[Any], Any]) -> None:
+    """By the version of the package that is installed; the file has what a newer one made of it."""
+    first = client.post("/v1/chat/completions", json={"model": NAME, "messages": [{"role": "user", "content": "Hi"}]})
+    said = ChatCompletion.model_validate(first.json()).choices[0].message
+    turn = dump(said) if dump(said) is not said else json.loads(said.model_dump_json())
+    again = client.post(
+        "/v1/chat/completions", json={"model": NAME, "messages": [turn, {"role": "user", "content": "?"}]}
+    )
+    assert again.status_code == 200, again.text
+
+
+# -- what asks for nothing, and what is not offered --------------------------------------------------------------------
+
+NOTHING: some.SearchStrategy[Any] = some.recursive(
+    some.sampled_from([None, "", [], {}]),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+OFFERED = {*requests.ChatRequest.model_fields, *requests.Message.model_fields, "type", "text", "include_usage"}
+NAMES = some.sampled_from([*requests.KNOWN, *requests.KNOWN_OF_MESSAGE]) | some.text(min_size=1, max_size=9)
+
+
+@given(
+    fields=some.dictionaries(NAMES.filter(lambda name: name not in OFFERED), NOTHING, max_size=4),
+    level=some.integers(0, 4),
+)
+def test_fields_that_ask_for_nothing_pass_at_every_level(fields: dict[str, Any], level: int) -> None:
+    more = [fields if number == level else {} for number in range(5)]
+    body = {
+        "model": "m",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"} | more[0]]} | more[1],
+            {"role": "assistant", "content": "b"} | more[2],
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True} | more[3],
+        **more[4],
+    }
+    asked = requests.parse(requests.ChatRequest, json.dumps(body).encode())
+    assert [turn.text for turn in asked.messages] == ["a", "b"]
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USER = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [TOOL]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "auto"}, "tools"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}, "messages[1].tool_calls"),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]},
+            "messages[0].function_call",
+        ),
+        ({"messages": [{"role": "assistant", "content": "x", "audio": {"id": "1"}}]}, "messages[0].audio"),
+        ({"messages": [{"role": "assistant", "content": "", "refusal": "No."}]}, "messages[0].refusal"),
+        ({"messages": [USER, {"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[1].role"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"min_p": 0.1}, "min_p"),
+    ],
+)
+def test_what_is_well_formed_and_not_offered_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        requests.parse(requests.ChatRequest, json.dumps({"model": "m", "messages": [USER], **fields}).encode())
+    assert (caught.value.status, caught.value.param) == (400, param)
+    assert caught.value.message.startswith(f"{param}: ")
+
+
+# -- the edges of HTTP -------------------------------------------------------------------------------------------------
+
+
+def test_a_byte_order_mark_before_the_body_is_no_part_of_it(client: TestClient) -> None:
+    body = b"\xef\xbb\xbf" + json.dumps({"model": NAME, "prompt": "x"}).encode()
+    assert client.post("/v1/completions", content=body).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{NAME}", "/v1/chat/completions", "/health"])
+def test_a_slash_too_many_redirects(client: TestClient, path: str) -> None:
+    for slashed in (f"{path}/", f"{path}/?a=b"):
+        answer = client.get(slashed, follow_redirects=False)
+        assert answer.status_code == 307
+        assert answer.headers["location"] == f"http://localhost{slashed.replace('/?', '?').removesuffix('/')}"
+
+
+@pytest.mark.parametrize(
+    "host", ["testserver", "rebound.example", "localhost.example:9000", "[::2]:1", "[::1", "", "127.0.0.2"]
+)
+def test_a_foreign_host_is_refused_in_the_apis_form_with_the_option_that_takes_it(
+    client: TestClient, host: str
+) -> None:
+    answer = client.get("/v1/models", headers={"host": host})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("host_not_allowed", "host")
+    assert "--expose" in error["message"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1:1", "[::1]", "[::1]:9000"])
+def test_this_machines_own_names_are_taken(client: TestClient, host: str) -> None:
+    assert client.get("/v1/models", headers={"host": host}).status_code == 200
