@@ -23,7 +23,7 @@ from labdoor.models import Model
 from labdoor.requests import Asked
 from labdoor.stops import Scanner
 from labkit.clients import stop
-from labkit.clients.base import in_turn
+from labkit.clients.base import channel_options
 from labkit.clients.message import infer_request
 
 Ends = Literal["stop", "length"]
@@ -70,7 +70,7 @@ class Triton:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        options = {**dict(in_turn(endpoint) or ()), **OPTIONS}
+        options = {**dict(channel_options(endpoint)), **OPTIONS}
         self._channel = grpc.aio.insecure_channel(endpoint, options=list(options.items()))
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._stream = self._channel.unary_stream(
