@@ -68,6 +68,9 @@ class Runtime:
     def leftovers(self, stack: str) -> list[str]:
         return []
 
+    def logs(self, stack: str) -> Iterator[str]:
+        return iter(())
+
     def server_path(self, path: Path) -> str:
         return str(path)
 
