@@ -6,13 +6,12 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 # Packages are installed uncompiled; what is imported is compiled once, into .venv, whatever the caller's shell says.
-unexport PYTHONDONTWRITEBYTECODE
-# For two processors of one's own. Where others use them too, a third worker starves clients: WORKERS="-n 2".
-WORKERS ?= -n 3
-# A worker that dies ends the run: replaced, pytest-xdist 3.8 waits for ever for what is left of the dead one's group.
-GROUPED := --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFEPATH PIP_PREFIX PIP_TARGET PIP_USER
+# Tests of one group share a server, and so a worker. A worker that dies ends the run: replaced, pytest-xdist 3.8 waits
+# for ever for what is left of the dead one's group.
+PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup setup-vllm test test-quick test-unit bench lint lock format site down clean model triton learn
+.PHONY: help setup setup-vllm test test-all test-night bench lint lock format site docs down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,14 +42,20 @@ triton: $(READY) ## bring lab 04's stack up; it stays up
 learn: $(READY) ## exercises as one screen (ARGS=iterative: those of one lab)
 	@$(BIN)/labctl learn $(ARGS)
 
-test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
-	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) $(ARGS)
+test: WORKERS ?= -n 2
+test: TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
+test: $(READY) ## unit tests, and one real answer from each lab: 5 minutes (TESTS=PATH: these instead)
+	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=120 -m "not night" $(TESTS) $(ARGS)
 
-test-quick: $(READY) ## the unit tests, and one real answer from each lab
-	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) tests/integration/test_each_lab_answers.py tests/unit $(ARGS)
+# A test that starts a server mostly waits: a third worker does so beside the others.
+test-all: WORKERS ?= -n 3
+test-all: $(READY) ## all that CI runs: servers on this machine, containers if a Docker engine answers, a browser
+	@$(PYTEST) $(WORKERS) -m "not night and not alone" $(TESTS) $(ARGS); first=$$?; \
+	 $(PYTEST) -n 1 -m "alone and not night" $(or $(TESTS),tests/integration) $(ARGS); alone=$$?; \
+	 [ $$alone = 5 ] || [ $$alone = 0 ] || exit $$alone; exit $$first
 
-test-unit: $(READY) ## the tests that need no server
-	@$(BIN)/python -m pytest $(WORKERS) $(GROUPED) tests/unit $(ARGS)
+test-night: $(READY) ## the rest, part by part, for hours (ARGS=NAME: that part; ARGS=list)
+	@.ci/night $(ARGS)
 
 bench: $(READY) ## measure the project against its yardsticks (ARGS=kills: one of the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -73,6 +78,9 @@ site: .venv/site/.ready ## the documentation as web pages, in site/ (its package
 	@rm -rf .venv/site && "$(PYTHON)" -m venv .venv/site
 	@LABS_PIP=".venv/site/bin/python -m pip" docker/install-packages.sh requirements/site.txt >.venv/site/setup.log 2>&1 || { tail -15 .venv/site/setup.log >&2; exit 1; }
 	@touch $@
+
+docs: site ## build the site, where a broken link is an error, and check what its pages name
+	@$(BIN)/python -m pytest tests/docs $(ARGS)
 
 down: $(READY) ## take every stack down
 	@$(BIN)/labctl down --all

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 from benchmarks import answers
-from benchmarks.gate import Attempt, judged
 from labctl.learn import server
+from labctl.learn.attempts import Attempt, attempt
 from labctl.learn.exercise import Exercise
+from labctl.learn.verify import judged
 from labctl.stack.session import Session
 from labkit.tables import markdown, table
 
@@ -38,8 +39,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measured(session: Session, exercise: Exercise, rounds: int) -> dict[str, float]:
-    solution = Attempt("solution", exercise.folder / "solution", "")
-    starter = Attempt("starter", exercise.folder / "starter", exercise.manifest.says)
+    solution, starter = attempt(exercise, "solution"), attempt(exercise, "starter")
     server.stop(session)
     cold = _seconds(session, exercise, solution)
     warm = [(_seconds(session, exercise, solution), _seconds(session, exercise, starter)) for _ in range(rounds)]

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import answers, gate
-from labctl.learn import server
+from benchmarks import answers
+from labctl.learn import server, verify
+from labctl.learn.attempts import Attempt, attempts
 from labctl.learn.exercise import Exercise
 from labctl.stack.session import Session
 from labkit.tables import markdown, table
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
             named = {"solution", *exercise.manifest.chance}
-            chance = [one for one in gate.attempts(exercise) if one.name.removeprefix("wrong/") in named]
+            chance = [one for one in attempts(exercise) if one.name.removeprefix("wrong/") in named]
             wrong = [one for one in chance if one.name != "solution"]
             for attempt in chance:
                 first = wrong.index(attempt) if attempt in wrong else 0
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return counts
 
 
-def _runs(session: Session, exercise: Exercise, attempt: gate.Attempt, seeds: range, log: Path) -> Iterator[Run]:
+def _runs(session: Session, exercise: Exercise, attempt: Attempt, seeds: range, log: Path) -> Iterator[Run]:
     """The runs of these seeds; those that the log has are taken from it."""
     files = _digest(exercise, attempt)
     done = {
@@ -73,7 +74,7 @@ def _runs(session: Session, exercise: Exercise, attempt: gate.Attempt, seeds: ra
     for seed in seeds:
         if seed not in done:
             began = time.monotonic()
-            problem = gate.problem(attempt, gate.judged(session, exercise, attempt, "local", [seed]))
+            problem = verify.problem(attempt, verify.judged(session, exercise, attempt, "local", [seed]))
             # These answers leave nothing behind in their model, so the next seed need not load it anew.
             folder = session.workspace.folder(server.STACK)
             if folder.path.is_dir():
@@ -92,10 +93,11 @@ def _logged(log: Path) -> Iterator[Run]:
             continue
 
 
-def _digest(exercise: Exercise, attempt: gate.Attempt) -> str:
+def _digest(exercise: Exercise, attempt: Attempt) -> str:
     """Of the check, its manifest, and the answer."""
     digest = hashlib.sha256()
-    for path in [exercise.folder / "check.py", exercise.folder / "exercise.yaml", *sorted(attempt.folder.iterdir())]:
-        if path.is_file():
-            digest.update(path.read_bytes())
+    for path in (exercise.folder / "check.py", exercise.folder / "exercise.yaml"):
+        digest.update(path.read_bytes())
+    for name in sorted(attempt.files):
+        digest.update(attempt.files[name].encode())
     return digest.hexdigest()[:12]

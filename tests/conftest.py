@@ -1,69 +1,62 @@
-"""What all tests share: a home of their own, Docker where needed, groups of workers (docs/develop/testing.md)."""
+"""What all tests share: one known environment, a cache of their own, Docker where needed, groups of workers."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import fcntl
 import gc
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import docker
 import foundry
 import machinery
 import pytest
 from filelock import FileLock
-from signal_stack import SignalStack
-from timetable import Skipped, Timetable
 
 from labctl.listener import Silent
 from labctl.runtimes.processes import carry_out
 from labkit import proxies
 from labserve import serving
 
-ROOT = Path(__file__).resolve().parents[1]
-# Packages are installed uncompiled: every labctl that a test runs would compile what it imports anew (2 s each).
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-proxies.spare_loopback()  # servers of the tests are asked on loopback, by clients of all kinds
-serving.later()  # as in a process that serves: importing transformers takes half as long
-# Tests that use one of these fixtures share what it brought up.
-CRASHED = pytest.StashKey[bool]()
-RAN = ROOT / ".pytest_cache" / "ran"  # the tests that came to their end in the last run, for --rest
+# Tests that use one of these fixtures share what it brought up, and so a worker.
 GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
+# Of the caller's shell: what changes how Python, pip, Docker, the Hub or our own printing behave.
+UNSET = """
+    PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONIOENCODING PYTHONOPTIMIZE PYTHONPATH PYTHONSAFEPATH PYTHONSTARTUP
+    PYTHONUNBUFFERED PYTHONUTF8 PYTHONWARNINGS PIP_PREFIX PIP_TARGET PIP_USER LANGUAGE LC_ALL LC_CTYPE
+    HF_TOKEN HF_ENDPOINT DOCKER_HOST COLUMNS LINES NO_COLOR FORCE_COLOR LABS_ROOT
+"""
+SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--times", action="store_true", help="print where the time went, by file")
-    parser.addoption("--rest", action="store_true", help="only what the last run did not bring to its end")
+class SignalStack(ctypes.Structure):
+    """stack_t of sigaltstack(2): where the main thread's signal handlers run."""
 
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker that died leaves tests that never ran; pytest calls it a failure like others."""
-    if error:
-        node.config.stash[CRASHED] = True
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Leave the exit status for .ci/run: make has one of its own. "crashed": not all tests ran."""
-    if not hasattr(session.config, "workerinput"):
-        folder = ROOT / ".pytest_cache"
-        folder.mkdir(exist_ok=True)
-        crashed = session.config.stash.get(CRASHED, False)
-        (folder / "exitstatus").write_text("crashed\n" if crashed else f"{int(exitstatus)}\n")
-        ended = session.config.stash[ENDED]
-        if not session.config.getoption("--rest"):
-            RAN.write_text("\n".join(sorted(ended.names)) + "\n")
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
 STACK = SignalStack()
+
+
+def pytest_configure() -> None:
+    """The same environment in a terminal, in the background, under nohup and in CI. Children inherit it.
+
+    A shell's background job ignores SIGINT, and what a process ignores its children ignore, too.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    os.umask(0o022)
+    for name in UNSET.split():
+        os.environ.pop(name, None)
+    os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm"}
+    sys.dont_write_bytecode = False  # packages are installed uncompiled: every child would compile its imports anew
+    proxies.spare_loopback()  # servers of the tests are asked on loopback, by clients of all kinds
+    serving.later()  # as in a process that serves: importing transformers takes half as long
 
 
 def pytest_sessionstart() -> None:
@@ -81,43 +74,12 @@ def pytest_runtest_logfinish() -> None:
     ctypes.CDLL(None).sigaltstack(ctypes.byref(STACK), None)
 
 
-class Ended:
-    """The tests that came to their end, whatever it was. A worker that dies leaves others."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "teardown":
-            self.names.add(less_group(report.nodeid))
-
-
-ENDED = pytest.StashKey[Ended]()
-
-
-def less_group(name: str) -> str:
-    """A test's name without the group that pytest-xdist appends."""
-    return re.sub(r"@[\w-]+$", "", name)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.stash[ENDED] = Ended()
-        config.pluginmanager.register(config.stash[ENDED])
-        config.pluginmanager.register(Skipped())
-        if config.getoption("--times"):
-            config.pluginmanager.register(Timetable())
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What goes to one worker: tests of one group, else what shares a fixture, else a file.
 
     A test with a checkout of its own shares nothing, so it goes to whichever worker is free.
     """
-    if config.getoption("--rest"):
-        ran = set(RAN.read_text().splitlines())
-        items[:] = [item for item in items if item.nodeid not in ran]
     for item in items:
         names = getattr(item, "fixturenames", ())
         group = next((GROUPS[name] for name in names if name in GROUPS), None)
@@ -132,30 +94,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """While a test marked ``alone`` runs, the other worker waits: its verdict is about times."""
-    if not hasattr(item.config, "workerinput"):
-        return (yield)
-    with contextlib.ExitStack() as held, (ROOT / "tests" / "machinery.py").open() as gate:
-        turn = held.enter_context(Path(__file__).open())
-        fcntl.flock(gate, fcntl.LOCK_EX)  # held while waiting: nobody overtakes a test that waits to be alone
-        fcntl.flock(turn, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-        gate.close()
-        return (yield)
-
-
 @pytest.fixture(autouse=True)
-def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test sees or changes the person's cache, token, terminal or Docker settings.
-
-    Each can be interrupted: a shell's background job ignores Ctrl-C.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("HF_TOKEN", "HF_ENDPOINT", "DOCKER_HOST", "NO_COLOR", "COLUMNS", "LABS_ROOT"):
-        monkeypatch.delenv(name, raising=False)
+def isolated() -> None:
+    """No line that an earlier test left unfinished."""
     if console := sys.modules.get("labctl.cli.console"):
-        console._working.clear()  # a line that an earlier test left unfinished
+        console._working.clear()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -191,11 +134,30 @@ def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
+@pytest.fixture(scope="session", autouse=True)
+def engines_begun(
+    request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Future[None] | None:
+    """The engines of most stacks are made beside the first tests, if there is a test that serves one."""
+    asking = {"lab_server", "engines_made"}
+    if not any(asking.intersection(getattr(item, "fixturenames", ())) for item in request.session.items):
+        return None
+
+    def make() -> None:
+        with FileLock(of_all_workers(tmp_path_factory) / "foundry.lock"):  # by one worker
+            foundry.make(cache)
+
+    pool = ThreadPoolExecutor(1)
+    begun = pool.submit(make)
+    pool.shutdown(wait=False)
+    return begun
+
+
 @pytest.fixture(scope="session")
-def engines_made(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def engines_made(engines_begun: Future[None] | None) -> None:
     """The engines of most stacks are in the cache."""
-    with FileLock(of_all_workers(tmp_path_factory) / "foundry.lock"):  # by one worker
-        foundry.make(cache)
+    if engines_begun:
+        engines_begun.result()
 
 
 @pytest.fixture(scope="session")

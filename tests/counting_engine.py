@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -46,3 +47,28 @@ class CountingEngine:
 
     def drafts(self, ids: Sequence[int], left: int) -> int:
         return 0
+
+
+@dataclass
+class InPieces(CountingEngine):
+    """A token for each request whose prompt is computed; one that is dropped before goes on until it is.
+
+    A request's token is the number of tokens that it has.
+    """
+
+    scheduler: Any = None
+
+    def step(self) -> None:
+        self.largest = max(self.largest, len(self.scheduler.running))
+        for job in self.scheduler.running:
+            if job.left == 0 and self.left[job.handle]:
+                self.new[job.handle] = [job.tokens]
+                self.left[job.handle] -= 1
+
+    def must_finish(self, handle: int) -> bool:
+        (job,) = [one for one in (*self.scheduler.running, *self.scheduler.memory.leaving) if one.handle == handle]
+        return bool(job.left > 0 and not job.decodes)
+
+    def read(self, handle: int) -> tuple[list[int], bool]:
+        tokens, self.new[handle] = self.new[handle], []
+        return tokens, not self.left[handle]

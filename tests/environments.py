@@ -20,10 +20,9 @@ from filelock import FileLock
 
 from labctl.unfinished import replace_dir
 
-# One reason for all that costs more than 20 s, or an environment of its own: CI runs it, `make test` stays quick.
+# One reason for all that costs more than 20 s, or an environment of its own: .ci/night runs it.
 COSTLY = pytest.mark.skipif(
-    not (os.environ.get("LABS_PROOFS") or os.environ.get("LABS_REQUIRE_DOCKER")),
-    reason="a proof that takes longer than 20 s: LABS_PROOFS=1 runs it",
+    not os.environ.get("LABS_PROOFS"), reason="a proof that takes longer than 20 s: LABS_PROOFS=1 runs it"
 )
 TORCH_INDEX = os.environ.get("LABS_TORCH_INDEX", "")
 WITH_TORCH = pytest.mark.skipif(

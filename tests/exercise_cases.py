@@ -16,7 +16,7 @@ EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT
 
 def begin_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make ``folder`` a checkout, which labctl takes for its own."""
-    for name in ("pyproject.toml", "labs", "model_repos", "src", "compose.yaml"):
+    for name in ("pyproject.toml", "labs", "model_repos", "src", "requirements", "compose.yaml"):
         (folder / name).symlink_to(ROOT / name)
     monkeypatch.setenv("LABS_ROOT", str(folder))
     return folder

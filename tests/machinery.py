@@ -14,7 +14,6 @@ from typing import Any
 
 import docker
 import psutil
-import zygote
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
@@ -44,8 +43,19 @@ FAULTS = Path(__file__).parent / "faults_lab"
 
 
 def labctl(*arguments: str, root: Path, timeout: float = 240, check: bool = True, **env: str) -> Any:
-    """Run the real command line as a person does, to its end, without the half second of its imports."""
-    done = zygote.run(arguments, root, {**os.environ, **env}, timeout)
+    """Run the real command line as a person does, to its end."""
+    command = [sys.executable, "-m", "labctl", *arguments]
+    words = {**os.environ, **env}
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env=words,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     if check:
         assert done.returncode == 0, f"labctl {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done

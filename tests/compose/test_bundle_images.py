@@ -19,9 +19,10 @@ from labctl.runtimes import images
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("LABS_TEST_BUNDLE"), reason="takes minutes and 8 GB: set LABS_TEST_BUNDLE=1"
-)
+pytestmark = [
+    pytest.mark.night,
+    pytest.mark.skipif(not os.environ.get("LABS_TEST_BUNDLE"), reason="takes minutes and 8 GB: set LABS_TEST_BUNDLE=1"),
+]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from labctl.stack.ports import claim_endpoints
 from labctl.triton.server_api import call
 from labctl.workspace import Workspace
 
+pytestmark = pytest.mark.night
+
 MODEL = "iterative-gpt2"
 PROMPT = "I have lived in"
 TOKENS = 5

@@ -12,6 +12,8 @@ from labkit.clients.sequences import SequenceClient, identifiers, together
 from labkit.evidence import slot_log, slots, steplog
 from labkit.records import RequestRecord
 
+pytestmark = pytest.mark.night
+
 MODEL = "ensemble_pipeline"
 STACK = "sequence-batcher"
 STEPS = 5

@@ -14,6 +14,8 @@ from machinery import ROOT
 
 from labctl.runtimes.images import build_environment
 
+pytestmark = pytest.mark.night
+
 CLI = os.environ.get("LABS_DEVCONTAINER_CLI") or shutil.which("devcontainer")
 IMAGE, LABEL = "labs-test-devcontainer", "labs.test=devcontainer"
 UP_S, RUN_S = 1500, 300  # of a machine with much other work

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from machinery import labctl
+
+pytestmark = pytest.mark.night
 
 TIMED = {"apart-wins-below-the-crossing", "apart-loses-above-it", "loading-pays-from-here"}
 

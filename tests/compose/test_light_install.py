@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.night
+
 HEAVY = ("torch", "transformers", "openvino_genai", "optimum", "onnxruntime", "pytriton")
 
 

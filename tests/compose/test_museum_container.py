@@ -13,6 +13,8 @@ from waiting import eventually
 from labctl.runtimes import docker_engine, images
 from labctl.workspace import Workspace
 
+pytestmark = pytest.mark.night
+
 
 @pytest.fixture
 def image(own: Path) -> str:

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import docker
+import pytest
 from machinery import copy_of_the_checkout, labctl
 
 from labctl.runtimes.images import LABEL
+
+pytestmark = pytest.mark.night
 
 
 def images_of(folder: Path) -> set[str]:

@@ -11,6 +11,8 @@ from machinery import labctl, leftovers
 from prometheus_here import healthy
 from waiting import eventually
 
+pytestmark = pytest.mark.night
+
 
 def test_prometheus_finds_every_replica_and_envoy_and_goes_with_the_stack(
     own: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from machinery import container, labctl, status
 
 from labctl.triton.server_api import call
 from labctl.workspace import Workspace
 from labkit.evidence import steplog
+
+pytestmark = pytest.mark.night
 
 QUESTION = {"text_input": "Once upon a time", "max_tokens": 4, "bad_words": "", "stop_words": ""}
 SETTINGS = ("--set", "engine=vllm", "--set", "model=shipped:tiny-llama")

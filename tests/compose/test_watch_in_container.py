@@ -14,6 +14,8 @@ from watch_page import Visitor, watch
 from labkit.evidence import steplog
 from labkit.evidence.steplog import Step
 
+pytestmark = pytest.mark.night
+
 __all__ = ["browser"]
 
 STACK, MODEL = "iterative", "iterative-gpt2"

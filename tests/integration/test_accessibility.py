@@ -18,6 +18,8 @@ from watch_page import LAPTOP, Shown, Visitor, shown, watch
 
 from labctl.pages.live import replay
 
+pytestmark = pytest.mark.night
+
 __all__ = ["shown"]
 SITE_PYTHON = ROOT / ".venv" / "site" / "bin" / "python"
 

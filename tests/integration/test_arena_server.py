@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from machinery import ROOT, labctl, processes_about
 
-pytestmark = pytest.mark.xdist_group("llm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 # It plays by the rules where it is loaded for the first time, which is in the replay.
 TURNS_BAD = """
 from pathlib import Path

@@ -24,6 +24,8 @@ from labkit.evidence import metrics
 from labkit.evidence.goodput import ANSWERED, GOOD
 from labkit.records import RequestRecord
 
+pytestmark = pytest.mark.night
+
 STACK, MODEL = "scaled", "streams"
 SLOTS, STEP_MS, TOKENS, USERS, FEW = 8, 500, 4, 12, 2
 PATIENCE_S = 300.0  # rest must last for 30 looks

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from machinery import ROOT, labctl
 
+pytestmark = pytest.mark.night
+
 PROBE = ["unshare", "--net", "true"]
 # Loopback alone: whoever asks for anything beyond this machine fails at once.
 OFFLINE = """set -e

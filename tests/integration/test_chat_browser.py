@@ -18,6 +18,8 @@ from machinery import taken_down
 from own_stack import server_of, up
 from waiting import DEADLINE_S
 
+pytestmark = pytest.mark.night
+
 TIMEOUT_MS = 180_000
 PROMPT = "def add(a, b):"
 CODEGEN = pytest.mark.xdist_group("codegen")  # they share its server with the tests of lab 04

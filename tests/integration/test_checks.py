@@ -8,6 +8,7 @@ import pytest
 from machinery import copy_of_the_checkout
 
 from labctl.learn import desk, judge, server
+from labctl.learn.attempts import attempt
 from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.listener import Silent
 from labctl.stack.session import Session
@@ -40,8 +41,7 @@ def check(session: Session, id: str, answer: str = "solution", change: Change = 
     """What the judge says of that answer, with a change of its first file."""
     exercise = exercise_of(session, id)
     folder = desk.lay_out(exercise, session.workspace)
-    for number, name in enumerate(exercise.manifest.files):
-        text = (exercise.folder / answer / name).read_text()
+    for number, (name, text) in enumerate(attempt(exercise, answer).files.items()):
         (folder / name).write_text(change(text) if number == 0 else text)
     return judge.check(session, exercise, "local", [11])
 

@@ -10,7 +10,7 @@ import pytest
 from labctl.clock.clock import SHARE, Clock, pause_limit
 from labkit.clients.stream import TextStream
 
-pytestmark = pytest.mark.xdist_group("iterative")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("iterative")]
 MODELS = ("simple-gpt2", "iterative-gpt2")
 IDLE_S = 16.0  # a sequence that Triton does not hear of for so long is forgotten, and its client waits for ever
 WAIT_S = 60.0

@@ -18,6 +18,8 @@ from labctl.stack.ports import claim_endpoints
 from labctl.triton import arguments
 from labctl.workspace import Workspace
 
+pytestmark = pytest.mark.night
+
 STACK = "quick"
 
 

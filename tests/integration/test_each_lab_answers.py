@@ -1,4 +1,4 @@
-"""One real answer from each lab, from the servers of other tests: with the unit tests, what `make test-quick` runs."""
+"""One real answer from each lab, from the servers of other tests: with the unit tests, what `make test` runs."""
 
 from __future__ import annotations
 

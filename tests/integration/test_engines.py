@@ -15,6 +15,8 @@ import pytest
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
 
+pytestmark = pytest.mark.night
+
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = "random:tiny-llama"
 TOKENS = 12

@@ -24,6 +24,8 @@ from labctl.pages.live.events import AskEvent
 from labctl.workspace import Workspace
 from labkit.evidence import metrics
 
+pytestmark = pytest.mark.night
+
 CLIENTS = {"iterative": 1000, "llama": 30}  # Hugging Face answers a few in a second, also to nobody
 OTHERS = 200
 STACKS = [row[:1] + row[2:] for lab, row in LABS.items() if lab != "sequence"]  # a sequence is not one request

@@ -13,7 +13,7 @@ from labkit.clients.text_model import TextModel
 from labkit.evidence import metrics
 from labkit.evidence.goodput import ANSWERED, GOOD
 
-pytestmark = pytest.mark.xdist_group("scaled")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("scaled")]
 STEP_MS = 50  # of the model: a second token is later than the limit
 
 

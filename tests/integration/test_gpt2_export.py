@@ -17,6 +17,8 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labserve.logits.ragged import cut, pad
 
+pytestmark = pytest.mark.night
+
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = "random:tiny-gpt2"
 ENGINES: dict[str, Gpt2Export] = {engine.name: engine for engine in (Onnx(), TorchScript())}

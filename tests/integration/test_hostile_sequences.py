@@ -14,6 +14,8 @@ from machinery import labctl
 from tritonclient.grpc import InferenceServerClient
 from waiting import eventually
 
+pytestmark = pytest.mark.night
+
 MODEL = "iterative-gpt2"
 SLOTS = 8
 

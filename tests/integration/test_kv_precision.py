@@ -16,6 +16,8 @@ from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
 from labserve.model_shape import Shape
 
+pytestmark = pytest.mark.night
+
 BATCH, MIB = 2, 1
 MODELS = pytest.mark.parametrize("spec", ["random:tiny-llama", "shipped:tiny-llama"])  # heads of 16 and of 32 numbers
 

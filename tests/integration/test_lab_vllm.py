@@ -11,7 +11,7 @@ import pytest
 from layer import require_vllm
 from machinery import labctl
 
-pytestmark = pytest.mark.xdist_group("vllm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 PLAIN = [f"steps-{name}.jsonl" for name in ("vllm", "ours")]
 
 

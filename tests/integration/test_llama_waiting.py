@@ -15,6 +15,8 @@ from waiting import eventually
 
 from labkit.evidence import metrics
 
+pytestmark = pytest.mark.night
+
 MODELS = ("llama-python", "llama-python-batched")
 LONG = 1900  # tokens: minutes
 LOOKS = 10  # in a row, that somebody waits: longer than a batch is gathered, which who comes then would still join

@@ -15,7 +15,7 @@ from machinery import labctl, processes_about
 from labctl.labs.load_tools import TOOLS
 from labctl.labs.tool import ABSENT, OURS
 
-pytestmark = pytest.mark.xdist_group("iterative")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("iterative")]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from tritonclient.utils import InferenceServerException
 from labkit.clients import tensors
 from labkit.evidence import metrics
 
+pytestmark = pytest.mark.night
+
 EXACT = {"model": "random:tiny-llama", "exact": True, "engine_precision": "fp32"}
 SMALL = {"batch_scheduler_policy": "max_utilization", "max_tokens_in_paged_kv_cache": 96}  # three blocks
 LLM = pytest.mark.xdist_group("llm")

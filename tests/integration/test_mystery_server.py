@@ -15,7 +15,7 @@ from labctl.mystery import case
 from labctl.workspace import Workspace
 from labkit.predict import clinic
 
-pytestmark = pytest.mark.xdist_group("llm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 FAULTS = case.find_faults(Workspace(ROOT, ROOT / "unused"))
 LOCAL = ("--runtime", "local", "--ports", "auto")
 

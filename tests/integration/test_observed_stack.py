@@ -24,7 +24,7 @@ from labkit.clients import tensors
 
 __all__ = ["prometheus"]
 PATIENCE_S = 240.0
-pytestmark = pytest.mark.xdist_group("observe")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("observe")]
 
 
 def test_rules_are_good_and_do_what_their_tests_say(prometheus: Path) -> None:

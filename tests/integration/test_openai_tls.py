@@ -18,6 +18,8 @@ from own_stack import leftovers, shown
 
 from labkit.tls import Pair
 
+pytestmark = pytest.mark.night
+
 MODEL = "simple-gpt2"
 
 

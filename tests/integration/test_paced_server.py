@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from machinery import labctl
 
-pytestmark = pytest.mark.xdist_group("llm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 
 
 def test_steps_last_as_long_as_the_model_of_a_gpu_says_and_the_result_says_so(own: Path) -> None:

@@ -17,6 +17,8 @@ import pytest
 from accessible import hidden_by_zoom, violations
 from machinery import ROOT
 
+pytestmark = pytest.mark.night
+
 PRACTICE = ROOT / "scripts" / "site" / "practice"
 VERSION = re.search(r'VERSION = "([\d.]+)"', (PRACTICE / "worker.js").read_text())[1]  # type: ignore[index]
 TIMEOUT_MS = 300_000

@@ -24,6 +24,8 @@ from labserve.inflight.policy import Policy
 from labserve.inflight.sampling_options import Sampling
 from labserve.inflight.scheduler import Scheduler
 
+pytestmark = pytest.mark.night
+
 VOCABULARY, LEAST_ID = 2995, 5
 WORKLOADS = 6
 

@@ -12,7 +12,7 @@ from waiting import eventually
 from labkit import prediction
 from labkit.predict import recording
 
-pytestmark = pytest.mark.xdist_group("llm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 REQUESTS = 12
 BENCH = (
     "bench",

@@ -19,7 +19,7 @@ from labctl.labs import rerun
 from labkit.predict import figures, recording, replay
 from labkit.predict.vllm import VllmReplays, labs_names
 
-pytestmark = pytest.mark.xdist_group("vllm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 FIXED = {"engine": "vllm", "model": "shipped:tiny-llama", "decoupled_mode": True, "exact": True}
 RECORDED = {"max_num_sequences": 4, "max_tokens_in_paged_kv_cache": 320, "max_num_tokens": 64}
 WORKLOADS = 4  # for each of the settings

@@ -15,6 +15,8 @@ from waiting import eventually
 
 from labkit.evidence import steplog
 
+pytestmark = pytest.mark.night
+
 PROMPT = "Once upon a time"
 SCHEMA: dict[str, Any] = {
     "type": "object",

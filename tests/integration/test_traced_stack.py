@@ -17,7 +17,7 @@ from waiting import eventually
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 # Of a span in Protobuf: trace, its own id, a state of the trace if there is one, the parent's id.
 PROTOBUF = re.compile(rb"\x0a\x10(.{16})\x12\x08(.{8})(?:\x1a.*?)?\x22\x08(.{8})", re.DOTALL)
-pytestmark = pytest.mark.xdist_group("iterative")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("iterative")]
 
 
 class Receiver(http.server.ThreadingHTTPServer):

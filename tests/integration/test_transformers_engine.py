@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from labkit.clients import tensors
 
-pytestmark = pytest.mark.xdist_group("llm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 SETTINGS = {"model": "random:tiny-llama", "exact": True}
 PROMPTS = [[5 + n, 6, 7] * (1 + n % 5) for n in range(24)]
 

@@ -18,7 +18,7 @@ from labkit.clients import vllm_api
 from labkit.evidence import metrics
 from labkit.workloads import identity
 
-pytestmark = pytest.mark.xdist_group("vllm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 MODEL = "vllm_model"
 GREEDY = {"temperature": "0", "top_p": "1", "max_tokens": "8"}  # as strings: so upstream's client sends them
 

@@ -20,7 +20,7 @@ from labkit.evidence import metrics, steplog
 from labkit.records import RequestRecord
 from labkit.workloads.engine_stream import EngineStream
 
-pytestmark = pytest.mark.xdist_group("vllm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 MODEL = "tensorrt_llm"
 BLOCKS, BLOCK, BUDGET = 10, 32, 64
 SETTINGS: dict[str, Any] = {

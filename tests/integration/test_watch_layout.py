@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from watch_page import LAPTOP, TITLE, Shown, shown
 
+pytestmark = pytest.mark.night
+
 __all__ = ["shown"]
 PHONE = {"width": 390, "height": 844}
 TITLES = (

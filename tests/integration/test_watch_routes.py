@@ -16,7 +16,7 @@ from labkit.clients.stream import TextStream
 from labkit.clients.tensors import text_tensor
 from labkit.errors import LabError
 
-pytestmark = pytest.mark.xdist_group("two-servers")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("two-servers")]
 MODEL = "apart-gpt2"
 PROMPT = "I have lived in a village near the river for as long as people can remember, and every day I walk there"
 FAST: dict[str, Any] = {"step_ms": 0, "token_ms": 0}

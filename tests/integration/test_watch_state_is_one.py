@@ -15,6 +15,8 @@ from labctl.pages.live.feed import Feed
 from labctl.pages.live.page import document
 from labctl.pages.live.state import ModelView, State
 
+pytestmark = pytest.mark.night
+
 SEEDS, STEPS = (1, 2), 400
 SHOWN = """(index, place, time) => {
     const { store } = watching, state = store.stateAt(index, place), lane = store.lanes[index];

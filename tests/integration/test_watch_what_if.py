@@ -12,7 +12,7 @@ from lab_server import LabServer
 from machinery import labctl
 from watch_page import Visitor, watch
 
-pytestmark = pytest.mark.xdist_group("llm")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 STACK, ENGINE, POLICY = "inflight-batching", "tensorrt_llm", "max_num_sequences=1"
 OTHER = f"what if {POLICY}"
 # The colour of the line that stands before a step's column, half way up its lane.

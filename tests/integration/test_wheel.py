@@ -17,6 +17,8 @@ from machinery import ROOT, taken_down
 
 from labctl.bundle.pack import checkout_files
 
+pytestmark = pytest.mark.night
+
 BUILD = "import sys; from setuptools import build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
 
 Program = Callable[..., subprocess.CompletedProcess[str]]

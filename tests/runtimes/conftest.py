@@ -8,6 +8,16 @@ from pathlib import Path
 import pytest
 from machinery import copy_of_the_checkout, processes_about, runtime, taken_down, with_faults_lab
 
+IN_CONTAINERS = ("test_faults.py", "test_labs.py")  # each day; the other files' tests on compose run at night
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name not in IN_CONTAINERS:
+            callspec = getattr(item, "callspec", None)
+            if callspec and "compose" in callspec.params.values():
+                item.add_marker(pytest.mark.night)
+
 
 @pytest.fixture(params=["local", "compose"])
 def where(request: pytest.FixtureRequest) -> str:

@@ -18,7 +18,7 @@ __all__ = ["prometheus"]
 STACK = "quick"
 Observed = Callable[..., str]
 PATIENCE_S = 240.0
-pytestmark = pytest.mark.xdist_group("observe")
+pytestmark = [pytest.mark.night, pytest.mark.xdist_group("observe")]
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import page_lab
+import pytest
 from machinery import labctl, runtime
+
+pytestmark = pytest.mark.night
 
 
 def test_the_lab_of_the_page_runs_in_a_fresh_checkout(own: Path, where: str) -> None:

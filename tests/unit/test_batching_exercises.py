@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import pytest
 from counting_engine import CountingEngine
 from machinery import ROOT
 
-from benchmarks import gate
 from labctl.learn.exercise import Exercise, find_all
 from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
@@ -32,8 +30,6 @@ from labserve.params import Refusal
 
 WORKSPACE = Workspace(ROOT, ROOT / ".cache")
 EXERCISES = [e for e in find_all(WORKSPACE, load(WORKSPACE)) if e.lab.number == "05" or e.id == "06b"]
-ATTEMPTS = [(exercise, attempt) for exercise in EXERCISES for attempt in gate.attempts(exercise)]
-SEEDS = range(1, 1 + int(os.environ.get("LABS_SEEDS", "1")))
 POLICY, BLOCKS = "batch_scheduler_policy", "max_tokens_in_paged_kv_cache"
 WORDS = {  # what config.pbtxt says where an exercise sets nothing
     POLICY: "guaranteed_no_evict",
@@ -202,13 +198,6 @@ def test_an_error_without_such_a_file_stays_as_it_is(tmp_path: Path) -> None:
     assert with_line(error, tmp_path) is error
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("exercise", "attempt"), ATTEMPTS, ids=lambda value: getattr(value, "name", None) or value.id)
-def test_every_answer_is_judged_as_foreseen(exercise: Exercise, attempt: gate.Attempt, seed: int) -> None:
-    """With all requests there at the beginning a seed decides every step: what holds here holds on a server."""
-    assert failures(exercise.id, attempt.folder, seed)[:1] == ([attempt.says] if attempt.says else [])
-
-
 ROOM = "sum(self.kv.needed(len(job.prompt) + job.limit) - self.kv.needed(job.tokens) for job in self.running)"
 SENSIBLE_RESERVES = {
     "half of what the others may still need": f"{ROOM} // 2",
@@ -259,7 +248,7 @@ SENSIBLE_ORDERS = {
 }
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, *SEEDS[3:]])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", SENSIBLE_RESERVES)
 def test_a_sensible_reserve_passes_with_every_seed(tmp_path: Path, name: str, seed: int) -> None:
     own(tmp_path, f"    def reserve(self):\n        return {SENSIBLE_RESERVES[name]}")

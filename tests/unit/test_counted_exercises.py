@@ -1,8 +1,7 @@
-"""Exercises 07d and 08d without a server: each answer is judged as foreseen, and what the checks count by."""
+"""Exercises 07d and 08d without a server: what the checks count by."""
 
 from __future__ import annotations
 
-import os
 import random
 import runpy
 import shutil
@@ -14,7 +13,6 @@ import pytest
 from machinery import ROOT
 from prometheus_here import prometheus, promtool
 
-from benchmarks import gate
 from labctl.learn import promtool as rule_tests
 from labctl.learn import sandbox
 from labctl.learn.exercise import Exercise, find_all, find_exercise
@@ -32,8 +30,6 @@ __all__ = ["prometheus", "promtool"]
 EXERCISES = find_all(Workspace(ROOT, ROOT), load(Workspace(ROOT, ROOT)))
 ALERTS, ADMISSION = (find_exercise(EXERCISES, id) for id in ("07d", "08d"))
 OUTAGES = runpy.run_path(str(ALERTS.folder / "outages.py"))
-ATTEMPTS = [(exercise, attempt) for exercise in (ALERTS, ADMISSION) for attempt in gate.attempts(exercise)]
-SEEDS = range(1, 1 + int(os.environ.get("LABS_SEEDS", "1")))
 COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
 PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name in COUNTERS) + "".join(
     f'nv_inference_request_failure{{model="waits",reason="{reason}",version="1"}} 0\n'
@@ -72,19 +68,6 @@ def check_of(exercise: Exercise) -> Callable[[Trial], None]:
         names["served"] = lambda trial, load, played: names["counted"](load, played)
     found: Callable[[Trial], None] = check
     return found
-
-
-@pytest.mark.parametrize(("exercise", "attempt"), ATTEMPTS, ids=[f"{e.id}-{a.name}" for e, a in ATTEMPTS])
-def test_each_answer_is_judged_as_foreseen(
-    exercise: Exercise, attempt: gate.Attempt, request: pytest.FixtureRequest
-) -> None:
-    if exercise is ALERTS:
-        request.getfixturevalue("promtool")
-    check = check_of(exercise)
-    for seed in SEEDS:
-        trial = Trial(attempt.folder, seed)
-        check(trial)
-        assert trial.failed[:1] == ([attempt.says] if attempt.says else []), seed
 
 
 def rules_say(tmp_path: Path, text: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 from exercise_cases import EXERCISES, begin_in
 
 from labctl.learn import desk, faults, judge, own_work, server
+from labctl.learn.attempts import attempts
 from labctl.learn.exercise import find_exercise
 from labctl.learn.outcome import Check, Stuck
 from labctl.learn.progress import Progress
@@ -224,14 +225,11 @@ def test_the_official_solution_in_a_learners_file_is_named_and_does_not_pass(
     assert (outcome.sentence == named_so) == (line is not None)
 
 
-def test_no_starter_solution_or_wrong_answer_is_taken_for_one_that_uses_the_solution() -> None:
+def test_no_starter_solution_or_wrong_answer_is_taken_for_one_that_uses_the_solution(tmp_path: Path) -> None:
     for exercise in EXERCISES:
-        for folder in (
-            exercise.folder / "starter",
-            exercise.folder / "solution",
-            *(exercise.folder / "wrong").iterdir(),
-        ):
-            assert own_work.of_the_solution(exercise, {name: folder / name for name in exercise.manifest.files}) == []
+        for answer in attempts(exercise):
+            answer.write(tmp_path)
+            assert own_work.of_the_solution(exercise, {name: tmp_path / name for name in answer.files}) == []
 
 
 PLACE_02B = "labs/02-iterative-scheduling/exercises/02b-free-the-slot"

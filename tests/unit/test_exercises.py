@@ -12,10 +12,10 @@ import yaml
 from click.testing import CliRunner
 from exercise_cases import EXERCISES, ROOT, begin_in
 
-from benchmarks import gate
 from labctl import repository
 from labctl.cli.main import cli
 from labctl.learn import desk, judge, overlay
+from labctl.learn.attempts import attempts
 from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.learn.outcome import Check
 from labctl.learn.server import STACK, lab_with
@@ -64,7 +64,9 @@ def test_commands_that_the_hints_name_know_the_exercise_server(root: Path) -> No
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.id)
 def test_an_exercise_hides_its_solution_and_its_wrong_answers_differ(exercise: Exercise) -> None:
     """The author's gate as far as it needs no server."""
-    texts = {a.name: [(a.folder / n).read_text() for n in exercise.manifest.files] for a in gate.attempts(exercise)}
+    texts = {a.name: [*a.files.values()] for a in attempts(exercise)}
+    patches = {path.stem for path in (exercise.folder / "wrong").iterdir()}
+    assert patches == exercise.manifest.wrong.keys()
     assert len({tuple(text) for text in texts.values()}) == len(texts), "two of its answers are the same"
     solution = set("\n".join(texts["solution"]).splitlines()) - set("\n".join(texts["starter"]).splitlines())
     assert any(line.strip() for line in solution), "the starter holds the solution"

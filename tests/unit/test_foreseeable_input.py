@@ -83,13 +83,3 @@ def test_a_file_system_that_cannot_exchange_folders_takes_two_renames(
             (fresh / "a").write_text(text)
     assert (tmp_path / "out" / "a").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_manifests_page_names_modules_that_are_there() -> None:
-    import importlib
-    import re
-
-    from labctl.manifest import schema
-
-    for name in re.findall(r":mod:`([\w.]+)`", schema.__doc__ or ""):
-        assert importlib.import_module(name)

@@ -13,14 +13,15 @@ import pytest
 
 from labctl import repository
 from labctl.cli.main import Terminated
+from labctl.clock.clock import CONTROL
 from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
 from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record, Replica
-from labctl.stack import edits, replicas
-from labctl.stack.down import take_down
+from labctl.stack import edits, faults, replicas
+from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
@@ -67,6 +68,9 @@ class Runtime:
     def leftovers(self, stack: str) -> list[str]:
         return []
 
+    def logs(self, stack: str) -> Iterator[str]:
+        return iter(())
+
     def server_path(self, path: Path) -> str:
         return str(path)
 
@@ -109,6 +113,65 @@ def test_a_graceful_tear_down_that_is_interrupted_goes_on_forcefully_to_its_end(
         take_down(session, runtime, "s")
     assert runtime.told == [("stop", False, 0), ("stop", True, 0)]
     assert not session.workspace.folder("s").state_file.exists()
+
+
+def test_fault_29_the_clock_goes_on_before_the_server_is_asked_to_end(session: Session) -> None:
+    """Triton ends when what it executes has ended, and that stands still."""
+    control = session.workspace.folder("s").run_dir() / CONTROL
+    control.parent.mkdir(parents=True)
+    control.write_text("{}")
+    runtime: Any = Runtime()
+    stopped_at: list[bool] = []
+    runtime.stop = lambda stack, force: Action("", lambda listener: stopped_at.append(control.exists()))
+    take_down(session, runtime, "s")
+    assert stopped_at == [False]
+
+
+def test_a_server_that_is_stuck_is_killed_and_one_that_computes_is_not(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.workspace.folder("s").run_dir().mkdir(parents=True)
+    for stuck, force in (([], False), (["m is stuck; for 9 s"], True)):
+        monkeypatch.setattr(faults, "stuck_sentences", lambda folder, stuck=stuck: stuck)
+        runtime: Any = Runtime()
+        take_down(session, runtime, "s")
+        assert runtime.told == [("stop", force, 0)]
+
+
+def test_the_passwords_of_a_stack_go_with_it(session: Session) -> None:
+    observe = session.workspace.folder("s").observe
+    observe.mkdir(parents=True)
+    (observe / "password").write_text("secret")
+    runtime: Any = Runtime()
+    take_down(session, runtime, "s")
+    assert not observe.exists()
+
+
+class Holding(Runtime):
+    """A runtime on which something of a stack is left until it is stopped there."""
+
+    def __init__(self, stack: str) -> None:
+        super().__init__()
+        self.left = {stack} - {""}
+
+    def stacks(self) -> set[str]:
+        return set(self.left)
+
+    def leftovers(self, stack: str) -> list[str]:
+        return [f"something of {one}" for one in self.left if one == stack]
+
+    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+        return Action("", lambda listener: self.left.discard(stack))
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_down_all_finds_what_is_remembered_nowhere_on_either_runtime(
+    session: Session, monkeypatch: pytest.MonkeyPatch, where: int
+) -> None:
+    runtimes: Any = [Holding("s" if place == where else "") for place in (0, 1)]
+    monkeypatch.setattr(Session, "runtimes", runtimes)
+    assert down_all(session) == ["s"]
+    assert not any(runtime.left for runtime in runtimes)
 
 
 def test_a_tear_down_that_fails_is_not_begun_again(session: Session) -> None:

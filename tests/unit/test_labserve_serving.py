@@ -71,6 +71,7 @@ def test_a_package_that_may_come_later_is_executed_when_something_of_it_is_wante
         del sys.modules[name]
 
 
+@pytest.mark.night
 @CPU_BUILD
 def test_what_pytorch_computes_without_numbers_comes_when_it_is_wanted() -> None:
     done = run(f"""{IN_TRITON}
@@ -91,6 +92,7 @@ for wanted in (
     assert done.stdout.split() == ["False", "True", "True", "True"]
 
 
+@pytest.mark.night
 @CPU_BUILD
 def test_a_hugging_face_model_serves_without_the_compiler_and_its_process_ends_in_good_order() -> None:
     done = run(f"""{IN_TRITON}

@@ -1,106 +1,17 @@
-"""The KV cache when blocks are shared: random streams against a memory that remembers what was written where."""
+"""The KV cache when blocks are shared, block by block; whatever comes, it is test_scheduling.py that asks."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+from counting_engine import CountingEngine, InPieces
 
-import pytest
-from counting_engine import CountingEngine
-
-from labserve.inflight.blocks import Block, Blocks
+from labserve.inflight.blocks import Blocks
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import ORDERS, order
 from labserve.inflight.policy import Policy
-from labserve.inflight.request import End, Request
+from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
 
 SIZE, BATCH = 4, 4
-
-
-class Written(Blocks):
-    """Blocks with what stands in them; nothing may be written to one that is not what every holder has there."""
-
-    def __init__(self, count: int, size: int) -> None:
-        super().__init__(count, size)
-        self.slots: dict[Block, dict[int, int]] = {}
-
-    def grow(self, owner: object, tokens: list[int], computed: int) -> None:  # type: ignore[override]
-        table = self._tables[owner]
-        before, last = table.tokens, table.blocks[-1] if table.blocks else None
-        super().grow(owner, tokens, computed)
-        place = -(-before // self.size) - 1
-        if last is not None and before % self.size and table.blocks[place] is not last:
-            self.slots[table.blocks[place]] = dict(self.slots[last])  # copied before it is written to
-        for n in range(before, computed):
-            block = table.blocks[n // self.size]
-            holders = [one for one, table in self._tables.items() if block in table.blocks and isinstance(one, Request)]
-            assert all((one.prompt + one.output)[n : n + 1] == tokens[n : n + 1] for one in holders)
-            self.slots.setdefault(block, {})[n % self.size] = tokens[n]
-
-    def stands(self, owner: object, tokens: list[int], count: int) -> bool:
-        blocks = self._tables[owner].blocks
-        return all(self.slots[blocks[n // self.size]].get(n % self.size) == tokens[n] for n in range(count))
-
-    def distinct(self) -> int:
-        return len({block for table in self._tables.values() for block in table.blocks})
-
-
-@dataclass
-class InPieces(CountingEngine):
-    """A token for whoever's prompt is computed; one that is dropped before goes on until it is."""
-
-    scheduler: Scheduler = field(init=False)
-
-    def step(self) -> None:
-        for job in self.scheduler.running:
-            if job.left == 0 and self.left[job.handle]:
-                self.new[job.handle] = [job.tokens]
-                self.left[job.handle] -= 1
-
-    def must_finish(self, handle: int) -> bool:
-        (job,) = [one for one in (*self.scheduler.running, *self.scheduler.memory.leaving) if one.handle == handle]
-        return job.left > 0 and not job.decodes
-
-    def read(self, handle: int) -> tuple[list[int], bool]:
-        tokens, self.new[handle] = self.new[handle], []
-        return tokens, not self.left[handle]
-
-
-@pytest.mark.parametrize("policy", list(Policy))
-@pytest.mark.parametrize("seed", range(30))
-def test_shared_blocks_count_once_hold_what_was_computed_and_are_never_promised_away(policy: Policy, seed: int) -> None:
-    rng = random.Random(seed)
-    engine = InPieces(step_tokens=rng.choice([4, 7, 16, 64]))
-    kv, features = KVBudget(rng.randint(12, 18), SIZE), Features(True, engine.step_tokens, kv_cache_reuse=True)
-    of = engine.scheduler = Scheduler(engine, kv, policy, BATCH, False, features, order(rng.choice(list(ORDERS))))
-    written = of.memory.blocks = Written(kv.blocks + BATCH, SIZE)
-    beginnings = [[rng.randrange(9) for _ in range(n)] for n in (4, 10, 16)]
-    jobs: list[Request] = []
-    for turn in range(3000):
-        if turn < 150 and rng.random() < 0.4:
-            prompt = [*rng.choice(beginnings), *(rng.randrange(3) for _ in range(rng.randint(1, 8)))]
-            jobs.append(
-                Request(str(turn), prompt[rng.choice([0, 0, 0, 3]) :], rng.randint(1, 20), tenant=rng.choice("ab"))
-            )
-            of.submit(jobs[-1])
-        for job in [job for job in [*of.running, *of.waiting] if rng.random() < 0.01]:
-            of.cancel(job)
-        if of.idle:
-            if turn >= 150:
-                break
-            continue
-        leaving = len(of.memory.leaving)  # whose memory is free a step later; the spare blocks are for that
-        done = of.step()
-        assert done.blocks <= kv.blocks + leaving
-        assert not done.preempted or policy is Policy.MAX_UTILIZATION
-        assert written.held == written.distinct() <= kv.blocks + BATCH
-        for job in of.running:
-            if job.output:
-                assert written.stands(job, job.prompt + job.output, job.cached)
-    assert of.idle and written.held == 0, "somebody still holds a block"
-    assert all(job.end is End.CANCELLED or len(job.output) == job.limit for job in jobs)
 
 
 def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_does() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
@@ -10,7 +9,7 @@ from counting_engine import CountingEngine
 
 from labserve.inflight import parse
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import ORDERS, Fair, Priority, ShortestFirst, order
+from labserve.inflight.order import Fair, Priority, ShortestFirst, order
 from labserve.inflight.policy import Policy
 from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
@@ -123,23 +122,11 @@ def test_what_an_eviction_makes_the_engine_compute_again_is_charged_to_nobody() 
 
 def test_thousands_of_tenants_do_not_stay_in_memory() -> None:
     of = scheduler("fair", limit=64)
-    for n in range(5000):
+    for n in range(Fair.MOST_TENANTS + 500):
         of.submit(job(str(n), limit=1, prompt=1, tenant=f"tenant {n}"))
         of.step()
     assert isinstance(of.order, Fair)
     assert len(of.order.served) <= Fair.MOST_TENANTS + 64
-
-
-@pytest.mark.parametrize("word", list(ORDERS))
-def test_the_step_that_is_foretold_is_the_one_that_is_computed(word: str) -> None:
-    rng = random.Random(7)
-    of = scheduler(word, limit=3)
-    for n in range(200):
-        if rng.random() < 0.6:
-            of.submit(job(str(n), rng.randint(1, 9), rng.randint(1, 30), rng.choice("abc"), rng.randint(1, 3)))
-        if not of.idle:
-            foretold = of.plan().batch
-            assert foretold == of.step().batch
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from counting_engine import CountingEngine
 
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import ORDERS, order
+from labserve.inflight.order import order
 from labserve.inflight.own import scheduler_beside
 from labserve.inflight.plan import Because, share_out
 from labserve.inflight.policy import Policy
@@ -73,25 +73,6 @@ def test_the_announced_step_of_every_own_scheduler_is_the_real_one(folder: Path,
         turn = of.step()
         assert (plan.batch, plan.admitted, plan.victims) == (turn.batch, turn.admitted, turn.preempted)
         assert (plan.tokens, plan.waiting, plan.because.why) == (turn.computed, turn.waiting, turn.plan.because.why)
-
-
-@pytest.mark.parametrize("word", list(ORDERS))
-@pytest.mark.parametrize("reuse", [False, True])
-def test_the_announced_step_is_the_real_one_whatever_is_evicted_or_shared(word: str, reuse: bool) -> None:
-    evicted = 0
-    for rng, step in loads(6):
-        if step == 0:
-            of = scheduler(rng.randint(10, 14), word=word, reuse=reuse)
-        if rng.random() < 0.4:
-            of.submit(job(str(step), rng.randint(1, 20), rng.randint(1, 12), rng.choice("abc"), rng.randint(1, 3)))
-        if of.idle:
-            continue
-        before, plan = as_it_is(of), of.plan()
-        assert as_it_is(of) == before
-        turn = of.step()
-        assert (plan.batch, plan.tokens, plan.victims) == (turn.batch, turn.computed, turn.preempted)
-        evicted += len(turn.preempted)
-    assert evicted > 0
 
 
 def test_a_plan_says_with_its_numbers_why_the_first_that_waits_does_not_join() -> None:

@@ -128,29 +128,6 @@ def test_fewer_tokens_than_sequences_are_refused_by_name() -> None:
         Features.of(lambda name: {"max_num_tokens": "15"}.get(name, ""), usual=256, batch=16, context=2048)
 
 
-@pytest.mark.parametrize("static", [True, False])
-@pytest.mark.parametrize("policy", list(Policy))
-def test_the_running_batch_never_exceeds_its_limit(static: bool, policy: Policy) -> None:
-    of = scheduler(limit=3, static=static, policy=policy)
-    for n in range(20):
-        of.submit(job(str(n), 1 + n % 7))
-    assert max(len(turn.batch) for turn in steps(of)) == 3
-    assert of.engine.largest == 3  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("policy", list(Policy))
-def test_every_request_gets_exactly_its_tokens_whatever_happens_to_it_on_the_way(policy: Policy) -> None:
-    of = scheduler(limit=8, blocks=10, policy=policy)
-    jobs = [job(str(n), 5 + 3 * n) for n in range(10)]
-    for one in jobs:
-        of.submit(one)
-    for turn in steps(of):
-        assert 0 < turn.blocks <= of.kv.blocks
-    for one in jobs:
-        assert one.end is End.DONE
-        assert one.output == list(range(2, 2 + one.limit))  # recomputed after an eviction, not begun anew
-
-
 def test_max_utilization_runs_more_at_a_time_and_evicts_where_no_evict_waits() -> None:
     preempted, largest = {}, {}
     for policy in Policy:
@@ -162,24 +139,6 @@ def test_max_utilization_runs_more_at_a_time_and_evicts_where_no_evict_waits() -
         largest[policy] = max(len(turn.batch) for turn in done)
     assert preempted[Policy.GUARANTEED_NO_EVICT] == 0 < preempted[Policy.MAX_UTILIZATION]
     assert largest[Policy.GUARANTEED_NO_EVICT] < largest[Policy.MAX_UTILIZATION]
-
-
-def test_a_request_that_can_never_fit_is_refused_by_name() -> None:
-    with pytest.raises(BadInput, match=r"request_output_len: .* blocks of the KV cache"):
-        scheduler(blocks=2).submit(job("a", 100))
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_cancelled_request_leaves_the_batch_or_the_queue_at_once(waits: bool) -> None:
-    of = scheduler(limit=1)
-    one, other = job("a", 50), job("b", 2)
-    of.submit(one)
-    of.submit(other)
-    of.step()
-    of.cancel(other if waits else one)
-    assert (other if waits else one).end is End.CANCELLED
-    assert set("".join(batches(of))) == {"a" if waits else "b"}
-    assert of.blocks_used == 0
 
 
 def test_a_stop_word_ends_a_request_with_it() -> None:

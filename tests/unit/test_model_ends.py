@@ -17,6 +17,7 @@ from model_cases import CASES, STREAMS, WAIT_S, Case, answered, ids, request, st
 from waiting import eventually
 
 from labserve.inflight import clients
+from labserve.observe.gauges import Gauges
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "processing" not in case.path], ids=lambda case: case.path)
@@ -57,6 +58,57 @@ def test_the_step_log_keeps_the_numbers_of_each_refusal(load: Callable[[Case], A
     assert refused and all(step.because["used"] == step.kv_blocks_used for step in refused)
     for because in (step.because for step in refused):
         assert because["need"] + because["used"] + because["reserve"] > because["blocks"] == 100
+
+
+def test_a_preempted_request_is_named_waits_and_joins_again(load: Callable[[Case], Any], tmp_path: Path) -> None:
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    words = {name: "max_utilization" for name in case.filled if name.endswith("batch_scheduler_policy")}
+    model = load(replace(case, filled={**case.filled, **words, "max_num_sequences": 16}))
+    answers = answered(model, [request(case, {"request_output_len": ids(90)}) for _ in range(16)])
+    model.finalize()
+    assert not any(answer.error for answer in answers)
+    steps = steps_of(tmp_path)
+    evictions = [(step, name) for step in steps for name in step.evicted]
+    assert evictions and sum(step.preempted or 0 for step in steps) == len(evictions)
+    for step, name in evictions:
+        assert name not in step.ids and name in step.waiting
+    joined = Counter(name for step in steps for name in step.joined)
+    assert joined == Counter(name for _, name in evictions) + Counter({name for step in steps for name in step.ids})
+
+
+def test_an_id_that_comes_again_when_its_request_has_ended_is_its_name_again(
+    load: Callable[[Case], Any], tmp_path: Path
+) -> None:
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    model = load(case)
+    for _ in range(3):
+        answered(model, [Request(case.good, case.parameters, id="again")])
+    model.finalize()
+    assert [name for step in steps_of(tmp_path) for name in step.joined] == ["again"] * 3
+
+
+def test_the_gauges_say_who_waits_and_fall_to_zero_when_nobody_is_left(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    shown: list[dict[str, float]] = []
+    update = Gauges.update
+
+    def noted(gauges: Gauges, **values: float) -> None:
+        if "running" in values:
+            shown.append({name: values[name] for name in ("running", "waiting", "kv_blocks_used")})
+        update(gauges, **values)
+
+    monkeypatch.setattr(Gauges, "update", noted)
+    model = load(replace(case, filled={**case.filled, "max_num_sequences": 2}))
+    long = [request(case, {"request_output_len": ids(60)}) for _ in range(6)]
+    ends = [threading.Event() for _ in long]
+    for each, end in zip(long, ends, strict=True):
+        each.when_final = end.set
+    model.execute(long)
+    eventually(lambda: any((values["running"], values["waiting"]) == (2, 4) for values in shown))
+    assert all(end.wait(WAIT_S) for end in ends)
+    eventually(lambda: not any(shown[-1].values()))
 
 
 def test_a_request_whose_client_is_gone_is_not_generated_to_its_end(load: Callable[[Case], Any]) -> None:

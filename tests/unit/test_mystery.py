@@ -48,6 +48,7 @@ def test_there_are_twenty_faults_at_least_each_with_a_summary() -> None:
     assert all(fault.summary and len(fault.summary) <= 58 for fault in SICK)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("fault", SICK, ids=lambda fault: fault.name)
 def test_a_reference_detector_finds_its_fault_alone_and_nothing_in_healthy_runs(
     fault: Fault, healthy: dict[int, list[list[Line]]]
@@ -127,6 +128,7 @@ def test_evidence_holds_only_if_the_step_shows_the_named_fault() -> None:
         sick.judge("nonsense", pieces)
 
 
+@pytest.mark.night
 def test_a_detector_is_scored_by_what_it_finds_and_what_it_calls_sick_wrongly(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(GHOSTS)

@@ -16,6 +16,7 @@ from exercise_cases import EXERCISES
 from fake_backend import RESCHEDULE, START, Request
 
 from labctl.learn import faults
+from labctl.learn.attempts import attempt
 from labctl.learn.exercise import find_exercise
 from labctl.stack.faults import stuck_sentences
 from labkit.evidence import steplog
@@ -89,8 +90,8 @@ def serve(model: Any, requests: Sequence[Request], turns: int = 200) -> list[lis
     return shown
 
 
-def answer(id: str, name: str) -> Path:
-    return find_exercise(EXERCISES, id).folder / name / "model.py"
+def answer(id: str, name: str) -> str:
+    return attempt(find_exercise(EXERCISES, id), name).files["model.py"]
 
 
 def steps(tmp_path: Path) -> list[steplog.Step]:
@@ -123,7 +124,7 @@ def test_a_prompt_counts_in_the_execution_that_computes_it_whenever_its_first_to
 
 def test_the_learners_own_step_log_is_not_written(model: Any, tmp_path: Path) -> None:
     """A log that a model forges is no evidence."""
-    source = answer("02b", "solution").read_text()
+    source = answer("02b", "solution")
     forged = source.replace(
         "    def execute(self, requests):",
         """\
@@ -193,7 +194,7 @@ def test_fault_25_an_exception_in_execute_is_noted_with_its_line_and_everybody_i
     model: Any, tmp_path: Path, after: bool
 ) -> None:
     """Before the answers are sent and after them, when every client already has what it wanted."""
-    source = answer("02b", "solution").read_text()
+    source = answer("02b", "solution")
     line = "        self.one_step(batch)\n"
     guilty = "        {}['b']\n"
     asked = [request(1, 1), request(2, 3)]

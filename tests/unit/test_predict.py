@@ -472,6 +472,7 @@ def test_a_damaged_trace_is_refused_with_its_line(text: str, said: str, tmp_path
     assert said in error.value.why
 
 
+@pytest.mark.night
 def test_made_up_agents_share_as_many_tokens_as_the_published_ones() -> None:
     made = traces.scaled(traces.agents(400, seed=3))
     seen: set[bytes] = set()

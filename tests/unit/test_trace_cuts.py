@@ -22,6 +22,7 @@ from cut_traces import FOLDER, LARGEST, MOST, SOURCES, cut, make
 SHIPPED = [name for name, source in SOURCES.items() if source.shipped]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_cut_is_a_small_trace_whose_licence_is_stated(name: str) -> None:
     path = traces.find(Path(name), FOLDER)
@@ -83,6 +84,7 @@ def test_what_is_no_trace_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(to.iterdir()) == []
 
 
+@pytest.mark.night
 def test_the_command_makes_a_cut_of_a_file_that_one_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = (FOLDER / "azure-code.csv").read_bytes()
     (tmp_path / SOURCES["azure-code"].file).write_bytes(whole + b"2023-11-16 19:00:00.0,1,1\n")

@@ -31,6 +31,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
                 "exercise start 02a",
                 "exercise check 02a --watch",
                 "exercise solution 02a --give-up",
+                "exercise verify 02a",
             ),
         ),
         "reproduce": Listed(

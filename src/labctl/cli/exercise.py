@@ -11,7 +11,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.learn import desk, judge, server
+from labctl.learn import desk, judge, server, verify
 from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.learn.progress import NEW, PASSED, Progress
 from labctl.runtimes.lock import stack_lock
@@ -202,6 +202,45 @@ def stop_command(id: str | None) -> None:
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
         click.echo("the exercise server is down" if server.stop(session) else "no exercise server is up")
         server.forget_runtime(session.workspace)
+
+
+@exercise_command.command("verify")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "every", is_flag=True, help="All answers of every exercise.")
+@click.option(
+    "--since",
+    metavar="COMMIT",
+    help="All answers of the exercises that were touched since this branch left COMMIT; of the others the solution.",
+)
+@opt.number_option("--seeds", 1, "Judge each solution with the seeds 1 to N.", click.IntRange(min=1))
+@runtime_option
+@click.option("--strict", is_flag=True, help="Fail also where this machine lacks what an exercise needs.")
+@click.pass_context
+def verify_command(
+    ctx: click.Context, ids: tuple[str, ...], every: bool, since: str | None, seeds: int, runtime: str, strict: bool
+) -> None:
+    """For authors: check that starter and wrong answers fail as foreseen, and that the solution passes.
+
+    It works on a copy: nothing in exercises/ changes.
+    """
+    session, exercises, _ = _open()
+    known = {exercise.id for exercise in exercises}
+    named = {find_exercise(exercises, id).id for id in ids}
+    if sum((bool(ids), every, since is not None)) != 1:
+        raise click.UsageError("name exercises, or give one of --all and --since")
+    whole = named or (known if since is None else verify.changed(exercises, session.workspace, since))
+    proofs: list[verify.Proof] = []
+    for proof in verify.verify(session, named or known, whole, runtime, seeds):
+        proofs.append(proof)
+        word = "left out" if proof.left_out else "NO" if proof.problem else "ok"
+        said = proof.problem or f"{proof.answer}  {proof.seconds:.1f} s"
+        say(printable(f"{word}  {proof.exercise}  {said}"), hanging="    ")
+    left_out = [proof for proof in proofs if proof.left_out]
+    right, count = sum(not proof.problem for proof in proofs), len(proofs) - len(left_out)
+    click.echo(f"{right} of {count} answers were judged as foreseen")
+    if left_out:
+        click.echo(f"left out, because this machine lacks what they need: {len(left_out)} exercises")
+    ctx.exit(1 if right < count or not count or (strict and left_out) else 0)
 
 
 @click.command("learn")

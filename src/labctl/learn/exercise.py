@@ -41,7 +41,7 @@ class Manifest(BaseModel):
     replacements: list[Edit] = []  # literal texts of the other templates that are replaced, as in lab.yaml
     hints: list[str] = Field(min_length=2)  # from a nudge to nearly the answer
     says: str  # the sentence with which the starter fails
-    wrong: dict[str, str] = Field(min_length=2)  # a folder for each likely wrong answer, and its sentence
+    wrong: dict[str, str] = Field(min_length=2)  # a patch for each likely wrong answer, and its sentence
     stuck: str = LOOP  # what it probably means if a request is not answered
     # The answers (starter, solution, names of wrong) of which moments of arrival or times of the machine decide what
     # is measured: many runs show that they are judged rightly all the same.
@@ -125,9 +125,9 @@ def _read(path: Path, lab: Lab, labs: Sequence[Lab]) -> Exercise:
         raise ValueError(f"models: {manifest.stack} has no {unknown[0]}")
     if missing := [part for part in PARTS if not (path.parent / part).exists()]:
         raise ValueError(f"missing: {', '.join(missing)}")
-    folders = [path.parent / part for part in ("starter", "solution")]
-    folders += [path.parent / "wrong" / name for name in manifest.wrong]
-    for folder in folders:
+    if lost := [name for name in manifest.wrong if not (path.parent / "wrong" / f"{name}.patch").is_file()]:
+        raise ValueError(f"missing: wrong/{lost[0]}.patch")
+    for folder in (path.parent / "starter", path.parent / "solution"):
         if lacking := [name for name in manifest.files if not (folder / name).is_file()]:
             raise ValueError(f"{folder.relative_to(path.parent)} has no {', '.join(lacking)}")
     return Exercise(match["id"], path.parent, lab, manifest, home)

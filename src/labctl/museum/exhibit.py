@@ -61,7 +61,6 @@ class Manifest(BaseModel):
         teaches: the general lesson, a few words.
         expects: what a run sees on an affected release.
         arguments: of the server, beside those that all have.
-        slow: seconds rather than moments: tested only where LABS_GATE asks for it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -75,7 +74,6 @@ class Manifest(BaseModel):
     expects: str
     arguments: list[str] = []
     workaround: Workaround
-    slow: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,0 @@
-"""The gate before an engine that takes every request: which requests may go in, and when?"""
-
-
-def admit(state):
-    """Called for each request at the gate, in order of arrival, before each step: "admit", "wait" or "reject"."""
-    first = state["step_ms"] + state["decode_ms"] * state["running"]
-    return "admit" if state["now"] + first <= state["arrived"] + state["ttft_ms"] else "reject"

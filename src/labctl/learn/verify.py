@@ -1,0 +1,150 @@
+"""An author's proof of an exercise: starter and wrong answers fail with the sentence foreseen, the solution passes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.learn import judge, server
+from labctl.learn.attempts import SOLUTION, Attempt, attempts
+from labctl.learn.exercise import Exercise, find_all
+from labctl.listener import Silent
+from labctl.manifest.catalog import load
+from labctl.runtimes import processes
+from labctl.stack.session import Session
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+GIT_S = 30.0
+STATE = (
+    "exercises",
+    "results",
+    "site",
+    "build",
+    "dist",
+    "__pycache__",
+    "*.egg-info",
+)  # of a checkout: nothing to serve
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How one answer was judged with these seeds. ``problem`` is "" where it was as foreseen."""
+
+    exercise: str
+    answer: str
+    seeds: Sequence[int]
+    problem: str
+    seconds: float
+    left_out: bool = False  # this machine lacks what its server needs, which ``problem`` names
+
+
+def judged(session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]) -> judge.Outcome:
+    """What the check says of an attempt. The learner's folder of the checkout is written over: not for a person's."""
+    with replace_dir(exercise.yours(session.workspace)) as fresh:
+        attempt.write(fresh)
+    return judge.check(session, exercise, runtime, seeds)
+
+
+def problem(attempt: Attempt, outcome: judge.Outcome) -> str:
+    """What is wrong with the exercise, in words; "" if the attempt was judged as foreseen."""
+    if not attempt.says:
+        return "" if outcome.passed else f"{attempt.name} fails: {outcome.sentence}"
+    if outcome.passed:
+        return f"{attempt.name} passes"
+    return "" if outcome.sentence == attempt.says else f"{attempt.name} says: {outcome.sentence}"
+
+
+def verify(
+    session: Session, wanted: Collection[str], whole: Collection[str], runtime: str, seeds: int
+) -> Iterator[Proof]:
+    """Judge the answers of the exercises with these ids, in a copy of the checkout: a person's work stays as it is.
+
+    ``whole``: ids of those whose starter and wrong answers are judged too, each with one seed of its own, so that none
+    can know an earlier one's; of the others it is the solution alone. ``seeds``: of each solution, from 1.
+    Exercises of one stack follow each other, so that its server is brought up once.
+    """
+    with _copy(session) as copy:
+        exercises = [e for e in find_all(copy.workspace, copy.catalog) if e.id in wanted]
+        for exercise in sorted(exercises, key=lambda e: (e.manifest.stack, str(e.manifest.settings), e.id)):
+            try:
+                server.refuse_runtime(copy, exercise, runtime)
+            except LabError as error:
+                yield Proof(exercise.id, "", (), str(error.what), 0, left_out=True)
+                continue
+            for number, attempt in enumerate(attempts(exercise), seeds + 1):
+                if exercise.id in whole or attempt.name == SOLUTION:
+                    yield _proof(copy, exercise, attempt, runtime, [number] if attempt.says else range(1, seeds + 1))
+
+
+def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]) -> Proof:
+    began = time.monotonic()
+    try:
+        said = problem(attempt, judged(session, exercise, attempt, runtime, seeds))
+    except LabError as error:
+        said = f"{attempt.name} was not judged: {': '.join(filter(None, (error.what, error.why)))}"
+    return Proof(exercise.id, attempt.name, tuple(seeds), said, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _copy(session: Session) -> Iterator[Session]:
+    """A session in a copy of the checkout as it is now; its exercise server goes with it."""
+    with tempfile.TemporaryDirectory(prefix="labs-verify-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # a server in a container may be another user
+        root = Path(folder) / "checkout"
+        source = session.workspace.root
+        hidden = {path.name for path in source.glob(".*") if path.name != ".dockerignore"}
+
+        def ignore(place: str, names: list[str]) -> set[str]:
+            return {"__pycache__"} | ({*STATE, *hidden} if Path(place) == source else set())
+
+        shutil.copytree(source, root, symlinks=True, ignore=ignore)
+        workspace = Workspace(root, session.workspace.cache)
+        copy = Session(workspace, load(workspace), Silent())
+        try:
+            yield copy
+        finally:
+            server.stop(copy)
+
+
+def changed(exercises: Sequence[Exercise], workspace: Workspace, since: str) -> set[str]:
+    """The ids of the exercises that a commit, or what is not committed yet, has touched since it left ``since``.
+
+    It touches one by its own folder, by another file of its lab or of the lab whose stack it runs on, and by the
+    templates of that stack. Raises LabError: git cannot say.
+    """
+    parted = _git(workspace, "merge-base", "HEAD", since).strip()
+    paths = [
+        workspace.root / name
+        for command in (("diff", "--name-only", "--relative", "-z", parted), ("ls-files", "--others", "-z"))
+        for name in _git(workspace, *command, *(["--exclude-standard"] if command[0] == "ls-files" else [])).split("\0")
+    ]
+    return {exercise.id for exercise in exercises if any(_touches(path, exercise, workspace) for path in paths)}
+
+
+def _touches(path: Path, exercise: Exercise, workspace: Workspace) -> bool:
+    if path.is_relative_to(exercise.folder):
+        return True
+    labs = [workspace.labs / lab.folder for lab in (exercise.lab, exercise.home)]
+    if any(path.is_relative_to(lab) and not path.is_relative_to(lab / "exercises") for lab in labs):
+        return path.suffix != ".md"
+    stack = exercise.home.stacks[exercise.manifest.stack]
+    return any(path.is_relative_to(workspace.templates(exercise.home.folder, name)) for name in stack.repository)
+
+
+def _git(workspace: Workspace, *arguments: str) -> str:
+    why = "git did not answer"
+    try:
+        if ended := processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S):
+            if ended[0] == 0:
+                return ended[1]
+            why = " ".join(ended[2].split())
+    except OSError as error:
+        why = f"git cannot be run: {error.strerror}"
+    raise LabError("git cannot say what was changed", why, "labctl exercise verify --all")

@@ -1,0 +1,74 @@
+"""What labs and scripts do beside their servers, and that a lab's model can be read at a glance."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def module(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_").replace("-", "_"), ROOT / path)
+    assert spec and spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("step_s", "tokens", "said"),
+    [(0.02, 100, "they take 2.0 s"), (0.001, 400, "the most that an answer here has"), (0.2, 64, "they take 12.8 s")],
+)
+def test_lab_02_says_how_long_its_answers_take_on_this_machine(step_s: float, tokens: int, said: str) -> None:
+    made, sentence = module("labs/02-iterative-scheduling/client.py").length(step_s, 2.0)
+    assert made == tokens and said in sentence
+    assert f"{tokens * step_s:.1f} s" in sentence
+
+
+def test_a_colour_that_covers_few_pixels_is_kept_in_a_film() -> None:
+    chance = random.Random(1)
+    picture = Image.new("RGB", (300, 200), "#fbfaf7")
+    for x in range(300):
+        for y in range(100):  # a page's many greys and browns
+            picture.putpixel((x, y), tuple(min(255, chance.randint(60, 240) + tint) for tint in (9, 4, 0)))
+    for y in range(3):
+        for x in range(15):
+            picture.putpixel((150 + x, 150 + y), (0, 158, 115))
+    few = module("scripts/watch_images.py").few_colours(picture).convert("RGB")
+    kept = few.getpixel((155, 151))
+    assert isinstance(kept, tuple) and max(abs(a - b) for a, b in zip(kept, (0, 158, 115), strict=True)) <= 12
+
+
+def test_lab_07_says_an_error_once_whatever_sequence_it_is_of() -> None:
+    reasons = {f"inference request for sequence {n} must specify the START flag": 2 for n in range(1000, 1044)}
+    grouped = module("labs/07-scale-out/lessons.py").grouped({**reasons, "StatusCode.UNAVAILABLE": 1})
+    assert grouped == Counter(
+        {"inference request for sequence N must specify the START flag": 88, "StatusCode.UNAVAILABLE": 1}
+    )
+
+
+MODELS = sorted([*ROOT.glob("model_repos/*/*/1/model.py"), *ROOT.glob("labs/*/models/*/1/model.py")])
+
+
+@pytest.mark.parametrize("path", MODELS, ids=named)
+def test_a_model_of_a_lab_is_two_files_and_can_be_read_at_a_glance(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 80
+    files = {str(file.relative_to(path.parents[1])) for file in path.parents[1].rglob("*") if file.suffix != ".pyc"}
+    upstreams = {"1/model.json"} if path.parents[1].name == "vllm_model" else set()  # as NVIDIA's vllm_backend has it
+    assert files - {"__pycache__", "1/__pycache__", "1"} == {"config.pbtxt", "1/model.py"} | upstreams
+
+
+def test_a_model_of_an_exercise_can_be_read_at_a_glance() -> None:
+    lengths = {named(path): len(path.read_text().splitlines()) for path in ROOT.glob("labs/*/exercises/*/**/model.py")}
+    assert lengths and max(lengths.values()) <= 80, lengths
