@@ -34,7 +34,7 @@ TIMEOUT_S = 240.0
 
 
 LLM_API, VLLM = llm_api.MODEL, vllm_api.MODEL  # asked themselves where no ensemble stands around them
-ALONE = {("gpu", "llmapi"): LLM_API, ("gpu", "vllm"): VLLM}
+ALONE = {("gpu", "llmapi"): LLM_API}
 
 
 def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:

@@ -5,6 +5,7 @@ The stand-in has the attributes of vLLM 0.32.0's scheduler that the account read
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,7 +70,8 @@ def test_the_labs_words_are_vllms_arguments() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"gpt_model_type": "V1"}, "vLLM has no static batching"),
+        ({"execution": "lazy"}, "execution: 'lazy'"),
+        ({"async_scheduling": "true", "speculation": "prompt_lookup"}, "async_scheduling: prompt lookup"),
         ({"preemption": "swap"}, "preemption: vLLM cannot do 'swap'"),
         ({"scheduling": "fair"}, "scheduling: vLLM has no 'fair'"),
         ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype: vLLM on a CPU cannot do 'nvfp4'"),
@@ -91,8 +93,6 @@ def test_a_model_whose_attention_heads_the_cpu_build_cannot_compute_is_refused()
 @pytest.mark.parametrize(
     ("stack", "asked", "said"),
     [
-        ("static-batching", {}, "vLLM has no static batching"),
-        ("llama", {"gpt_model_type": "V1"}, "vLLM has no static batching"),
         ("inflight-batching", {"scheduling": "shortest_first"}, "two orders"),
         ("modern", {"preemption": "swap"}, "does not swap"),
     ],
@@ -152,7 +152,7 @@ class Engine:
 
     def __init__(self, broken: bool) -> None:
         self.broken, self.aborted = broken, [""]
-        core = SimpleNamespace(scheduler=SimpleNamespace(running=[], waiting=[]))
+        core = SimpleNamespace(scheduler=SimpleNamespace(running=[], waiting=[], decided=deque()), batch_queue=None)
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
         self.engine_core = SimpleNamespace(engine_core=core)
 

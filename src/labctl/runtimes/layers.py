@@ -86,6 +86,8 @@ class Layer:
             raise LabError(f"{self.name} cannot run here", self.elsewhere, OTHERS)
         if not self.ready:
             raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
+        if (self.path / "vllm" / "_C_stable_libtorch.abi3.so").exists():  # the build for GPUs needs no such library
+            return self.path
         library, package = LIBRARIES[self.name]
         try:
             ctypes.CDLL(library)

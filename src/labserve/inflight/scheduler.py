@@ -29,6 +29,11 @@ class Scheduler(Batch):
     # -- the four questions -------------------------------------------------------------------------------------------
 
     @property
+    def in_flight(self) -> int:
+        """Steps that are decided, and whose results have not come: none, between two steps."""
+        return 0
+
+    @property
     def places(self) -> int:
         """How many requests may join the batch now."""
         return 0 if self.static and self.running else self.max_running - len(self.running)

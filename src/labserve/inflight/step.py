@@ -31,6 +31,7 @@ class Step:
     engine_s: float = 0.0  # seconds that the engine computed
     mask_s: float | None = None  # of these, for the masks of structured outputs; None: no request has one
     paced_s: float | None = None  # seconds that the step should take by the model of a GPU (pace.py)
+    in_vain: int = 0  # requests that it was computed for although they had ended: it was decided before that was known
     block_ids: list[list[int]] = field(default_factory=list)  # of each request, where the engine has a block table
 
     @property
