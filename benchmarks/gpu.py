@@ -258,9 +258,10 @@ class Bench:
             "arguments": arguments,
             "requests": [(request.prompt, request.output_tokens) for request in requests],
             "limits": self.size.limits,
-            "threads": 1 if self.size is REHEARSAL else 0,
         }
-        env = {**os.environ, **self.layer.environment}
+        lab, _ = self.session.catalog.stack(STACK)
+        plan = make_plan(self.session.workspace, lab, STACK, Choices(profile=self.size.profile, set=chosen), str)
+        env = {**os.environ, **plan.server_env, **self.layer.environment}  # the served side's threads
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(self.session.workspace.root / "src")])
         with (self.out / "alone.log").open("a", encoding="utf-8") as log:
             began = time.monotonic()

@@ -25,10 +25,6 @@ def main() -> None:
     from vllm.sampling_params import RequestOutputKind
 
     engine = LLMEngine.from_engine_args(EngineArgs(**asked["arguments"]))
-    if asked["threads"]:
-        import torch
-
-        torch.set_num_threads(asked["threads"])
     scheduler = engine.engine_core.engine_core.scheduler
     name = (
         "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
