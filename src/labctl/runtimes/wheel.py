@@ -143,7 +143,8 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
         raise LabError(
             f"PyTorch {version} of this environment cannot use {gpus[0].name}",
             "it is a CPU build",
-            "labctl engines install vllm --profile gpu, which has a CUDA build",
+            "labctl engines install vllm --profile gpu, which has a CUDA build; or rm -r .venv, then make setup "
+            "with LABS_TORCH_INDEX naming an index of CUDA builds",
         )
     asked = " ".join(importlib.metadata.requires("torch") or ())
     cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in asked), 0)

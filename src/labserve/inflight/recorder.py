@@ -103,7 +103,8 @@ class Recorder:
             if self._log.texts
             else []
         )
-        some: dict[str, Any] = {"block_ids": step.block_ids} if step.block_ids else {}  # of an engine that has them
+        tables = ",".join(table.text for table in step.block_ids)  # of an engine that has them
+        some: dict[str, Any] = {}
         if step.in_vain:
             some["in_vain"] = step.in_vain
         for name, seconds in (("mask_us", step.mask_s), ("paced_us", step.paced_s)):
@@ -112,6 +113,7 @@ class Recorder:
         self._log.write(
             step.began,
             names,
+            spelled=f'"block_ids":[{tables}]' if step.block_ids else "",
             rows=step.slots,
             phase=step.phase,
             tokens=step.computed,

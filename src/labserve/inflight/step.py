@@ -1,6 +1,7 @@
 """The account of one step that has been computed."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from labserve.inflight.plan import Plan
 from labserve.inflight.request import Request
@@ -32,7 +33,7 @@ class Step:
     mask_s: float | None = None  # of these, for the masks of structured outputs; None: no request has one
     paced_s: float | None = None  # seconds that the step should take by the model of a GPU (pace.py)
     in_vain: int = 0  # requests that it was computed for although they had ended: it was decided before that was known
-    block_ids: list[list[int]] = field(default_factory=list)  # of each request, where the engine has a block table
+    block_ids: list[Any] = field(default_factory=list)  # of each request, where the engine has a block table
 
     @property
     def preempted(self) -> list[Request]:

@@ -3,11 +3,22 @@
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from labserve.inflight.plan import Because
 from labserve.vllm.gate import Gate
+
+
+class Table(list[int]):
+    """The ids of a request's KV blocks: most steps leave it as it is, so that it is written out once."""
+
+    @cached_property
+    def text(self) -> str:
+        """It as JSON."""
+        return f"[{','.join(map(str, self))}]"
 
 
 @dataclass(slots=True)
@@ -17,17 +28,17 @@ class Decision:
     Its source is `SchedulerOutput` (vllm/v1/core/sched/output.py), and the block tables as they stood after it.
     """
 
-    batch: list[str]
-    tokens: list[int]  # num_scheduled_tokens
-    phase: str  # a letter for each: p prefill (also of a preempted request's own output), d decode
-    drafted: list[int]  # of the tokens
-    block_ids: list[list[int]]
-    admitted: list[str]
-    cached: list[int]  # of each admitted request: tokens found in the prefix cache
-    preempted: list[str]
     waiting: list[str]  # in the order in which they will be considered
+    preempted: list[str]
     because: Because
     blocks_used: int
+    batch: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # num_scheduled_tokens
+    phase: str = ""  # a letter for each: p prefill (also of a preempted request's own output), d decode
+    drafted: list[int] = field(default_factory=list)  # of the tokens
+    block_ids: list[Table] = field(default_factory=list)
+    admitted: list[str] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)  # of each admitted request: tokens found in the prefix cache
     began: float = 0.0  # monotonic seconds at which it was made
     mask_s: float | None = None  # that the masks of the step took to make; None where no request has one
 
@@ -53,6 +64,7 @@ def watched(kind: Any, gate: Gate | None = None) -> Any:
             self.decided: deque[tuple[Any, Decision]] = deque()
             self.landed: Decision | None = None
             self.grounded = False
+            self.tables: dict[str, Table] = {}  # of the last step
 
         def has_requests(self) -> bool:
             return not self.grounded and bool(super().has_requests())
@@ -61,8 +73,8 @@ def watched(kind: Any, gate: Gate | None = None) -> Any:
             began = time.monotonic()
             before = {request.request_id: request.num_output_placeholders for request in self.running}
             output = super().schedule(*args, **named) if gate is None else self._through(gate, *args, **named)
-            found = decision(self, before, output)
-            found.began = began
+            found = decision(self, before, output, self.tables)
+            found.began, self.tables = began, dict(zip(found.batch, found.block_ids, strict=True))
             if gate and found.waiting and gate.closed(self.requests[found.waiting[0]]):
                 full = len(self.running) >= self.max_num_running_reqs
                 found.because = Because("no slot" if full else "batch closed")
@@ -99,30 +111,42 @@ def watched(kind: Any, gate: Gate | None = None) -> Any:
     return Watched
 
 
-def decision(scheduler: Any, before: Mapping[str, int], output: Any) -> Decision:
-    """What `scheduler` has just decided; `before` was running, each with its tokens in flight."""
-    scheduled = output.num_scheduled_tokens
-    batch = [request for request in scheduler.running if scheduled.get(request.request_id)]
-    # `schedule` has counted the step's tokens as computed already.
-    computed = {request.request_id: request.num_computed_tokens - scheduled[request.request_id] for request in batch}
-    admitted = [request.request_id for request in batch if request.request_id not in before]
-    pool = scheduler.kv_cache_manager.block_pool
+def decision(
+    scheduler: Any, before: Mapping[str, int], output: Any, tables: Mapping[str, Table] = MappingProxyType({})
+) -> Decision:
+    """What `scheduler` has just decided; `before` was running, each with its tokens in flight.
+
+    Args:
+        tables: of the step before. Those to which nothing was added are the same now.
+    """
+    scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+    cached = output.scheduled_cached_reqs
+    same = {id for id, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is None}
+    pool, table_of = scheduler.kv_cache_manager.block_pool, scheduler.kv_cache_manager.get_block_ids
     blocks = pool.num_gpu_blocks - 1  # without the null block
-    gone = output.preempted_req_ids or ()
-    waiting = queue(scheduler)
-    return Decision(
-        batch=[request.request_id for request in batch],
-        tokens=[scheduled[request.request_id] for request in batch],
-        phase="".join(_phase(one, computed[one.request_id], before.get(one.request_id, 0)) for one in batch),
-        drafted=[len(output.scheduled_spec_decode_tokens.get(request.request_id, ())) for request in batch],
-        block_ids=[list(scheduler.kv_cache_manager.get_block_ids(request.request_id)[0]) for request in batch],
-        admitted=admitted,
-        cached=[computed[id] for id in admitted],
-        preempted=[request.request_id for request in waiting if request.request_id in gone],
+    gone, waiting = output.preempted_req_ids or (), queue(scheduler)
+    found = Decision(
         waiting=[request.request_id for request in waiting],
+        preempted=[request.request_id for request in waiting if request.request_id in gone] if gone else [],
         because=why(scheduler, waiting, sum(scheduled.values()), bool(gone), blocks),
         blocks_used=blocks - pool.get_num_free_blocks(),
     )
+    phase = []
+    for request in scheduler.running:
+        id = request.request_id
+        if not (tokens := scheduled.get(id)):
+            continue
+        computed = request.num_computed_tokens - tokens  # `schedule` has counted the step's tokens as computed already
+        found.batch.append(id)
+        found.tokens.append(tokens)
+        phase.append(_phase(request, computed, before.get(id, 0)))
+        found.drafted.append(len(drafts[id]) if id in drafts else 0)
+        found.block_ids.append(tables[id] if id in same and id in tables else Table(table_of(id)[0]))
+        if id not in before:
+            found.admitted.append(id)
+            found.cached.append(computed)
+    found.phase = "".join(phase)
+    return found
 
 
 def queue(scheduler: Any) -> list[Any]:
