@@ -105,8 +105,8 @@ class Recorder:
         )
         tables = ",".join(table.text for table in step.block_ids)  # of an engine that has them
         some: dict[str, Any] = {}
-        if step.in_vain:
-            some["in_vain"] = step.in_vain
+        if step.ahead_s:
+            some |= {"ahead_us": round(step.ahead_s * 1e6), "in_vain": step.in_vain}
         for name, seconds in (("mask_us", step.mask_s), ("paced_us", step.paced_s)):
             if seconds is not None:
                 some[name] = round(seconds * 1e6)

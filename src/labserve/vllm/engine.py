@@ -139,14 +139,19 @@ class VllmScheduler:
                 break
             grounded = not self.ahead
         over = time.monotonic()
-        step = self._account(decided, over - max(decided.began, self._over))
+        step = self._account(decided, max(decided.began, self._over), over)
         self._over = over
         self._collect(step, {int(output.request_id): output for output in outputs})
         self._because = decided.because
         return step
 
-    def _account(self, decided: Decision, took: float) -> Step:
-        """vLLM's decision as the step log has it, without requests that had ended when it was computed."""
+    def _account(self, decided: Decision, began: float, over: float) -> Step:
+        """vLLM's decision as the step log has it, without requests that had ended when it was computed.
+
+        Args:
+            began: monotonic seconds at which the engine had nothing else to compute.
+            over: when its result was there.
+        """
         here = [place for place, id in enumerate(decided.batch) if id in self._requests]
 
         def of(values: Any) -> Any:
@@ -162,7 +167,7 @@ class VllmScheduler:
         plan = Plan(victims, admitted, batch, self._known(decided.waiting), shares, decided.because)
         return Step(
             plan,
-            decided.began,
+            began,
             batch,
             shares.phase,
             shares.tokens,
@@ -174,7 +179,8 @@ class VllmScheduler:
             slots=[self.slots.of(request) for request in batch],
             cached=[found.get(request.handle, 0) for request in batch],
             ended=[],
-            engine_s=took,
+            engine_s=over - began,
+            ahead_s=began - decided.began,
             mask_s=decided.mask_s,
             block_ids=of(decided.block_ids),
             in_vain=len(decided.batch) - len(batch),
