@@ -90,6 +90,12 @@ def test_predict_answers_for_a_recording_of_vllm(lab_server: Any, tmp_path: Path
     assert '"mean_batch": 1.0' in done.output.partition('"predicted"')[2]
 
 
+def computed(row: recording.Row) -> dict[str, tuple[int, int]]:
+    """Of each request that a step computes something for: how many tokens, and how many new ones."""
+    every = zip(row.batch, row.tokens, row.made, strict=True)
+    return {name: (tokens, made) for name, tokens, made in every if tokens}
+
+
 def test_the_gate_takes_as_many_steps_as_our_own_static_batching(
     recorded: recording.Recording, replayed: Callable[..., replay.Played]
 ) -> None:
@@ -99,7 +105,7 @@ def test_the_gate_takes_as_many_steps_as_our_own_static_batching(
     gate = replayed(recorded, replace(roomy, words=words)).rows
     ours = replay.replay(recorded, replace(roomy, words={**words, "engine": "openvino"})).rows
     inflight = replayed(recorded, roomy).rows
-    assert [(row.batch, row.tokens, row.made) for row in gate] == [(row.batch, row.tokens, row.made) for row in ours]
+    assert [computed(row) for row in gate] == [computed(row) for row in ours]
     assert len(gate) > len(inflight)
 
 
