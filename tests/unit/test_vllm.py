@@ -27,7 +27,7 @@ from labkit.errors import LabError
 from labserve.inflight.own import class_beside
 from labserve.inflight.request import End, Request
 from labserve.model_shape import Shape
-from labserve.vllm.engine import DEAD, VllmScheduler
+from labserve.vllm.engine import DEAD, PATIENCE_S, VllmScheduler
 from labserve.vllm.settings import Settings
 from labserve.vllm.setup import arguments_beside
 from labserve.vllm.watched import why
@@ -215,3 +215,14 @@ def test_an_exercise_with_vllm_is_refused_before_the_learners_file_is_blamed(
     with pytest.raises(LabError) as refused:
         server.refuse_runtime(session, exercise, "local")
     assert refused.value.remedy == "labctl engines install vllm"
+
+
+def test_what_keeps_an_engine_waiting_is_received_after_its_next_step() -> None:
+    """The step in flight has 2 tokens, at 10 ms each: requests are received for 20 ms, and no longer."""
+    vllm = VllmScheduler(Engine(False), settings(max_tokens_in_paged_kv_cache="320"))
+    assert vllm.patience_s == float("inf"), "nothing is in flight, so that nobody waits"
+    vllm._token_s = 0.01
+    vllm._scheduler.decided.append((None, SimpleNamespace(tokens=[1, 1])))
+    assert vllm.patience_s == pytest.approx(0.02)
+    vllm._scheduler.decided[0][1].tokens = [8192]
+    assert vllm.patience_s == PATIENCE_S[1]

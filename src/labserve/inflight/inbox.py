@@ -70,7 +70,11 @@ class Inbox:
                     self._guard.refuse(item, error)
 
     def receive(self, wait: bool) -> bool:
-        """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`."""
+        """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`.
+
+        Those that would keep an engine waiting, whose step in flight is over by then, are received after the next one.
+        """
+        deadline = time.monotonic() + self._scheduler.patience_s
         while True:
             try:
                 self._put, item = self._queue.get(block=wait)
@@ -82,6 +86,8 @@ class Inbox:
             if wait and self._scheduler.static:
                 self._gather()
             wait = False
+            if time.monotonic() > deadline:
+                return True
 
     def _gather(self) -> None:
         """Wait for more requests, until the batch is full or the limit is over: none can join a static batch later."""

@@ -7,6 +7,7 @@ With asynchronous scheduling it is `EngineCore.step_with_batch_queue`: while the
 decided, before it is known which requests the first one ends. Such a request is in the next step too, for nothing.
 """
 
+import math
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ from labserve.slots import Slots
 from labserve.vllm.settings import Settings
 from labserve.vllm.watched import Decision, queue
 
+PATIENCE_S = 0.005, 0.1  # at least and at most: what a step of a GPU takes, about
 DEAD = "vLLM's engine has ended after an error (see the server's log); restart the stack"
 
 
@@ -46,6 +48,7 @@ class VllmScheduler:
         self._because = Because()
         self._came = 0  # requests so far
         self._dead = False
+        self._token_s = 0.0  # that the last step took for each of its tokens
         self._over = 0.0  # monotonic seconds at which the last step's result was there
         self._vocabulary = engine.vllm_config.model_config.get_vocab_size()
 
@@ -102,6 +105,14 @@ class VllmScheduler:
         return not self._requests and not self.in_flight
 
     @property
+    def patience_s(self) -> float:
+        """Seconds until the engine waits for the next step, by how long the last one took for each of its tokens."""
+        if not self.in_flight:
+            return math.inf
+        tokens = sum(sum(decided.tokens) for _, decided in self._scheduler.decided)
+        return min(max(PATIENCE_S[0], self._token_s * tokens), PATIENCE_S[1])
+
+    @property
     def in_flight(self) -> int:
         """Steps that are decided, and whose results have not come."""
         return len(self._scheduler.decided)
@@ -141,6 +152,7 @@ class VllmScheduler:
         over = time.monotonic()
         step = self._account(decided, max(decided.began, self._over), over)
         self._over = over
+        self._token_s = step.engine_s / max(1, sum(step.computed))
         self._collect(step, {int(output.request_id): output for output in outputs})
         self._because = decided.because
         return step

@@ -24,6 +24,7 @@ EXECUTIONS: dict[str, dict[str, Any]] = {  # how the kernels of a step are launc
     "graphs": {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}},
     COMPILED: {},  # vLLM's own default: torch.compile, and graphs of its kernels
 }
+GPU_SHARE = 0.05  # of its memory that must be free for vLLM to look at it
 NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool.py: null_block)
 
 
@@ -74,7 +75,10 @@ class Settings:
             raise ValueError(
                 f"max_num_tokens: {features.max_num_tokens} are not a token for each of max_num_sequences={limit}"
             )
+        # What the cache takes is said in bytes. vLLM by itself wants 0.92 of the GPU, where others compute too.
+        share = {"gpu_memory_utilization": GPU_SHARE} if gpu else {}
         arguments = {
+            **share,
             "model": word("gpt_model_path"),
             "dtype": "float32" if fp32 else "auto",
             "async_scheduling": word("async_scheduling") == "true",  # else a step is over when it returns
