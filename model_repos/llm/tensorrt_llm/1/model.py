@@ -50,9 +50,7 @@ class TritonPythonModel:
 
     def step(self):
         self.clients.drop_gone()
-        self.scheduler.ahead = (
-            self.recorder.free
-        )  # no clock holds: vLLM may decide a step before the last is over
+        self.scheduler.ahead = self.recorder.free  # no clock holds: vLLM may decide a step before the last is over
         if self.scheduler.in_flight and not self.scheduler.ahead:
             self.tell(self.scheduler.step())  # one that was decided before the clock was stopped
             return
