@@ -41,8 +41,8 @@ from labkit.workloads import dataset, identity
 from labserve.model_shape import Shape
 from labserve.vllm.settings import Settings
 
-PARTS = ("yardstick", "batching", "predict", "vllm", "llama", "batching-8")
-LIMITS = {"yardstick": 260, "batching": 240, "predict": 60, "vllm": 150, "llama": 120, "batching-8": 120}  # seconds
+PARTS = ("yardstick", "wide-batches", "predict", "vllm", "llama", "batching")
+LIMITS = {"yardstick": 260, "wide-batches": 150, "predict": 60, "vllm": 100, "llama": 100, "batching": 150}  # seconds
 STACK, MODEL = "inflight-batching", "tensorrt_llm"
 SIDES = ("served", "alone", "served", "alone")  # in turn: each begins with a new engine
 LEAST_S = 20.0  # a part with less time than this is left out
@@ -139,8 +139,8 @@ class Bench:
                 self.yardstick()
             case "batching":
                 self.lab("batching", part)
-            case "batching-8":
-                self.lab("batching", part, "--set", f"max_num_sequences={self.size.limits[0]}")
+            case "wide-batches":  # the same lab with more requests in a batch than the published test had
+                self.lab("batching", part, "--set", f"max_num_sequences={self.size.limits[1]}")
             case "predict":
                 self.predict()
             case _:
@@ -305,7 +305,7 @@ class Bench:
 
     def predict(self) -> None:
         """What the recording of lab 05's in-flight phase says about a smaller batch, and what the GPU then does."""
-        folder = next((row["folder"] for row in self.rows if row["part"] == "batching" and row.get("folder")), None)
+        folder = next((row["folder"] for row in self.rows if row["part"] == "wide-batches" and row.get("folder")), None)
         if not folder:
             raise LabError("there is no recording to predict from", "lab 05 did not end")
         limit = f"max_num_sequences={self.size.limits[0]}"
