@@ -28,6 +28,7 @@ from benchmarks import (
     engines,
     ensembles,
     exercises,
+    gpu,
     iterative,
     kills,
     kv_precision,
@@ -88,6 +89,7 @@ LONG = {
     "load-tools": load_tools.run,
     "exercises": exercises.run,
     "museum": museum.run,
+    "gpu": gpu.run,
     "pace": beside_a_gpu,
     "pbtxt": lambda options: pbtxt.run(options.count or pbtxt.COUNT),
     "ensembles": lambda options: ensembles.run(options.count or ensembles.COUNT),
@@ -115,8 +117,8 @@ def main() -> None:
     parser.add_argument(
         "--part",
         action="append",
-        choices=(*predict.PARTS, "ranks"),
-        help="only this part; may be repeated (predict: its four; arena: ranks, which needs servers)",
+        choices=(*predict.PARTS, "ranks", *gpu.PARTS),
+        help="only this part; may be repeated (predict: its four; gpu: yardstick, a lab's; arena: ranks, with servers)",
     )
     answers.options(parser)
     arena.options(parser)
@@ -124,6 +126,7 @@ def main() -> None:
     door_slow.options(parser)
     door_upstream.options(parser)
     engines.options(parser)
+    gpu.options(parser)
     load_tools.options(parser)
     museum.options(parser)
     predict.options(parser)

@@ -1,6 +1,7 @@
-# The CPU server: Debian slim, Triton from its PyPI wheel, PyTorch, transformers and OpenVINO.
+# The server: Debian slim, Triton from its PyPI wheel, PyTorch, transformers and OpenVINO.
 # Also the engine-builder: everything that makes weights and engines runs in the image that will serve them.
-# Target `vllm`: the same image with the packages of requirements/vllm.txt, which Python finds before its own.
+# Target `vllm`: the same image with the packages of requirements/vllm.txt, which Python finds before its own; target `gpu`
+# with those of requirements/vllm-gpu.txt: PyTorch and vLLM for CUDA, for the NVIDIA driver of the machine.
 #
 # Build context: the checkout. Named context `wheels`: a folder of wheels that pip looks into first (empty by default).
 # Secret `ca`: the CA bundle of a company proxy. Nothing of either stays in the image.
@@ -58,6 +59,24 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount
     LABS_COMPILE="--no-compile --target /opt/vllm" /build/install-packages.sh /build/vllm.txt \
     && python3 -m compileall -q -j 0 /opt/vllm
 
+FROM tools AS gpu-packages
+COPY requirements/vllm-gpu.txt /build/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
+    LABS_COMPILE="--no-compile --target /opt/vllm" /build/install-packages.sh /build/vllm-gpu.txt \
+    && python3 -m compileall -q -j 0 /opt/vllm
+
+FROM base AS gpu
+USER 0
+# Triton (PyTorch's compiler of kernels, which vLLM uses) compiles its launchers with the machine's own C compiler.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q && apt-get install -q -y --no-install-recommends gcc libc6-dev libpython3.11-dev
+USER 65534:65534
+COPY --from=gpu-packages /opt/vllm /opt/vllm
+ENV LABS_PACKAGES=/opt/vllm PYTHONPATH=/opt/vllm:/opt/labs/lib/python3.11/site-packages \
+    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=labs /opt/labs-code /opt/labs/lib/python3.11/site-packages
+COPY docker/serve.sh /usr/local/bin/serve
+
 FROM base AS vllm
 USER 0
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
@@ -69,6 +88,6 @@ ENV LABS_PACKAGES=/opt/vllm PYTHONPATH=/opt/vllm:/opt/labs/lib/python3.11/site-p
 COPY --from=labs /opt/labs-code /opt/labs/lib/python3.11/site-packages
 COPY docker/serve.sh /usr/local/bin/serve
 
-FROM base
+FROM base AS cpu
 COPY --from=labs /opt/labs-code /opt/labs/lib/python3.11/site-packages
 COPY docker/serve.sh /usr/local/bin/serve

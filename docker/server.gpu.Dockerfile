@@ -1,4 +1,5 @@
-# The GPU server: NVIDIA's tritonserver image (Triton, CUDA, and TensorRT-LLM in those of that name) with what it lacks.
+# A GPU server of NVIDIA's tritonserver image (Triton, CUDA, and TensorRT-LLM in those of that name) with what it lacks, for
+# TensorRT-LLM and lab 01's native backends. All else is served by the target `gpu` of server.cpu.Dockerfile.
 # Never built where the project is developed: that machine has neither a GPU nor a way to this registry.
 #
 #   LABS_APP       image: templates, scripts and examples are below /app already; source: they are added from the
@@ -26,7 +27,7 @@ COPY --from=unpacked /app-source /
 
 FROM app-${LABS_APP} AS app
 
-FROM ${TRITON_IMAGE}
+FROM ${TRITON_IMAGE} AS nvidia
 ARG LABS_INSTALL=
 ARG LABS_PACKAGES=
 COPY --from=app / /app/

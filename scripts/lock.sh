@@ -38,6 +38,7 @@ part site --group site "$@"
 for name in vllm aiperf guidellm; do
     compile $name requirements/$name --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 done
+compile vllm-gpu requirements/vllm-gpu --python-version 3.11 pyproject.toml "$@"
 compile gpu requirements/gpu --python-version 3.12 pyproject.toml "$@"
 
 # Every line says for which machines it is; those that all lines are for go.

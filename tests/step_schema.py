@@ -71,6 +71,8 @@ class StepLine(BaseModel):
     engine_us: Count | None = None
     mask_us: Count | None = None
     paced_us: Count | None = None
+    ahead_us: Count | None = None
+    in_vain: Count | None = None
     warm_up: bool = False
     replica: str = ""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from labkit import context, stats
-from labkit.clients import llm_api, vllm_api
+from labkit.clients import llm_api
 from labkit.clients.base import Tell
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import kind_of, never, tensor, text_tensor
@@ -33,19 +33,17 @@ PROMPTS = (
 TIMEOUT_S = 240.0
 
 
-LLM_API, VLLM = llm_api.MODEL, vllm_api.MODEL  # asked themselves where no ensemble stands around them
-ALONE = {("gpu", "llmapi"): LLM_API, ("gpu", "vllm"): VLLM}
+LLM_API = llm_api.MODEL  # asked itself: no ensemble stands around it
+ALONE = {("gpu", "llmapi"): LLM_API}
 
 
 def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:
-    """As the workshop's clients send them; `llama-python`, the LLM API and vLLM have no batch dimension.
+    """As the workshop's clients send them; `llama-python` and the LLM API have no batch dimension.
 
     No token ends an answer of the ensemble, as none ends one of Hugging Face's models here: all are of the same length.
     """
     if model == LLM_API:
         return llm_api.inputs(prompt, tokens, stream)
-    if model == VLLM:
-        return vllm_api.inputs(prompt, tokens, stream)
     limit = tensor("max_tokens", tokens, kind_of(endpoint, model, "max_tokens"))
     if model == UNBATCHED:
         limit.set_shape([1])
@@ -70,7 +68,7 @@ def at_once(
 
     ``count`` says how many tokens a text has that the LLM API ended early.
     """
-    with TextStream(endpoint) if model == VLLM else UnaryClient(endpoint) as client:
+    with UnaryClient(endpoint) as client:
         records = [client.send_inputs(model, p, inputs(endpoint, model, p, tokens), tokens=tokens) for p in prompts]
         client.wait(*records, timeout=TIMEOUT_S, tell=tell)
     if model == LLM_API:
@@ -82,19 +80,10 @@ def at_once(
 def streamed(
     endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
 ) -> list[RequestRecord]:
-    """All prompts through the streaming engine: one response for each token, in the LLM API's with the text so far.
-
-    vLLM may send two tokens at once; there no token ends an answer, so that all have the asked length.
-    """
+    """All prompts through the streaming engine: one response for each token, in the LLM API's with the text so far."""
     with TextStream(endpoint) as stream:
         records = [
-            stream.send_inputs(
-                model,
-                p,
-                inputs(endpoint, model, p, tokens, stream=True),
-                tokens=tokens if model == VLLM else 0,
-                so_far=model == LLM_API,
-            )
+            stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True), so_far=model == LLM_API)
             for p in prompts
         ]
         stream.wait(*records, timeout=TIMEOUT_S, tell=tell)

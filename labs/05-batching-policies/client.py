@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from labkit import context
-from labkit.clients import llm_api, vllm_api
+from labkit.clients import llm_api
 from labkit.evidence import trtllm
 from labkit.lane import Lane
 from labkit.pictures.live import Progress
@@ -17,7 +17,7 @@ from labkit.tables import table
 from labkit.workloads import dataset, identity
 
 ENGINE = "tensorrt_llm"
-TEXT_MODELS = {("gpu", "llmapi"): llm_api.MODEL, ("gpu", "vllm"): vllm_api.MODEL}  # without token ids
+TEXT_MODELS = {("gpu", "llmapi"): llm_api.MODEL}  # without token ids
 MAX_INPUT_LEN = 1900
 QUICK_REQUESTS, QUICK_ARTICLES, QUICK_SCALE = 24, 20, 0.05
 

@@ -35,7 +35,7 @@ def main() -> None:
     urgent = [Ask(f"usual{n}", ids(40), 60) for n in range(1, 5)]
     urgent += [Ask(f"urgent{n}", ids(40), 40, URGENT) for n in range(1, 4)]
     with EngineStream(lab.endpoints["grpc"]) as stream:
-        if lab.settings["enable_kv_cache_reuse"]:
+        if lab.settings.get("enable_kv_cache_reuse"):  # transformers has no such thing
             known, beside = ids(KNOWN), ids(KNOWN)
             repeats = [Ask("first", known, 1), Ask("again", known, 1), Ask("longer", known + ids(BLOCK), 1)]
             pair = [Ask("one", beside + ids(20), 2), Ask("other", beside + ids(24), 2)]

@@ -105,8 +105,8 @@ def prefix(report, runs):
         for name, run in runs.items()
     }
     prompts = {request: prompt for request, (prompt, _) in runs["vllm"]["asked"].items()}
-    rows = [(request, prompt, *(hits[name].get(request, 0) for name in OURS)) for request, prompt in prompts.items()]
-    report.table("4. Prefix caching: tokens found", rows, ("request", "prompt", *OURS.values()))
+    rows = [(request, prompt, *(hits[name].get(request, 0) for name in hits)) for request, prompt in prompts.items()]
+    report.table("4. Prefix caching: tokens found", rows, ("request", "prompt", *(OURS[name] for name in hits)))
     return {
         name: {"found": sum(counts.values()), "beyond_whole_blocks": sum(count % BLOCK for count in counts.values())}
         for name, counts in hits.items()

@@ -14,7 +14,7 @@ from typing import Any
 from labbuild import releases
 from labbuild.releases import PLAIN_IMAGE, Release
 from labbuild.tensorrt_llm import TensorRtLlm
-from labctl import repository, vllm
+from labctl import repository
 from labctl.artifacts import engines, weights
 from labctl.manifest.schema import Artifact, Lab, StackSpec, lay_overlays, probes
 from labctl.manifest.settings import expand, holds, resolve
@@ -26,6 +26,8 @@ from labctl.triton.arguments import receiver, trace_arguments
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.slo import Slo
+
+MODEL_JSON = "vllm_model/1/model.json"  # vLLM's engine arguments, as its vllm_backend takes them
 
 PathMap = Callable[[Path], str]
 
@@ -156,9 +158,8 @@ def make_plan(
     fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
     url = receiver(str(settings["trace"]))
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
-    arguments = vllm.arguments(expand(stack.vllm or {}, scope)) if stack.vllm else {}
-    on_gpu = stack.vllm is not None and choices.profile == "gpu"
-    usual_image = vllm.IMAGE.image if on_gpu else PLAIN_IMAGE if choices.profile == "gpu" else ""
+    arguments = {key: value for key, value in expand(stack.vllm or {}, scope).items() if value != ""}
+    usual_image = PLAIN_IMAGE if stack.image_only and choices.profile == "gpu" else ""
     request = RenderRequest(
         sources=[*given, *templates] if release else given or templates,
         models=stack.models,
@@ -171,7 +172,7 @@ def make_plan(
             if holds(r.when, {**settings, "profile": choices.profile})
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
-        documents={vllm.FILE: arguments} if arguments else {},
+        documents={MODEL_JSON: arguments} if arguments else {},
         spare=not given,
         lenient=bool(fetched),
         auto_complete=stack.server.auto_complete,
@@ -214,7 +215,7 @@ def make_plan(
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,
         fetched=fetched,
-        effective=served.effective(serving) if served else vllm.effective(settings) if on_gpu else {},
+        effective=served.effective(serving) if served else {},
         notices=[*usual, *(served.check_combination(serving) if served else ())],
         gpus=choices.gpus if choices.profile == "gpu" else (),
     )

@@ -88,3 +88,34 @@ def test_predict_answers_for_a_recording_of_vllm(lab_server: Any, tmp_path: Path
     log = rerun.log_of(server.run_dir, tmp_path / "steps-played.jsonl", began, records)
     done = CliRunner().invoke(predict_command, [str(log), "--set", "max_num_seqs=1", "--json"], catch_exceptions=False)
     assert '"mean_batch": 1.0' in done.output.partition('"predicted"')[2]
+
+
+def computed(row: recording.Row) -> dict[str, tuple[int, int]]:
+    """Of each request that a step computes something for: how many tokens, and how many new ones."""
+    every = zip(row.batch, row.tokens, row.made, strict=True)
+    return {name: (tokens, made) for name, tokens, made in every if tokens}
+
+
+def test_the_gate_takes_as_many_steps_as_our_own_static_batching(
+    recorded: recording.Recording, replayed: Callable[..., replay.Played]
+) -> None:
+    """Where memory is not short: our scheduler admits to a static batch what fits to its end, vLLM what fits now."""
+    roomy = replace(recorded.settings, blocks=1000)
+    words = {**roomy.words, "gpt_model_type": "V1", "batch_scheduler_policy": "guaranteed_no_evict"}
+    gate = replayed(recorded, replace(roomy, words=words)).rows
+    ours = replay.replay(recorded, replace(roomy, words={**words, "engine": "openvino"})).rows
+    inflight = replayed(recorded, roomy).rows
+    assert [computed(row) for row in gate] == [computed(row) for row in ours]
+    assert len(gate) > len(inflight)
+
+
+def test_steps_that_are_decided_ahead_are_replayed_exactly_and_give_the_same_answers(
+    lab_server: Any, recorded: recording.Recording, replayed: Callable[..., replay.Played], tmp_path: Path
+) -> None:
+    """No clock is held: vLLM decides a step while another is computed, and requests come at any moment."""
+    server = lab_server("inflight-batching", **FIXED, **RECORDED, async_scheduling=True)
+    arrivals, began = workloads(random.Random(7), WORKLOADS), time.monotonic()
+    records = rerun.timed(server.grpc, arrivals, VOCABULARY, 0, 120)
+    seen = recording.read(rerun.log_of(server.run_dir, tmp_path / "steps-played.jsonl", began, records)).numbered()
+    assert figures.parting(replayed(seen, seen.settings).rows, seen.rows) is None
+    assert [arrival.made for arrival in seen.arrivals] == [arrival.made for arrival in arrivals]

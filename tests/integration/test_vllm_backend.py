@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import queue
 from collections.abc import Iterator
@@ -11,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from machinery import ROOT
 from waiting import eventually
 
-from labkit.clients import vllm_api
 from labkit.evidence import metrics
-from labkit.workloads import identity
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 MODEL = "vllm_model"
@@ -159,25 +155,3 @@ def test_model_json_holds_the_engines_arguments(server: Any) -> None:
     path = server.run_dir.parent / "repository" / MODEL / "1" / "model.json"
     arguments = json.loads(path.read_text())
     assert arguments["max_num_seqs"] == 4 and arguments["model"].endswith("models/tiny-llama")
-
-
-def test_lab_05s_identity_test_gets_answers_of_exactly_the_asked_lengths(server: Any) -> None:
-    asked = [identity.Ids("x", [7] * 4, 6, "Once upon a time"), identity.Ids("y", [7], 3, "There was")]
-    # A text of six tokens may be fewer when it is read again: the count of the text is not believed.
-    records = identity.run_as_text(server.grpc, asked, lambda text: 1, model=vllm_api.MODEL)
-    assert [record.tokens for record in records] == [6, 3]
-    assert {record.finish_reason for record in records} == {"length"}
-    assert not records[0].text.startswith("Once upon a time")
-    assert identity.table(records)["Avg. IP tokens per request"] == 2.5
-
-
-def test_lab_03s_client_gets_the_same_answer_whole_and_streamed(server: Any) -> None:
-    spec = importlib.util.spec_from_file_location("lab_03", ROOT / "labs/03-llama-hf-vs-trtllm/client.py")
-    assert spec and spec.loader
-    lab_03 = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(lab_03)
-    (whole,) = lab_03.at_once(server.grpc, vllm_api.MODEL, ["Once upon a time"], 8)
-    (streamed,) = lab_03.streamed(server.grpc, vllm_api.MODEL, ["Once upon a time"], 8)
-    assert whole.text == streamed.text
-    assert len(streamed.responses) > 1
-    assert whole.output_tokens == streamed.output_tokens == 8

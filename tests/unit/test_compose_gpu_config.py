@@ -167,7 +167,7 @@ def test_plain_down_knows_the_chat_page_and_envoy_and_plain_up_starts_neither() 
 
 
 @pytest.mark.parametrize(
-    "engine, release, twice", [("tensorrt-llm", "", False), ("llmapi", "", True), ("vllm", "", True)]
+    "engine, release, twice", [("tensorrt-llm", "", False), ("llmapi", "", True), ("vllm", "", False)]
 )
 def test_only_models_that_complete_their_own_configuration_are_loaded_twice(
     tmp_path: Path, engine: str, release: str, twice: bool

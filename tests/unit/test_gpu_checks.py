@@ -254,3 +254,29 @@ def test_doctor_prints_the_checklist_with_its_remedies(
     assert isinstance(done.exception, LabError)
     for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "does not support fp8", "GPU memory"):
         assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("capability", "settings", "state", "said"),
+    [
+        ("9.0", {}, "ok", "bf16 and fp16"),
+        ("7.5", {}, "ok", "fp16: bf16 needs compute capability 8.0"),
+        ("7.0", {}, "fail", "compute capability 7.0"),
+        ("7.0", {"engine": "transformers"}, "ok", "compute capability 7.0"),
+    ],
+)
+def test_the_chip_is_told_with_its_precisions_and_must_be_one_of_vllms(
+    machine: Any, workspace: Workspace, capability: str, settings: dict[str, Any], state: str, said: str
+) -> None:
+    machine(H100.replace("9.0", capability))
+    (found,) = [one for one in gpu_checks(planned(workspace, "", **settings), "local", workspace) if one.name == "GPU"]
+    assert found.state == state and said in found.found
+
+
+def test_how_many_tokens_of_kv_cache_the_memory_is_for_is_told_before_anything_is_made(
+    machine: Any, workspace: Workspace
+) -> None:
+    machine(H100)
+    plan = planned(workspace, "", kv_cache_memory_mib=1024)
+    (found,) = [one for one in gpu_checks(plan, "local", workspace) if one.name == "GPU memory"]
+    assert "the KV cache of 2,048 tokens 1.1" in found.found  # 2 x 32 layers x 4,096 numbers of 2 bytes each

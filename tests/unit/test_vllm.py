@@ -5,6 +5,7 @@ The stand-in has the attributes of vLLM 0.32.0's scheduler that the account read
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from labkit.errors import LabError
 from labserve.inflight.own import class_beside
 from labserve.inflight.request import End, Request
 from labserve.model_shape import Shape
-from labserve.vllm.engine import DEAD, VllmScheduler
+from labserve.vllm.engine import DEAD, PATIENCE_S, VllmScheduler
 from labserve.vllm.settings import Settings
 from labserve.vllm.setup import arguments_beside
 from labserve.vllm.watched import why
@@ -69,7 +70,8 @@ def test_the_labs_words_are_vllms_arguments() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"gpt_model_type": "V1"}, "vLLM has no static batching"),
+        ({"execution": "lazy"}, "execution: 'lazy'"),
+        ({"async_scheduling": "true", "speculation": "prompt_lookup"}, "async_scheduling: prompt lookup"),
         ({"preemption": "swap"}, "preemption: vLLM cannot do 'swap'"),
         ({"scheduling": "fair"}, "scheduling: vLLM has no 'fair'"),
         ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype: vLLM on a CPU cannot do 'nvfp4'"),
@@ -91,8 +93,6 @@ def test_a_model_whose_attention_heads_the_cpu_build_cannot_compute_is_refused()
 @pytest.mark.parametrize(
     ("stack", "asked", "said"),
     [
-        ("static-batching", {}, "vLLM has no static batching"),
-        ("llama", {"gpt_model_type": "V1"}, "vLLM has no static batching"),
         ("inflight-batching", {"scheduling": "shortest_first"}, "two orders"),
         ("modern", {"preemption": "swap"}, "does not swap"),
     ],
@@ -152,7 +152,7 @@ class Engine:
 
     def __init__(self, broken: bool) -> None:
         self.broken, self.aborted = broken, [""]
-        core = SimpleNamespace(scheduler=SimpleNamespace(running=[], waiting=[]))
+        core = SimpleNamespace(scheduler=SimpleNamespace(running=[], waiting=[], decided=deque()), batch_queue=None)
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
         self.engine_core = SimpleNamespace(engine_core=core)
 
@@ -215,3 +215,14 @@ def test_an_exercise_with_vllm_is_refused_before_the_learners_file_is_blamed(
     with pytest.raises(LabError) as refused:
         server.refuse_runtime(session, exercise, "local")
     assert refused.value.remedy == "labctl engines install vllm"
+
+
+def test_what_keeps_an_engine_waiting_is_received_after_its_next_step() -> None:
+    """The step in flight has 2 tokens, at 10 ms each: requests are received for 20 ms, and no longer."""
+    vllm = VllmScheduler(Engine(False), settings(max_tokens_in_paged_kv_cache="320"))
+    assert vllm.patience_s == float("inf"), "nothing is in flight, so that nobody waits"
+    vllm._token_s = 0.01
+    vllm._scheduler.decided.append((None, SimpleNamespace(tokens=[1, 1])))
+    assert vllm.patience_s == pytest.approx(0.02)
+    vllm._scheduler.decided[0][1].tokens = [8192]
+    assert vllm.patience_s == PATIENCE_S[1]

@@ -64,13 +64,14 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
 
 @engines_command.command("install")
 @click.argument("name")
+@click.option("--profile", type=click.Choice(["cpu", "gpu"]), help="Which build; default: what fits this machine.")
 @opt.dry_option
 @opt.verbose
-def install(name: str, dry: bool, verbose: bool) -> None:
+def install(name: str, profile: str | None, dry: bool, verbose: bool) -> None:
     """Install an engine that is a set of packages of its own: NAME is vllm (local runtime)."""
     session = opt.open_session(verbose, dry=dry)
     session.choose("local", "cpu")
-    session.carry_out([layer(name, session.workspace).install()])
+    session.carry_out([layer(name, session.workspace, profile or "").install()])
     if session.todo is not None:
         show_dry_run(session.todo)
 

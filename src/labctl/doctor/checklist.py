@@ -10,7 +10,7 @@ from labctl.doctor.system import system_check
 from labctl.plan import Plan
 from labctl.runtimes import wheel
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.layers import NEEDED, Layer, layer
+from labctl.runtimes.layers import NAMES, Layer, layer
 from labctl.runtimes.local_server import envoy_binary
 from labctl.workspace import Workspace
 
@@ -47,7 +47,7 @@ def checklist(
         checks.append(from_error("Envoy", lambda: str(envoy_binary()), "warn"))
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
-    checks += [_check_layer(layer(name, workspace), plan) for name in NEEDED]
+    checks += [_check_layer(layer(name, workspace, profile), plan) for name in NAMES]
     for step in plan.steps if plan else ():
         ready, remedy = step.ready(), f"labctl up {plan.name}" if plan else ""
         checks.append(Check.of(ready, step.title, "cached" if ready else "to be made", remedy, "warn"))

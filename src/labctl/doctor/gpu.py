@@ -13,10 +13,9 @@ import psutil
 from labbuild.protocol import GpuInfo
 from labbuild.releases import Release
 from labbuild.tensorrt_llm import check_target, require
-from labctl import vllm
 from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
-from labctl.doctor.gpu_memory import OVERHEAD, Shape
+from labctl.doctor.gpu_memory import Shape
 from labctl.doctor.machine import MORE_DISK, Check, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
@@ -30,6 +29,7 @@ GPU_SHM = "2g"  # compose.gpu.yaml's own
 SHM_NEEDED = 2**30
 BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
 BUILD_COPIES = 2  # of the weights in the machine's memory at a time: read and converted, or converted and serialised
+BF16, VLLM_CHIP = (8, 0), (7, 5)  # compute capabilities: with bf16, and the oldest that vLLM's wheel has kernels for
 GRAPHS = 2 * 10**9  # bytes: the PyTorch backend's CUDA graphs and activations beside its weights and cache
 
 
@@ -57,16 +57,14 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
     return checks
 
 
-def _computes(plan: Plan | None) -> tuple[Release | vllm.Image | None, bool]:
-    """What computes on the GPU: TensorRT-LLM or vLLM of an image, and whether PyTorch of the package index."""
+def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
+    """What computes on the GPU: TensorRT-LLM of an image, and whether PyTorch of the package index."""
     if plan is None or plan.release:
         return (plan.release if plan else None), False
-    if plan.stack.vllm is not None:
-        return vllm.IMAGE, False
     return None, not plan.stack.image_only
 
 
-def driver(version: str, release: Release | vllm.Image | None, pytorch: bool = False) -> Check:
+def driver(version: str, release: Release | None, pytorch: bool = False) -> Check:
     """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
     name = "NVIDIA driver"
     cuda = PACKAGES_CUDA if pytorch else int(release.cuda.partition(".")[0]) if release else PLAIN_CUDA
@@ -83,12 +81,14 @@ def driver(version: str, release: Release | vllm.Image | None, pytorch: bool = F
 def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[Check]:
     builds = [(step, step.image_build) for step in plan.steps if step.image_build]
     first = gpus[0] if gpus else None
+    if first and not builds:
+        yield _chip(first, plan)
     if first:
         info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
         chip = f"{info.gpus} x {info.gpu_name}, compute capability {info.compute_capability}"
         for _, build in builds:
             yield from_error("GPU", partial(require, build.options, info), found=chip)
-        if builds or plan.stack.copies or plan.stack.vllm is not None:
+        if builds or plan.stack.copies:
             yield _memory(gpus, plan, [build for _, build in builds], workspace)
     if (host := _host_memory(plan, bool(builds), workspace)) is not None:
         yield host
@@ -103,6 +103,16 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
         yield from_error("model hub", partial(_hub, weights.parse(str(spec)), workspace))
 
 
+def _chip(gpu: Gpu, plan: Plan) -> Check:
+    """What the chip computes in, and whether the engine has kernels for it."""
+    capability = nvidia.numbers(gpu.compute_capability)
+    precision = "bf16 and fp16" if capability >= BF16 else "fp16: bf16 needs compute capability 8.0"
+    found = f"{gpu.name}, compute capability {gpu.compute_capability}: {precision}"
+    able = plan.settings.get("engine") != "vllm" or capability >= VLLM_CHIP
+    remedy = f"--set engine=transformers: vLLM needs compute capability {'.'.join(map(str, VLLM_CHIP))}"
+    return Check.of(able, "GPU", found, remedy)
+
+
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
     check_target(manifest, gpu_target(plan.image, plan.devices))
     return "built for this GPU and image"
@@ -115,13 +125,6 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
     found = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free" if room else "the driver does not say how much is free"
     tokens, copies = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0), plan.stack.copies
     wanted: dict[str, int | None] = {}
-    if plan.stack.vllm is not None:  # it starts only where its share of the whole memory is free
-        shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace)
-        share, size = float(plan.settings["kv_cache_free_gpu_mem_fraction"]), shape.weights() if shape else None
-        if room and size is not None and size + OVERHEAD > share * whole:
-            found += f"; vLLM may take {share:g} of it, and its weights are {size / 1e9:.1f} GB"
-            return Check("GPU memory", "fail", found, "a larger kv_cache_free_gpu_mem_fraction, or a smaller model")
-        wanted[f"vLLM's share of {share:g}"] = int(share * whole) if room else size
     for build in builds:
         shape, options = Shape.of(build.source, workspace), build.options
         least = tokens or options["max_input_len"] + options["max_output_len"]
@@ -133,8 +136,10 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
         )
         if plan.stack.llmapi is not None:
             wanted["the LLM API's KV cache and CUDA graphs"] = shape.kv_cache(tokens) + GRAPHS if shape else None
-        if "kv_cache_memory_mib" in plan.settings and plan.stack.vllm is None:
-            wanted["the KV cache"] = int(plan.settings["kv_cache_memory_mib"]) * 2**20
+        if "kv_cache_memory_mib" in plan.settings:
+            size = int(plan.settings["kv_cache_memory_mib"]) * 2**20
+            fit = f" of {tokens or size // shape.kv_cache(1):,} tokens" if shape else ""
+            wanted[f"the KV cache{fit}"] = size
     known = {what: size for what, size in wanted.items() if size is not None}
     if len(known) < len(wanted):
         return Check("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
@@ -154,7 +159,7 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
 
 def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None:
     """Weights pass through the machine's memory: of all copies at the same time, or of an engine that is built."""
-    copies = max(plan.stack.copies + (plan.stack.vllm is not None), BUILD_COPIES * builds)
+    copies = max(plan.stack.copies, BUILD_COPIES * builds)
     shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace) if copies else None
     if shape is None:
         return None

@@ -219,7 +219,7 @@ class Work:
             if stack.runtime.name != "local":
                 why = "what runs there without Triton has the packages of the server image alone"
                 raise LabError(f"{packages} alone is not measured in containers", why, "--runtime local")
-            self._env |= layer(packages, stack.session.workspace).environment
+            self._env |= layer(packages, stack.session.workspace, stack.record.profile).environment
         bench = stack.lab.stacks[stack.name].bench
         assert bench is not None
         self.model = TextModel.of(self._endpoints.grpc, bench.model)

@@ -36,7 +36,7 @@ def create(
         raise LabError(f"there is no folder {target.parent}")
     local = session.runtime("local")
     local.check(PROFILE)
-    packages = [layer(name, session.workspace).require() for name in layers]
+    packages = [layer(name, session.workspace, PROFILE).require() for name in layers]
     plans = needed(session, labs)
     for name in sorted({plan.stack.packages for plan in plans} - {"", *layers}):
         whose = ", ".join(sorted({plan.lab.number for plan in plans if plan.stack.packages == name}))

@@ -99,7 +99,7 @@ class VllmBench(Tool):
 
     @property
     def _packages(self) -> Layer:
-        return layer("vllm", self.workspace)
+        return layer("vllm", self.workspace, "cpu")  # it only sends requests
 
     def command(self, load: Load) -> Command:
         work = load.workload

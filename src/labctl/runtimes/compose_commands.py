@@ -51,7 +51,7 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
     )
     if profile != TOOLS:
         build("triton", "LABS_SERVER_IMAGE", images.server_image(workspace, TOOLS))
-    if packages:
+    if packages and profile == TOOLS:  # our own image for GPUs has them
         layered = images.server_image(workspace, TOOLS, packages=packages)
         build(f"{packages}-image", f"LABS_{packages.upper()}_IMAGE", layered)
     build("client", "LABS_CLIENT_IMAGE", images.client_image(workspace))

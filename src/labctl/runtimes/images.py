@@ -13,7 +13,6 @@ from typing import Any
 
 from labbuild import releases
 from labbuild.protocol import GpuInfo
-from labctl import vllm
 from labctl.listener import Listener
 from labctl.litter import files_in
 from labctl.runtimes import docker_engine, layers, nvidia, processes
@@ -33,6 +32,7 @@ SERVER_FILES = (
     "requirements/server.txt",
     "requirements/torch.txt",
 )
+OWN_GPU_FILES = (*SERVER_FILES, "requirements/vllm-gpu.txt")
 GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "docker/launch-ranks.sh", "requirements/gpu.txt")
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
@@ -51,9 +51,11 @@ def server_image(workspace: Workspace, profile: str, base: str = "", packages: s
     """Name of the server image for this checkout's sources.
 
     Args:
-        base: another tritonserver image, gpu only.
+        base: an image of NVIDIA's that it is made of, gpu only; "" for our own, which has vLLM's build for GPUs.
         packages: the layer that it has over its own packages, cpu only; "" for none.
     """
+    if profile == "gpu" and not base:
+        return f"labs-server:gpu-{_digest(workspace, OWN_GPU_FILES)}"
     if profile == "gpu":
         return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, below='labserve')}"
     if packages:
@@ -114,8 +116,7 @@ def build_arguments(base: str) -> dict[str, str]:
         return {}
     release = next((r for r in releases.table().values() if r.image == base), None)
     arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
-    if base == vllm.IMAGE.image:
-        return arguments  # it has vLLM's PyTorch, beside which there is no room for another
+    arguments |= {"LABS_GPU_DOCKERFILE": GPU_FILES[0], "LABS_GPU_TARGET": "nvidia"}
     if release is None:
         return {**arguments, "LABS_PACKAGES": PACKAGES}
     if app := release.app:
@@ -146,9 +147,9 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     with docker_engine.speaking("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
     current = {*all_images(workspace, "cpu"), files_image(workspace)}
-    bases = [releases.PLAIN_IMAGE, vllm.IMAGE.image, *(release.image for release in releases.table().values())]
+    bases = ["", releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
     current |= {server_image(workspace, "gpu", base) for base in bases}
-    current |= {server_image(workspace, "cpu", packages=name) for name in layers.NEEDED}
+    current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = []
     for image in ours:

@@ -1,8 +1,8 @@
 """A layer: packages that a server of the local runtime finds before those of its own environment.
 
 vLLM needs newer versions of packages that the labs also use, so ``labctl engines install vllm`` puts them into a
-folder of the cache, and a stack that says ``packages: vllm`` has that folder first in its Python's path. PyTorch, in
-the version that the layer is locked for, is the environment's own.
+folder of the cache, and a stack that says ``packages: vllm`` has that folder first in its Python's path. There are two
+builds: one for CPUs, whose PyTorch is the environment's own, and one for NVIDIA GPUs with PyTorch for CUDA in it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from pathlib import Path
 
 from labctl.architecture import X86, architecture
 from labctl.listener import Listener
-from labctl.runtimes import processes, wheel
+from labctl.runtimes import nvidia, processes, wheel
 from labctl.runtimes.processes import Action, Command
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock
 from labkit.errors import LabError
 
-NEEDED = {"vllm": 2.5e9}  # bytes of free disk: a layer, and its downloads while it is made
+NAMES = ("vllm",)
+GPU = "-gpu"  # how the name of a build for GPUs ends
+DOWNLOAD = {"vllm": 0.7e9, "vllm-gpu": 4.5e9}  # bytes, about
+NEEDED = {"vllm": 2.5e9, "vllm-gpu": 16e9}  # bytes of free disk: a layer, and its downloads while it is made
 LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
 OTHERS = "another engine (labctl list LAB shows them)"
 PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
@@ -33,24 +36,30 @@ PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing colle
 
 @dataclass(frozen=True)
 class Layer:
-    """The packages that ``requirements/NAME.txt`` locks, for the running Python."""
+    """The packages that ``requirements/NAME.txt`` locks, for the running Python; with ``gpu``, ``NAME-gpu.txt``."""
 
     name: str
     workspace: Workspace
+    gpu: bool = False
+
+    @property
+    def build(self) -> str:
+        """The name with that of the build: "vllm", or "vllm-gpu"."""
+        return self.name + GPU * self.gpu
 
     @property
     def lock(self) -> Path:
         """``LABS_NAME_LOCK`` names another one. Raises LabError where that is no file."""
-        other = os.environ.get(variable := f"LABS_{self.name.upper()}_LOCK")
+        other = os.environ.get(variable := f"LABS_{self.build.upper().replace('-', '_')}_LOCK")
         if other and not Path(other).is_file():
             raise LabError(f"{variable}: {other} is not a file", "it locks packages by hash, as requirements/ does")
-        return Path(other).absolute() if other else self.workspace.root / "requirements" / f"{self.name}.txt"
+        return Path(other).absolute() if other else self.workspace.root / "requirements" / f"{self.build}.txt"
 
     @property
     def path(self) -> Path:
         """Its folder: one for each lock and Python, so that checkouts share it, and a new lock makes a new one."""
         key = hashlib.sha256(self.lock.read_bytes()).hexdigest()[:12]
-        return self.workspace.cache / "layers" / f"{self.name}-py{sysconfig.get_config_var('py_version_nodot')}-{key}"
+        return self.workspace.cache / "layers" / f"{self.build}-py{sysconfig.get_config_var('py_version_nodot')}-{key}"
 
     @property
     def ready(self) -> bool:
@@ -66,11 +75,11 @@ class Layer:
     @property
     def needed(self) -> float:
         """Bytes of free disk."""
-        return NEEDED[self.name]
+        return NEEDED[self.build]
 
     @property
     def remedy(self) -> str:
-        return f"labctl engines install {self.name}"
+        return f"labctl engines install {self.name}{' --profile gpu' * self.gpu}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -86,7 +95,9 @@ class Layer:
             raise LabError(f"{self.name} cannot run here", self.elsewhere, OTHERS)
         if not self.ready:
             raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
-        library, package = LIBRARIES[self.name]
+        if self.build not in LIBRARIES:
+            return self.path
+        library, package = LIBRARIES[self.build]
         try:
             ctypes.CDLL(library)
         except OSError:
@@ -96,10 +107,11 @@ class Layer:
 
     def install(self) -> Action[str]:
         """Install it; harmless where it is there."""
-        title = f"the packages of {self.lock.name}"
+        size, full = DOWNLOAD[self.build], self.needed
+        title = f"the packages of {self.lock.name}: about {size / 1e9:.1f} GB to download, {full / 1e9:.1f} GB of disk"
         if self.ready:
             return Action(title, lambda listener: f"in {self.path}")
-        return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2)
+        return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2 + 8 * self.gpu)
 
     def _install(self, listener: Listener) -> str:
         if self.elsewhere:
@@ -144,8 +156,30 @@ class Layer:
         return Command([sys.executable, "-m", "compileall", "-q", "-j", "0", str(target)])
 
 
-def layer(name: str, workspace: Workspace) -> Layer:
-    """The layer of that name. Raises LabError for another name."""
-    if name not in NEEDED:
-        raise LabError(f"there is no engine '{name}' to install", f"there are: {', '.join(NEEDED)}")
-    return Layer(name, workspace)
+def layer(name: str, workspace: Workspace, profile: str = "") -> Layer:
+    """The layer of that name, in the build for a profile; "" is what fits: GPUs where a driver answers.
+
+    Raises LabError for another name.
+    """
+    if name not in NAMES:
+        raise LabError(f"there is no engine '{name}' to install", f"there are: {', '.join(NAMES)}")
+    return Layer(name, workspace, profile == "gpu" if profile else _has_gpu())
+
+
+def _has_gpu() -> bool:
+    try:
+        return bool(nvidia.gpus())
+    except LabError:
+        return False
+
+
+def packages_of(stack_packages: str, workspace: Workspace, profile: str) -> Layer | None:
+    """The layer in which a server of the local runtime computes; None where its own environment does.
+
+    On a GPU that is the layer with PyTorch for CUDA also for other models, where the environment has a CPU build.
+    """
+    if stack_packages:
+        return layer(stack_packages, workspace, profile)
+    if profile == "gpu" and wheel.cpu_torch() and (found := Layer(NAMES[0], workspace, True)).ready:
+        return found
+    return None

@@ -71,7 +71,7 @@ class LocalRuntime:
                 f"apt-get install libpython{version} (Debian, Ubuntu), {wheel.OR_DOCKER}",
             )
 
-        if profile == "gpu":
+        if profile == "gpu" and not layers.Layer(layers.NAMES[0], self.workspace, gpu=True).ready:
             wheel.require_cuda(nvidia.gpus())
 
     def server_path(self, path: Path) -> str:
@@ -149,8 +149,8 @@ class LocalRuntime:
         ended, restarts = self.workspace.folder(record.stack).ended_file(number), str(record.options.supervise)
         argv = leftovers.keeper_command([str(triton.binary), *argv], ended, prefix, "--restarts", restarts)
         env = {**launch.env, **({REPLICA: str(number)} if number else {})}
-        if launch.packages:
-            env |= layers.layer(launch.packages, self.workspace).environment
+        if layer := layers.packages_of(launch.packages, self.workspace, record.profile):
+            env |= layer.environment
         if launch.devices:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
         return Command(argv, env, cwd=launch.run_dir)

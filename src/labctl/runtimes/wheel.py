@@ -125,6 +125,14 @@ def libpython() -> Path | None:
     return None
 
 
+def cpu_torch() -> bool:
+    """Whether this environment's PyTorch is a build for CPUs, as far as its version says."""
+    try:
+        return importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
 def require_cuda(gpus: Sequence[Gpu]) -> None:
     """Raises LabError for an environment whose PyTorch cannot compute on these GPUs."""
     try:
@@ -135,7 +143,8 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
         raise LabError(
             f"PyTorch {version} of this environment cannot use {gpus[0].name}",
             "it is a CPU build",
-            "rm -r .venv, then make setup with LABS_TORCH_INDEX naming an index of CUDA builds",
+            "labctl engines install vllm --profile gpu, which has a CUDA build; or rm -r .venv, then make setup "
+            "with LABS_TORCH_INDEX naming an index of CUDA builds",
         )
     asked = " ".join(importlib.metadata.requires("torch") or ())
     cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in asked), 0)

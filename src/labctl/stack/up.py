@@ -178,7 +178,7 @@ def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
     if runtime.name != "local":
         return
     if plan.stack.packages:
-        layer(plan.stack.packages, workspace).require()
+        layer(plan.stack.packages, workspace, plan.profile).require()
     if plan.release:
         raise LabError(*NEEDS_IMAGE)
     if plan.stack.image_only:

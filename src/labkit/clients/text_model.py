@@ -16,7 +16,6 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
 from labkit import proxies
-from labkit.clients import vllm_api
 from labkit.clients.base import ASK_S, GONE, InFlight, connect
 from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
 from labkit.clients.tensors import never
@@ -31,6 +30,7 @@ _WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
 END_ID = "end_id"
 LOGPROBS = "logprobs"  # parameter and output, as vLLM calls them
 STRUCTURED = "structured_outputs"  # parameter, as vLLM calls it; in a config.pbtxt: whether the model has it
+PARAMETERS = "sampling_parameters"  # an optional input of vllm_model's, and no other model's
 LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
 
 
@@ -160,7 +160,7 @@ class TextModel:
             cached=config.response_cache.enable,
             logprobs=LOGPROBS if decoupled and LOGPROBS in {item.name for item in config.output} else "",
             return_logprobs=every.get(f"return_{LOGPROBS}"),
-            structured=vllm_api.PARAMETERS in every or any(_masks(part) for part in parts),
+            structured=PARAMETERS in every or any(_masks(part) for part in parts),
             scheduling="iterative"
             if config.sequence_batching.iterative_sequence
             else "dynamic"

@@ -260,7 +260,7 @@ def _follows(one: Mapping[str, Any], other: Mapping[str, Any], lines: Sequence[M
     """Whether no step is missing between two that stand one after the other; changes are numbered too."""
     if other["n"] == one["n"] + 1:
         return True
-    changes = {line["n"] for line in lines if line["kind"] == "change" or line.get("warm_up")}
+    changes = {line["n"] for line in lines if "n" in line and (line["kind"] == "change" or line.get("warm_up"))}
     return all(number in changes for number in range(one["n"] + 1, other["n"]))
 
 

@@ -12,7 +12,7 @@ from labkit.predict.recording import Arrival, Recording, Row, Settings
 from labserve.inflight.features import NONE, Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import order
-from labserve.inflight.policy import BATCHING, GATHER_S, effective_policy
+from labserve.inflight.policy import BATCHING, GATHER_S, effective_policy, gather_s
 from labserve.inflight.request import End, Request
 from labserve.inflight.scheduler import Scheduler
 from labserve.inflight.step import Step
@@ -95,6 +95,7 @@ class Replay:
         scheduler: of :func:`scheduler_of`.
         arrivals: in order of arrival.
         seconds: how long a step takes; None pins the arrivals to the recorded steps, and time stands still.
+        gather_s: seconds that an idle server waits for the rest of a static batch.
         in_flight: send the next request when one ends, as a client with so many in flight; 0: at the recorded times.
         seen: is called with each computed step.
     """
@@ -104,6 +105,7 @@ class Replay:
     seconds: StepTime | None = None
     in_flight: int = 0
     seen: Callable[[Step], None] | None = None
+    gather_s: float = GATHER_S
     rows: list[Row] = field(default_factory=list)
     arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
     after: dict[str, int] = field(default_factory=dict)  # and how many steps were over then
@@ -157,7 +159,7 @@ class Replay:
         while self._next < len(self.arrivals) and self._due(self.arrivals[self._next]):
             self._submit(self.arrivals[self._next])
         if idle and self.scheduler.static and self.seconds and not self.in_flight:
-            deadline = self.now + GATHER_S  # the inbox of a static batch waits a moment for more
+            deadline = self.now + self.gather_s  # the inbox of a static batch waits a moment for more
             while (
                 self._next < len(self.arrivals)
                 and self.arrivals[self._next].at <= deadline
@@ -287,5 +289,6 @@ def replay(
     kind: type[Scheduler] = Scheduler,
 ) -> Played:
     """Replay a recording's requests under ``settings`` to their end. Arguments and errors as of :class:`Replay`."""
-    done = Replay(scheduler_of(settings, kind), recording.arrivals, seconds, in_flight)
+    gather = gather_s(lambda name: settings.words.get(name, ""))
+    done = Replay(scheduler_of(settings, kind), recording.arrivals, seconds, in_flight, gather_s=gather)
     return Played(done.run(), done.arrived)

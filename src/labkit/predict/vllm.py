@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.predict.recording import Recording, Settings
 from labkit.predict.replay import WHERE, Played, Replay, StepTime
+from labserve.inflight.policy import gather_s
 from labserve.model_shape import Shape
 from labserve.vllm import settings as served
 
@@ -38,6 +40,8 @@ def changed(settings: Settings, words: Mapping[str, str]) -> Settings:
     given = {**words, "block_size": str(settings.block_size)}
     if words[CACHE] == settings.words[CACHE]:
         given[CACHE] = str(settings.blocks * settings.block_size)
+    if not words["max_num_tokens"]:  # the usual number is another on a GPU
+        given["max_num_tokens"] = str(settings.step_tokens)
     shape = Shape(settings.vocabulary, settings.context, 1, head_dim=served.HEADS[0])
     try:
         made = served.Settings.of(lambda name: given.get(name, ""), shape)
@@ -76,6 +80,7 @@ class VllmReplays:
 def _read_first(packages: str) -> None:
     """In the new process, before anything else is imported there."""
     sys.path.insert(0, packages)
+    os.environ["PYTHONPATH"] = packages  # vLLM 0.26 inspects a model's class in a process of its own
 
 
 def _replay(recording: Recording, settings: Settings, seconds: StepTime | None, in_flight: int) -> Played:
@@ -92,5 +97,6 @@ def _replay(recording: Recording, settings: Settings, seconds: StepTime | None, 
         scheduler: Any = counted(lambda name: words.get(name, ""), settings.context, settings.vocabulary)
     except ValueError as error:
         raise LabError("vLLM refuses these settings", str(error), WHERE) from error
-    done = Replay(scheduler, recording.arrivals, seconds, in_flight)
+    gather = gather_s(lambda name: words.get(name, ""))
+    done = Replay(scheduler, recording.arrivals, seconds, in_flight, gather_s=gather)
     return Played(done.run(), done.arrived)

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.clients import llm_api, trtllm, vllm_api
+from labkit.clients import llm_api, trtllm
 from labkit.clients.base import InFlight, Tell
-from labkit.clients.stream import TextStream
 from labkit.clients.tensors import kind_of, tensor
 from labkit.clients.unary import UnaryClient
 from labkit.disk import atomic_write
@@ -115,12 +114,12 @@ def run_as_text(
 
     Args:
         count: how many tokens a text has that an end-of-text token ended early.
-        model: that of a release's LLM API, or of NVIDIA's vLLM backend.
+        model: that of a release's LLM API.
 
     Raises:
         LabError: a request failed, or ended neither at its length nor at the end of its text.
     """
-    with TextStream(endpoint) if model == vllm_api.MODEL else UnaryClient(endpoint) as client:
+    with UnaryClient(endpoint) as client:
         warming = [_send_text(client, model, unlike(r)) for r in (*requests, *requests)[:WARMUP]]
         client.wait(*warming, timeout=timeout)
         records = [_send_text(client, model, request) for request in requests]
@@ -136,8 +135,7 @@ def unlike(request: Ids) -> Ids:
 
 
 def _send_text(client: InFlight, model: str, request: Ids) -> RequestRecord:
-    api = vllm_api if model == vllm_api.MODEL else llm_api
-    inputs = api.inputs(request.text, request.output_tokens)
+    inputs = llm_api.inputs(request.text, request.output_tokens)
     return client.send_inputs(model, request.name, inputs, input_tokens=len(request.prompt))
 
 

@@ -25,11 +25,19 @@ class Inbox:
     Its counterpart in vLLM V1 is the input queue of `EngineCoreProc` (vllm/v1/engine/core.py).
     """
 
-    def __init__(self, setup: AnySetup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        setup: AnySetup,
+        guard: Guard,
+        answers: Answers,
+        arrived: Callable[[Request], None],
+        gather_s: float = GATHER_S,
+    ) -> None:
         self._scheduler, self._shape, self._log_probs = setup.scheduler, setup.shape, setup.log_probs
         self._guard, self._answers, self._tell = guard, answers, arrived
         self._queue: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()  # when it was put, and what
         self._put = 0.0  # when the request was put that is taken now
+        self._gather_s = gather_s
         self._broken: Exception | None = None
 
     def put(self, sources: Sequence[Any]) -> list[None] | None:
@@ -62,7 +70,11 @@ class Inbox:
                     self._guard.refuse(item, error)
 
     def receive(self, wait: bool) -> bool:
-        """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`."""
+        """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`.
+
+        Those that would keep an engine waiting, whose step in flight is over by then, are received after the next one.
+        """
+        deadline = time.monotonic() + self._scheduler.patience_s
         while True:
             try:
                 self._put, item = self._queue.get(block=wait)
@@ -74,10 +86,12 @@ class Inbox:
             if wait and self._scheduler.static:
                 self._gather()
             wait = False
+            if time.monotonic() > deadline:
+                return True
 
     def _gather(self) -> None:
-        """Wait a moment for more requests: none can join a static batch later."""
-        deadline = time.monotonic() + GATHER_S
+        """Wait for more requests, until the batch is full or the limit is over: none can join a static batch later."""
+        deadline = time.monotonic() + self._gather_s
         while len(self._scheduler.waiting) < self._scheduler.max_running:
             try:
                 self._put, item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))

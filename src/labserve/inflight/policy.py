@@ -1,9 +1,16 @@
 """When a request may be admitted: the two policies, and the words for them in a configuration."""
 
+from collections.abc import Callable
 from enum import Enum
 
 BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
-GATHER_S = 0.005  # how long an idle engine waits for the rest of a static batch
+GATHER_S = 0.005  # how long an idle engine waits for the rest of a static batch, where nothing else is said
+
+
+def gather_s(word: Callable[[str], str]) -> float:
+    """Seconds that an idle engine waits at most for the rest of a static batch, by a configuration's words."""
+    microseconds = word("gather_microseconds")
+    return int(microseconds) / 1e6 if microseconds else GATHER_S
 
 
 class Policy(Enum):

@@ -62,6 +62,11 @@ class Recorder:
         self._recording.ended(request)
         self._names.free(request.name)
 
+    @property
+    def free(self) -> bool:
+        """Whether no clock holds the model or moves it on a step at a time."""
+        return self._clock.free
+
     def ready(self, plan: Plan) -> bool:
         """Whether the step may be computed now; False while the clock holds it, and shows the plan."""
         if plan.batch or plan.waiting:
@@ -98,13 +103,17 @@ class Recorder:
             if self._log.texts
             else []
         )
-        some: dict[str, Any] = {"block_ids": step.block_ids} if step.block_ids else {}  # of an engine that has them
+        tables = ",".join(table.text for table in step.block_ids)  # of an engine that has them
+        some: dict[str, Any] = {}
+        if step.ahead_s:
+            some |= {"ahead_us": round(step.ahead_s * 1e6), "in_vain": step.in_vain}
         for name, seconds in (("mask_us", step.mask_s), ("paced_us", step.paced_s)):
             if seconds is not None:
                 some[name] = round(seconds * 1e6)
         self._log.write(
             step.began,
             names,
+            spelled=f'"block_ids":[{tables}]' if step.block_ids else "",
             rows=step.slots,
             phase=step.phase,
             tokens=step.computed,

@@ -23,6 +23,8 @@ WORDS = (
     "pace",
     "pace_shape",
     "pace_slower",
+    "async_scheduling",
+    "gather_microseconds",
 )
 HASH_BYTES = 3
 

@@ -85,6 +85,9 @@ class Request:
 
     def take(self, tokens: list[int]) -> tuple[bool, list[int]]:
         """Add new tokens up to the end of one of its stop words: whether there was one, and which were added."""
+        if not self.stop_words:
+            self.output += tokens
+            return False, tokens
         for count, token in enumerate(tokens, 1):
             self.output.append(token)
             if any(self.output[-len(word) :] == word for word in self.stop_words):

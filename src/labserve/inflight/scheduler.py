@@ -3,6 +3,7 @@
 It is single-threaded: its owner calls `submit`, `cancel`, `plan` and `step` from one thread.
 """
 
+import math
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -27,6 +28,16 @@ class Scheduler(Batch):
     """
 
     # -- the four questions -------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that are decided, and whose results have not come: none, between two steps."""
+        return 0
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds until the engine waits for the next step: it waits already, for however many requests come."""
+        return math.inf
 
     @property
     def places(self) -> int:

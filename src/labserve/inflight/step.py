@@ -1,6 +1,7 @@
 """The account of one step that has been computed."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from labserve.inflight.plan import Plan
 from labserve.inflight.request import Request
@@ -31,7 +32,9 @@ class Step:
     engine_s: float = 0.0  # seconds that the engine computed
     mask_s: float | None = None  # of these, for the masks of structured outputs; None: no request has one
     paced_s: float | None = None  # seconds that the step should take by the model of a GPU (pace.py)
-    block_ids: list[list[int]] = field(default_factory=list)  # of each request, where the engine has a block table
+    ahead_s: float = 0.0  # seconds before it began that it was decided, while the engine computed the one before
+    in_vain: int = 0  # requests that it was computed for although they had ended: it was decided before that was known
+    block_ids: list[Any] = field(default_factory=list)  # of each request, where the engine has a block table
 
     @property
     def preempted(self) -> list[Request]:

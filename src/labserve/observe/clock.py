@@ -48,6 +48,12 @@ class Clock:
         now = time.monotonic()
         return now - self._held - (now - self._held_since if self._held_since else 0.0)
 
+    @property
+    def free(self) -> bool:
+        """Whether nobody has stopped or slowed it."""
+        mode = self._read()
+        return not mode or bool(mode.get("until", math.inf) <= time.monotonic())
+
     def wait(self, show: Callable[[], dict[str, Any]]) -> None:
         """Return when the next step may be computed. See `ready`."""
         while not self.ready(show):
@@ -58,10 +64,10 @@ class Clock:
 
         `show` tells about the step that waits, in the fields of a step's line. It is called only while one waits.
         """
-        mode = self._read()
-        if not mode or mode.get("until", math.inf) <= time.monotonic():
+        if self.free:
             self._go(free=True)
             return True
+        mode = self._mode
         if mode.get("mode") == "slow":
             rest = self._ended + (mode["factor"] - 1) * self._took - time.monotonic()
             if rest <= 0:

@@ -68,11 +68,12 @@ class StepLog:
         except OSError:
             return False
 
-    def write(self, started: float, ids: Sequence[object], kind: str = "step", **more: Any) -> None:
+    def write(self, started: float, ids: Sequence[object], kind: str = "step", spelled: str = "", **more: Any) -> None:
         """Log a step that began at `started` (time.monotonic() seconds) and ends now.
 
         `ids` are the names of its requests, in order; `more` is any other field of docs/develop/step-log.md, or a count
-        of the model's own: a whole number, or one per request. None and empty ones are left out.
+        of the model's own: a whole number, or one per request. None and empty ones are left out. `spelled` is more of
+        the line that is JSON already: `"name":value`.
         """
         if self._file is None:
             return
@@ -93,7 +94,8 @@ class StepLog:
         for name, value in more.items():
             if isinstance(value, int) or value:
                 line[name] = value
-        self._append(f"{_ENCODER.encode(line)}\n".encode())
+        text = _ENCODER.encode(line)
+        self._append(f"{text[:-1]},{spelled}}}\n".encode() if spelled else f"{text}\n".encode())
 
     def note(self, kind: str, first: bool = False, **fields: Any) -> None:
         """Log a fact that is no step; with `first`, every later file begins with it too.

@@ -3,16 +3,19 @@
 import json
 import os
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from labserve.inflight.policy import BATCHING
 from labserve.inflight.request import Request
 from labserve.model_shape import Shape
 from labserve.vllm.engine import VllmScheduler
+from labserve.vllm.gate import Gate
 from labserve.vllm.settings import Settings, Word
-from labserve.vllm.setup import ENVIRONMENT
+from labserve.vllm.setup import ENVIRONMENT, IN_FLIGHT
 from labserve.vllm.watched import watched
 
 HEAD = 64  # numbers of an attention head: any that vLLM takes, for none is computed
@@ -25,8 +28,8 @@ class CountedVllm(VllmScheduler):
 
     memory = SimpleNamespace(leaving=())  # what is dropped is free at once
 
-    def __init__(self, engine: Any, settings: Settings) -> None:
-        super().__init__(engine, settings)
+    def __init__(self, engine: Any, settings: Settings, static: bool) -> None:
+        super().__init__(engine, settings, static)
         self.features = settings.features
 
     def submit(self, request: Request) -> None:
@@ -38,12 +41,14 @@ class CountedVllm(VllmScheduler):
 class CountingLLM:
     """In the place of `vllm.LLMEngine`: its step does what `EngineCore.step` does, and computes nothing.
 
-    A request has its next token as soon as the scheduler has shared out all tokens before it.
+    A request has its next token as soon as the scheduler has shared out all tokens before it. With `ahead` steps it
+    does what `EngineCore.step_with_batch_queue` does with as many in its queue.
     """
 
-    def __init__(self, config: Any, scheduler: Any, hasher: Any) -> None:
-        self.vllm_config, self._scheduler, self._hasher = config, scheduler, hasher
+    def __init__(self, config: Any, scheduler: Any, hasher: Any, ahead: int = 1) -> None:
+        self.vllm_config, self._scheduler, self._hasher, self._ahead = config, scheduler, hasher, ahead
         self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
+        self._in_flight: deque[tuple[Any, Any]] = deque()  # what was decided, and what comes of it
         self.answers: dict[str, Any] = {}  # by the request's id
         self._came = 0
 
@@ -52,7 +57,14 @@ class CountingLLM:
 
         answer = self.answers[id]
         if not answer.word:  # a stop word is found by the caller, as on the server
-            params.max_tokens = len(answer.tokens)
+            if (
+                self._ahead > 1
+                and len(answer.tokens) < params.max_tokens
+                and answer.tokens.count(answer.tokens[-1]) == 1
+            ):
+                params.stop_token_ids = answer.tokens[-1:]  # that it is the last is known when it is there
+            else:
+                params.max_tokens = len(answer.tokens)
         self._came += 1
         request = VllmRequest(
             id,
@@ -73,19 +85,14 @@ class CountingLLM:
 
     def step(self) -> list[Any]:
         """What changed, as vLLM's `RequestOutput` has it: one new token for each request that has one."""
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        output = self._scheduler.schedule()
-        ids = list(output.num_scheduled_tokens)
-        requests = [self._scheduler.requests[id] for id in ids]
-        sampled = [
-            [self.answers[one.request_id].tokens[one.num_output_tokens]]
-            if one.num_computed_tokens >= one.num_tokens  # this step's are counted already
-            else []
-            for one in requests
-        ]
-        places = {id: place for place, id in enumerate(ids)}
-        found = self._scheduler.update_from_output(output, ModelRunnerOutput(ids, places, sampled))
+        if self._scheduler.has_requests():
+            output = self._scheduler.schedule()
+            self._in_flight.append((output, self._computed(output)))
+            if len(self._in_flight) < self._ahead and (output.num_scheduled_tokens or self._scheduler.has_requests()):
+                return []
+        if not self._in_flight:
+            return []
+        found = self._scheduler.update_from_output(*self._in_flight.popleft())
         return [
             SimpleNamespace(
                 request_id=one.request_id,
@@ -95,6 +102,19 @@ class CountingLLM:
             for outputs in found.values()
             for one in outputs.outputs
         ]
+
+    def _computed(self, output: Any) -> Any:
+        """The new token of each request that has one by this step."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        ids = list(output.num_scheduled_tokens)
+        sampled = []
+        for one in (self._scheduler.requests[id] for id in ids):
+            # This step's tokens are counted already, and so is its new one, where others are in flight.
+            place = one.num_output_tokens + max(0, one.num_output_placeholders - 1)
+            answer = self.answers[one.request_id].tokens
+            sampled.append([] if one.is_prefill_chunk else [answer[min(place, len(answer) - 1)]])
+        return ModelRunnerOutput(ids, {id: place for place, id in enumerate(ids)}, sampled)
 
 
 def counted(word: Word, context: int, vocabulary: int) -> CountedVllm:
@@ -107,6 +127,7 @@ def counted(word: Word, context: int, vocabulary: int) -> CountedVllm:
     from vllm import EngineArgs
     from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
@@ -120,7 +141,9 @@ def counted(word: Word, context: int, vocabulary: int) -> CountedVllm:
     blocks, size = settings.kv.blocks + 1, settings.kv.block_size  # with the null block
     config.cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=HEAD, dtype=config.model_config.dtype)
-    scheduler = watched(Scheduler)(
+    static, ahead = BATCHING[word("gpt_model_type") or "inflight_batching"], word("async_scheduling") == "true"
+    gate = Gate(settings.max_running) if static else None
+    scheduler = watched(AsyncScheduler if ahead else Scheduler, gate)(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
         structured_output_manager=StructuredOutputManager(config),
@@ -132,4 +155,5 @@ def counted(word: Word, context: int, vocabulary: int) -> CountedVllm:
         algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(algorithm)
         hasher = get_request_block_hasher(size, algorithm)
-    return CountedVllm(CountingLLM(config, scheduler, hasher), settings)
+    engine = CountingLLM(config, scheduler, hasher, IN_FLIGHT if ahead else 1)
+    return CountedVllm(engine, settings, static)

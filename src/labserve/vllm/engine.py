@@ -2,8 +2,12 @@
 
 It stands where the labs' own scheduler stands (labserve/inflight/scheduler.py), so the same `model.py` serves both: but
 here `vllm.LLMEngine` decides. Its step is `EngineCore.step` (vllm/v1/engine/core.py): schedule, compute, update.
+
+With asynchronous scheduling it is `EngineCore.step_with_batch_queue`: while the GPU computes a step, the next one is
+decided, before it is known which requests the first one ends. Such a request is in the next step too, for nothing.
 """
 
+import math
 import time
 from typing import Any
 
@@ -17,6 +21,7 @@ from labserve.slots import Slots
 from labserve.vllm.settings import Settings
 from labserve.vllm.watched import Decision, queue
 
+PATIENCE_S = 0.005, 0.1  # at least and at most: what a step of a GPU takes, about
 DEAD = "vLLM's engine has ended after an error (see the server's log); restart the stack"
 
 
@@ -25,12 +30,16 @@ class VllmScheduler:
 
     Args:
         engine: a `vllm.LLMEngine` whose scheduler is `watched`.
+        static: whether a gate lets requests in a batch at a time (labserve/vllm/gate.py).
+
+    `ahead`: whether a step may be decided while another is in flight, where vLLM schedules asynchronously.
     """
 
-    static = False
     policy = Policy.MAX_UTILIZATION  # it always admits what fits now
+    ahead = True
 
-    def __init__(self, engine: Any, settings: Settings) -> None:
+    def __init__(self, engine: Any, settings: Settings, static: bool = False) -> None:
+        self.static = static
         self.engine, self._settings = engine, settings
         self._scheduler = engine.engine_core.engine_core.scheduler
         self.kv, self.max_running = settings.kv, settings.max_running
@@ -39,6 +48,8 @@ class VllmScheduler:
         self._because = Because()
         self._came = 0  # requests so far
         self._dead = False
+        self._token_s = 0.0  # that the last step took for each of its tokens
+        self._over = 0.0  # monotonic seconds at which the last step's result was there
         self._vocabulary = engine.vllm_config.model_config.get_vocab_size()
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -58,14 +69,12 @@ class VllmScheduler:
                 f"{len(request.prompt):,} prompt and {request.limit:,} output tokens are more than a sequence may have "
                 f"({self._settings.longest:,}: the model's context, or the whole KV cache)",
             )
-        from vllm.exceptions import VLLMClientError
-
         asked: Any = request.sampling if text else sampling_params(request, self._vocabulary)
         try:
             id = self.engine.add_request(
                 str(request.number), {"prompt_token_ids": request.prompt}, asked, priority=request.priority
             )
-        except (ValueError, VLLMClientError) as error:
+        except client_errors() as error:
             if asked.structured_outputs:
                 raise BadInput(STRUCTURED, str(error)) from error
             raise Refusal(f"vLLM refused the request: {error}") from error
@@ -93,7 +102,20 @@ class VllmScheduler:
 
     @property
     def idle(self) -> bool:
-        return not self._requests
+        return not self._requests and not self.in_flight
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds until the engine waits for the next step, by how long the last one took for each of its tokens."""
+        if not self.in_flight:
+            return math.inf
+        tokens = sum(sum(decided.tokens) for _, decided in self._scheduler.decided)
+        return min(max(PATIENCE_S[0], self._token_s * tokens), PATIENCE_S[1])
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that are decided, and whose results have not come."""
+        return len(self._scheduler.decided)
 
     def _known(self, ids: Any) -> list[Request]:
         return [self._requests[id] for id in ids if id in self._requests]
@@ -112,26 +134,48 @@ class VllmScheduler:
         return Plan([], [], running, self.waiting, shares, self._because)
 
     def step(self, plan: Plan | None = None) -> Step:
-        """Let vLLM compute one step. The plan has no influence on it."""
-        began = time.monotonic()
-        outputs = self.engine.step()
-        took = time.monotonic() - began
-        decided = self._scheduler.decision
-        assert decided is not None
-        step = self._account(decided, began, took)
+        """The next step that ends. The plan has no influence on it.
+
+        vLLM decides a step and waits for one. With asynchronous scheduling that is the one before, and where none was
+        in flight it decides two. Where it may not run ahead it decides one and waits for it, or for what is in flight.
+        It also waits first where every request in flight has ended.
+        """
+        needed = any(id in self._requests for _, decided in self._scheduler.decided for id in decided.batch)
+        grounded = bool(self.in_flight) and not (self.ahead and needed)
+        while True:
+            self._scheduler.grounded = grounded
+            outputs = self.engine.step()
+            decided, self._scheduler.landed = self._scheduler.landed, None
+            if decided is not None:
+                break
+            grounded = not self.ahead
+        over = time.monotonic()
+        step = self._account(decided, max(decided.began, self._over), over)
+        self._over = over
+        self._token_s = step.engine_s / max(1, sum(step.computed))
         self._collect(step, {int(output.request_id): output for output in outputs})
         self._because = decided.because
         return step
 
-    def _account(self, decided: Decision, began: float, took: float) -> Step:
-        """vLLM's decision as the step log has it."""
+    def _account(self, decided: Decision, began: float, over: float) -> Step:
+        """vLLM's decision as the step log has it, without requests that had ended when it was computed.
+
+        Args:
+            began: monotonic seconds at which the engine had nothing else to compute.
+            over: when its result was there.
+        """
+        here = [place for place, id in enumerate(decided.batch) if id in self._requests]
+
+        def of(values: Any) -> Any:
+            return values if len(here) == len(values) else [values[place] for place in here]
+
         batch, admitted, victims = map(self._known, (decided.batch, decided.admitted, decided.preempted))
         for request in victims:
             self.slots.free(request)
         for request in admitted:
             self.slots.take(request, request.name or request.id)
         found = dict(zip(decided.admitted, decided.cached, strict=True))
-        shares = Shares(decided.phase, decided.tokens, decided.drafted)
+        shares = Shares("".join(of(decided.phase)), of(decided.tokens), of(decided.drafted))
         plan = Plan(victims, admitted, batch, self._known(decided.waiting), shares, decided.because)
         return Step(
             plan,
@@ -143,13 +187,15 @@ class VllmScheduler:
             prefill=shares.phase.count("p"),
             admitted=admitted,
             blocks=decided.blocks_used,
-            claims=[len(ids) for ids in decided.block_ids],
+            claims=[len(ids) for ids in of(decided.block_ids)],
             slots=[self.slots.of(request) for request in batch],
             cached=[found.get(request.handle, 0) for request in batch],
             ended=[],
-            engine_s=took,
-            mask_s=self._scheduler.mask_s,
-            block_ids=decided.block_ids,
+            engine_s=over - began,
+            ahead_s=began - decided.began,
+            mask_s=decided.mask_s,
+            block_ids=of(decided.block_ids),
+            in_vain=len(decided.batch) - len(batch),
         )
 
     def _collect(self, step: Step, outputs: dict[int, Any]) -> None:
@@ -176,7 +222,10 @@ class VllmScheduler:
     def abandon(self, error: Exception) -> list[Request]:
         """A step has failed: every request ends with `error`, and no block keeps what may not have been computed."""
         requests = list(self._requests.values())
+        self._scheduler.decided.clear()
         try:
+            if (in_flight := self.engine.engine_core.engine_core.batch_queue) is not None:
+                in_flight.clear()
             self.engine.abort_request(list(self._requests), internal=True)
             self._dead = not self.engine.reset_prefix_cache()
         except Exception:
@@ -186,6 +235,14 @@ class VllmScheduler:
             self.slots.free(request)
             request.end, request.error = End.FAILED, Refusal(DEAD) if self._dead else error
         return requests
+
+
+def client_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """What vLLM raises for a request that it refuses, and `others`: ValueError, and newer ones a class of their own."""
+    import vllm.exceptions
+
+    own = getattr(vllm.exceptions, "VLLMClientError", None)
+    return (*others, ValueError, own) if own else (*others, ValueError)
 
 
 def sampling_params(request: Request, vocabulary: int) -> Any:

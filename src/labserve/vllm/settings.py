@@ -11,12 +11,20 @@ from labserve.processor import has_bf16
 
 Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
 
-STEP_TOKENS = 256  # of one step, where max_num_tokens is not given
+STEP_TOKENS = {"cpu": 256, "cuda": 8192}  # of one step, where max_num_tokens is not given
 BLOCK_SIZE = 32  # tokens; vLLM's attention for CPUs is written for multiples of it
 ORDERS = ("fcfs", "priority")  # vllm/config/scheduler.py: SchedulerPolicy
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vllm/v1/attention/backends/cpu_attn.py
 CACHE_BYTES = {"auto": 2, "float32": 4, "fp8": 1}  # of a number in the KV cache
 NGRAM = 3  # longest text that prompt lookup looks up, in tokens
+COMPILED = "compiled"
+EXECUTIONS: dict[str, dict[str, Any]] = {  # how the kernels of a step are launched
+    "eager": {"enforce_eager": True},  # one by one, from Python
+    # A step in which every request decodes is one graph, for each size of batch; one with a prompt is eager.
+    "graphs": {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}},
+    COMPILED: {},  # vLLM's own default: torch.compile, and graphs of its kernels
+}
+GPU_SHARE = 0.05  # of its memory that must be free for vLLM to look at it
 NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool.py: null_block)
 
 
@@ -31,18 +39,24 @@ class Settings:
     longest: int  # tokens of one sequence, prompt and answer
 
     @classmethod
-    def of(cls, word: Word, shape: Shape) -> "Settings":
+    def of(cls, word: Word, shape: Shape, device: str = "cpu") -> "Settings":
         """From a configuration's words; an empty one is not given.
+
+        Args:
+            device: "cpu" or "cuda:N".
 
         Raises:
             ValueError: vLLM, or its build for CPUs, cannot do it.
         """
+        gpu = device != "cpu"
         _refuse(word)
-        _refuse_heads("model", shape)
-        if word("speculation") == DRAFT:
-            _refuse_heads("draft_model", Shape.of(word("draft_model")))
-        features, limit = _features(word), int(word("max_num_sequences") or 16)
-        fp32, cache = word("exact") == "true" or not has_bf16(), word("kv_cache_dtype") or "auto"
+        if not gpu:
+            _refuse_heads("model", shape)
+            if word("speculation") == DRAFT:
+                _refuse_heads("draft_model", Shape.of(word("draft_model")))
+        features, limit = _features(word, STEP_TOKENS[device.partition(":")[0]]), int(word("max_num_sequences") or 16)
+        fp32 = word("exact") == "true" or (not gpu and not has_bf16())
+        cache = word("kv_cache_dtype") or "auto"
         block_size = int(word("block_size") or BLOCK_SIZE)
         token_bytes = shape.token_values * CACHE_BYTES["float32" if fp32 and cache == "auto" else cache]
         kv = KVBudget.of(
@@ -61,11 +75,13 @@ class Settings:
             raise ValueError(
                 f"max_num_tokens: {features.max_num_tokens} are not a token for each of max_num_sequences={limit}"
             )
+        # What the cache takes is said in bytes. vLLM by itself wants 0.92 of the GPU, where others compute too.
+        share = {"gpu_memory_utilization": GPU_SHARE} if gpu else {}
         arguments = {
+            **share,
             "model": word("gpt_model_path"),
             "dtype": "float32" if fp32 else "auto",
-            "enforce_eager": True,  # no compiler: a step computes what it is written to compute
-            "async_scheduling": False,  # a step is over when it returns
+            "async_scheduling": word("async_scheduling") == "true",  # else a step is over when it returns
             "disable_log_stats": True,
             "generation_config": "vllm",  # requests say how tokens are chosen, not the model's folder
             "max_model_len": longest,
@@ -80,6 +96,7 @@ class Settings:
             "kv_cache_dtype": cache,
             # As our own decoder (labserve/text/grammar.py): llguidance, without white space between values.
             "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+            **EXECUTIONS[word("execution") or "eager"],
             **_speculation(features),
         }
         return cls(arguments, kv, features, limit, longest)
@@ -125,19 +142,22 @@ class Settings:
         return [
             ("batch_scheduler_policy", asked, "max_utilization", "" if asked == "max_utilization" else always),
             *said,
-            ("dtype", "", dtype, "" if has_bf16() else "this processor has no bf16 of its own"),
+            ("dtype", "", dtype, ""),
+            ("async_scheduling", word("async_scheduling"), str(bool(scheduler.async_scheduling)).lower(), ""),
             ("speculation", self.features.speculation, self.features.speculation, ""),
             ("preemption", RECOMPUTE, RECOMPUTE, ""),
         ]
 
 
 def _refuse(word: Word) -> None:
-    if word("gpt_model_type") == "V1":
-        raise ValueError("gpt_model_type: vLLM has no static batching (V1)")
     if word("preemption") not in ("", RECOMPUTE):
         raise ValueError(f"preemption: vLLM cannot do '{word('preemption')}'; it computes a preempted request again")
     if (word("scheduling") or "fcfs") not in ORDERS:
         raise ValueError(f"scheduling: vLLM has no '{word('scheduling')}'; it has: {', '.join(ORDERS)}")
+    if (word("execution") or "eager") not in EXECUTIONS:
+        raise ValueError(f"execution: '{word('execution')}' is none of {', '.join(EXECUTIONS)}")
+    if word("async_scheduling") == "true" and word("speculation") == PROMPT_LOOKUP:
+        raise ValueError("async_scheduling: prompt lookup needs the text of one step before it decides about the next")
     if (word("kv_cache_dtype") or "auto") not in CACHE_BYTES:
         raise ValueError(
             f"kv_cache_dtype: vLLM on a CPU cannot do '{word('kv_cache_dtype')}'; it can: {', '.join(CACHE_BYTES)}"
@@ -150,13 +170,13 @@ def _refuse_heads(name: str, shape: Shape) -> None:
         raise ValueError(f"{name}: its attention heads have {shape.head_dim} numbers; vLLM on a CPU takes {sizes}")
 
 
-def _features(word: Word) -> Features:
+def _features(word: Word, step_tokens: int) -> Features:
     chunked = word("enable_chunked_context") != "false"
     speculation = word("speculation") or NONE
     drafted = int(word("num_assistant_tokens") or 4) if speculation != NONE else 0
     return Features(
         chunked_context=chunked,
-        max_num_tokens=int(word("max_num_tokens") or STEP_TOKENS),
+        max_num_tokens=int(word("max_num_tokens") or step_tokens),
         kv_cache_reuse=word("enable_kv_cache_reuse") == "true",
         speculation=speculation,
         num_assistant_tokens=drafted,

@@ -3,6 +3,7 @@
 import json
 import locale
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +13,27 @@ from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.logprobs import LogProbs
 from labserve.inflight.own import FILE, class_beside
+from labserve.inflight.policy import BATCHING
 from labserve.model_shape import Shape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
-from labserve.vllm.settings import Settings, Word
+from labserve.vllm.gate import Gate
+from labserve.vllm.settings import COMPILED, Settings, Word
 from labserve.vllm.watched import watched
 
 ARGUMENTS = "vllm.json"
+NO_COMPILER = "TORCH_COMPILE_DISABLE"
+IN_FLIGHT = 2  # steps at most: one is computed, and one is decided
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process, where we call its steps
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # clients and Triton need the processors too
-    "TORCH_COMPILE_DISABLE": "1",  # vLLM compiles its counting of ranks (logprobs), which needs a C++ compiler
+    NO_COMPILER: "1",  # vLLM compiles its counting of ranks (logprobs), which needs a C++ compiler
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # not installed; greedy requests do not need it
+    "VLLM_HOST_IP": "127.0.0.1",  # one process: nobody else has to reach it
+    "GLOO_SOCKET_IFNAME": "lo",
 }
 
 
@@ -64,21 +72,20 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
 
     Args:
         word: a parameter of the model's config.pbtxt, "" where there is none.
-        device: "cpu"; on a GPU vLLM is served by NVIDIA's own backend.
+        device: "cpu" or "cuda:N".
         beside: a folder that may have a ``scheduler.py`` with a subclass of vLLM's `Scheduler`, and engine arguments
             in ``vllm.json`` that take the place of those that follow from the words.
 
     Raises:
         ValueError: vLLM is not installed, or cannot do what is asked of it.
     """
-    if device != "cpu":
-        raise ValueError("engine: vLLM is installed here for CPUs")
     shape = Shape.of(word("gpt_model_path"))
-    settings = Settings.of(word, shape)
+    settings = Settings.of(word, shape, device)
+    static = BATCHING[word("gpt_model_type") or "inflight_batching"]
     own = arguments_beside(beside)
     threads = threads_of(int(word("threads") or 0), word("gpt_model_path"))
     try:
-        engine = open_engine(settings.arguments | own, threads, beside)
+        engine = open_engine(settings.arguments | own, threads, beside, static, compiled=word("execution") == COMPILED)
     except (TypeError, ValueError) as error:
         if not own:
             raise
@@ -86,7 +93,7 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
     if own:
         settings = Settings.of_engine(settings.arguments | own, engine.vllm_config)
     files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
-    return VllmSetup(shape, settings, VllmScheduler(engine, settings), LogProbs(word), ", ".join(files))
+    return VllmSetup(shape, settings, VllmScheduler(engine, settings, static), LogProbs(word), ", ".join(files))
 
 
 def arguments_beside(folder: Path | None) -> dict[str, Any]:
@@ -120,23 +127,34 @@ def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
     return VllmSetup(Shape.of(folder), settings, VllmScheduler(engine, settings), LogProbs(word))
 
 
-def open_engine(arguments: dict[str, Any], threads: int, beside: Path | None = None) -> Any:
+def open_engine(
+    arguments: dict[str, Any], threads: int, beside: Path | None = None, static: bool = False, compiled: bool = False
+) -> Any:
     """A `vllm.LLMEngine` in this process, whose scheduler is watched: vLLM's own, or the subclass `beside`."""
     locale.setlocale(locale.LC_ALL, "C.UTF-8")  # Triton's stub says ASCII, and PyTorch reads files as text
-    os.environ.update({name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()})
+    environment = {name: value for name, value in ENVIRONMENT.items() if not (compiled and name == NO_COMPILER)}
+    os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
     import torch
     from vllm import EngineArgs, LLMEngine
     from vllm.config import StructuredOutputsConfig
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    kind = class_beside(beside, Scheduler)
+    ahead = bool(arguments.get("async_scheduling"))
+    kind = class_beside(beside, AsyncScheduler if ahead else Scheduler)
     structured = {
         name: StructuredOutputsConfig(**value)  # vLLM takes an object here
         for name, value in arguments.items()
         if name == "structured_outputs_config" and isinstance(value, dict)
     }
-    engine = LLMEngine.from_engine_args(EngineArgs(**arguments | structured, scheduler_cls=watched(kind)))
+    gate = Gate(int(arguments["max_num_seqs"])) if static else None
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments | structured, scheduler_cls=watched(kind, gate)))
+    core = engine.engine_core.engine_core
     # A schema is compiled when its request comes, not beside the steps: a request never waits for that in the queue.
-    engine.engine_core.engine_core.structured_output_manager._use_async_grammar_compilation = False
+    core.structured_output_manager._use_async_grammar_compilation = False
+    if ahead and core.batch_queue is None:  # vLLM for CPUs leaves it out, where it gains no time: but it can be watched
+        core.batch_queue_size, core.batch_queue = IN_FLIGHT, deque(maxlen=IN_FLIGHT)
+        core.step_fn = core.step_with_batch_queue
+        engine.vllm_config.scheduler_config.async_scheduling = core.async_scheduling = True
     torch.set_num_threads(threads)
     return engine

@@ -15,6 +15,7 @@ from labserve.inflight.request import End, Request
 from labserve.params import STRUCTURED, BadInput, text
 from labserve.tensors import Read, one
 from labserve.triton import FINAL, reader
+from labserve.vllm.engine import client_errors
 from labserve.vllm.setup import VllmSetup
 
 LONGEST = 2**20  # bytes of a prompt
@@ -100,7 +101,6 @@ def json_of(read: Read, source: Any) -> dict[str, Any]:
 def sampling(given: Mapping[str, Any]) -> Any:
     """vLLM's `SamplingParams` by name. Raises BadInput for a name that it does not have, or a value out of range."""
     from vllm import SamplingParams
-    from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import StructuredOutputsParams
 
     if given.get("lora_name") is not None:
@@ -119,13 +119,13 @@ def sampling(given: Mapping[str, Any]) -> Any:
         try:
             fields = json.loads(structured) if isinstance(structured, str) else structured
             values[STRUCTURED] = StructuredOutputsParams(**fields)
-        except (TypeError, ValueError, RecursionError, VLLMClientError) as error:
+        except client_errors(TypeError, RecursionError) as error:
             raise BadInput(STRUCTURED, str(error)) from error
     if int(values.get("n") or 1) != 1:
         raise BadInput("n", "one answer for each request, please")
     try:
         return SamplingParams(**values)
-    except (TypeError, ValueError, VLLMClientError) as error:
+    except client_errors(TypeError) as error:
         raise BadInput("sampling_parameters", str(error)) from error
 
 

@@ -1,11 +1,24 @@
-"""vLLM's scheduler, with an account of each decision."""
+"""vLLM's scheduler, with an account of each decision, and of which step a result is of."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from labserve.inflight.plan import Because
+from labserve.vllm.gate import Gate
+
+
+class Table(list[int]):
+    """The ids of a request's KV blocks: most steps leave it as it is, so that it is written out once."""
+
+    @cached_property
+    def text(self) -> str:
+        """It as JSON."""
+        return f"[{','.join(map(str, self))}]"
 
 
 @dataclass(slots=True)
@@ -15,68 +28,125 @@ class Decision:
     Its source is `SchedulerOutput` (vllm/v1/core/sched/output.py), and the block tables as they stood after it.
     """
 
-    batch: list[str]
-    tokens: list[int]  # num_scheduled_tokens
-    phase: str  # a letter for each: p prefill (also of a preempted request's own output), d decode
-    drafted: list[int]  # of the tokens
-    block_ids: list[list[int]]
-    admitted: list[str]
-    cached: list[int]  # of each admitted request: tokens found in the prefix cache
-    preempted: list[str]
     waiting: list[str]  # in the order in which they will be considered
+    preempted: list[str]
     because: Because
     blocks_used: int
+    batch: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # num_scheduled_tokens
+    phase: str = ""  # a letter for each: p prefill (also of a preempted request's own output), d decode
+    drafted: list[int] = field(default_factory=list)  # of the tokens
+    block_ids: list[Table] = field(default_factory=list)
+    admitted: list[str] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)  # of each admitted request: tokens found in the prefix cache
+    began: float = 0.0  # monotonic seconds at which it was made
+    mask_s: float | None = None  # that the masks of the step took to make; None where no request has one
 
 
-def watched(kind: Any) -> Any:
-    """A subclass of a scheduler of vLLM, for `EngineArgs.scheduler_cls`; its `decision` is the last one.
+def watched(kind: Any, gate: Gate | None = None) -> Any:
+    """A subclass of a scheduler of vLLM, for `EngineArgs.scheduler_cls`, which tells what was decided.
 
-    `mask_s`: seconds that the masks of that step took to make; None where no request has one.
+    Args:
+        gate: of static batching.
     """
 
     class Watched(kind):  # type: ignore[misc]
-        decision: "Decision | None" = None
-        mask_s: "float | None" = None
+        """`decided`: the steps that are in flight, oldest first, with vLLM's own word for each (`SchedulerOutput`).
 
-        def get_grammar_bitmask(self, *args: Any, **named: Any) -> Any:
-            began = time.monotonic()
-            masks = super().get_grammar_bitmask(*args, **named)
-            self.mask_s = None if masks is None else time.monotonic() - began
-            return masks
+        `landed`: the step whose result has come since it was last taken. While `grounded` no step is decided, and
+        vLLM only waits for those in flight: it asks `has_requests` before it decides.
+        """
+
+        waiting: Any  # vLLM's `RequestQueue`
+
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            self.decided: deque[tuple[Any, Decision]] = deque()
+            self.landed: Decision | None = None
+            self.grounded = False
+            self.tables: dict[str, Table] = {}  # of the last step
+
+        def has_requests(self) -> bool:
+            return not self.grounded and bool(super().has_requests())
 
         def schedule(self, *args: Any, **named: Any) -> Any:
-            before = [request.request_id for request in self.running]
-            output = super().schedule(*args, **named)
-            self.decision = decision(self, before, output)
+            began = time.monotonic()
+            before = {request.request_id: request.num_output_placeholders for request in self.running}
+            output = super().schedule(*args, **named) if gate is None else self._through(gate, *args, **named)
+            found = decision(self, before, output, self.tables)
+            found.began, self.tables = began, dict(zip(found.batch, found.block_ids, strict=True))
+            if gate and found.waiting and gate.closed(self.requests[found.waiting[0]]):
+                full = len(self.running) >= self.max_num_running_reqs
+                found.because = Because("no slot" if full else "batch closed")
+            self.decided.append((output, found))
             return output
+
+        def _through(self, gate: Gate, *args: Any, **named: Any) -> Any:
+            """vLLM decides about those alone that the gate admits."""
+            everybody = self.waiting
+            admitted = gate.admit([*everybody], self.requests)
+            everybody.remove_requests(admitted)
+            self.waiting = type(everybody)()
+            for request in admitted:
+                self.waiting.add_request(request)
+            try:
+                return super().schedule(*args, **named)
+            finally:
+                for request in reversed([*self.waiting]):  # found no memory, or were preempted
+                    everybody.prepend_request(request)
+                self.waiting = everybody
+
+        def get_grammar_bitmask(self, output: Any, *args: Any, **named: Any) -> Any:
+            began = time.monotonic()
+            masks = super().get_grammar_bitmask(output, *args, **named)
+            if masks is not None:
+                next(found for of, found in self.decided if of is output).mask_s = time.monotonic() - began
+            return masks
+
+        def update_from_output(self, output: Any, *args: Any, **named: Any) -> Any:
+            of, self.landed = self.decided.popleft()
+            assert of is output, "vLLM computes its steps in the order in which it decides them"
+            return super().update_from_output(output, *args, **named)
 
     return Watched
 
 
-def decision(scheduler: Any, before: Sequence[str], output: Any) -> Decision:
-    """What `scheduler` has just decided; `before` was running."""
-    scheduled = output.num_scheduled_tokens
-    batch = [request for request in scheduler.running if scheduled.get(request.request_id)]
-    # `schedule` has counted the step's tokens as computed already.
-    computed = {request.request_id: request.num_computed_tokens - scheduled[request.request_id] for request in batch}
-    admitted = [request.request_id for request in batch if request.request_id not in before]
-    pool = scheduler.kv_cache_manager.block_pool
+def decision(
+    scheduler: Any, before: Mapping[str, int], output: Any, tables: Mapping[str, Table] = MappingProxyType({})
+) -> Decision:
+    """What `scheduler` has just decided; `before` was running, each with its tokens in flight.
+
+    Args:
+        tables: of the step before. Those to which nothing was added are the same now.
+    """
+    scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+    cached = output.scheduled_cached_reqs
+    same = {id for id, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is None}
+    pool, table_of = scheduler.kv_cache_manager.block_pool, scheduler.kv_cache_manager.get_block_ids
     blocks = pool.num_gpu_blocks - 1  # without the null block
-    gone = output.preempted_req_ids or ()
-    waiting = queue(scheduler)
-    return Decision(
-        batch=[request.request_id for request in batch],
-        tokens=[scheduled[request.request_id] for request in batch],
-        phase="".join(_phase(request, computed[request.request_id]) for request in batch),
-        drafted=[len(output.scheduled_spec_decode_tokens.get(request.request_id, ())) for request in batch],
-        block_ids=[list(scheduler.kv_cache_manager.get_block_ids(request.request_id)[0]) for request in batch],
-        admitted=admitted,
-        cached=[computed[id] for id in admitted],
-        preempted=[request.request_id for request in waiting if request.request_id in gone],
+    gone, waiting = output.preempted_req_ids or (), queue(scheduler)
+    found = Decision(
         waiting=[request.request_id for request in waiting],
+        preempted=[request.request_id for request in waiting if request.request_id in gone] if gone else [],
         because=why(scheduler, waiting, sum(scheduled.values()), bool(gone), blocks),
         blocks_used=blocks - pool.get_num_free_blocks(),
     )
+    phase = []
+    for request in scheduler.running:
+        id = request.request_id
+        if not (tokens := scheduled.get(id)):
+            continue
+        computed = request.num_computed_tokens - tokens  # `schedule` has counted the step's tokens as computed already
+        found.batch.append(id)
+        found.tokens.append(tokens)
+        phase.append(_phase(request, computed, before.get(id, 0)))
+        found.drafted.append(len(drafts[id]) if id in drafts else 0)
+        found.block_ids.append(tables[id] if id in same and id in tables else Table(table_of(id)[0]))
+        if id not in before:
+            found.admitted.append(id)
+            found.cached.append(computed)
+    found.phase = "".join(phase)
+    return found
 
 
 def queue(scheduler: Any) -> list[Any]:
@@ -114,5 +184,7 @@ def _shared(scheduler: Any, request: Any) -> int:
     return sum(block.ref_cnt > 0 for block in found.blocks[0])
 
 
-def _phase(request: Any, computed: int) -> str:
-    return "d" if request.num_output_tokens and request.num_tokens - computed <= 1 else "p"
+def _phase(request: Any, computed: int, in_flight: int) -> str:
+    """Of a request that had `computed` tokens computed, or in a step in flight, and so many new ones there."""
+    made = request.num_output_tokens + in_flight
+    return "d" if made and request.num_tokens + in_flight - computed <= 1 else "p"

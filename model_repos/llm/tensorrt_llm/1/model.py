@@ -14,6 +14,7 @@ from labserve.inflight.answers import Answers
 from labserve.inflight.clients import Clients
 from labserve.inflight.inbox import Inbox
 from labserve.inflight.own import with_line
+from labserve.inflight.policy import gather_s
 from labserve.inflight.recorder import Recorder
 from labserve.inflight.setup import open_scheduler
 from labserve.params import Refusal
@@ -30,7 +31,7 @@ class TritonPythonModel:
         self.recorder = Recorder(args, setup)
         self.answers = Answers(self.guard, decoupled(args), self.recorder.ended)
         self.clients = Clients(self.scheduler, self.answers)
-        self.inbox = Inbox(setup, self.guard, self.answers, self.recorder.arrived)
+        self.inbox = Inbox(setup, self.guard, self.answers, self.recorder.arrived, gather_s(words(args)))
         self.thread = threading.Thread(target=self.serve, name="scheduler", daemon=True)
         self.thread.start()
 
@@ -49,12 +50,18 @@ class TritonPythonModel:
 
     def step(self):
         self.clients.drop_gone()
+        self.scheduler.ahead = self.recorder.free  # no clock holds: vLLM may decide a step before the last is over
+        if self.scheduler.in_flight and not self.scheduler.ahead:
+            self.tell(self.scheduler.step())  # one that was decided before the clock was stopped
+            return
         plan = self.scheduler.plan()
         while self.clients.gone(plan.admitted):  # a request whose client has gone does not join
             plan = self.scheduler.plan()
         if not self.recorder.ready(plan) or self.scheduler.idle:
             return  # the clock stands still, or nothing is left; what arrives meanwhile is received
-        step = self.scheduler.step(plan)
+        self.tell(self.scheduler.step(plan))
+
+    def tell(self, step):
         for request, tokens in step.produced:
             try:
                 self.answers.stream(request, tokens)
