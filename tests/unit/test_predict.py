@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -243,6 +244,19 @@ def test_vllm_changed_by_files_of_ones_own_is_refused(made_up: Recording, tmp_pa
     path = written(tmp_path, replace(made_up, settings=replace(VLLM, own="vllm.json")))
     with pytest.raises(LabError, match="only vLLM's own"):
         CliRunner().invoke(predict_command, [str(path), "--set", "max_num_seqs=2"], catch_exceptions=False)
+
+
+def test_a_step_that_was_decided_ahead_begins_when_the_one_before_it_is_over(
+    made_up: Recording, tmp_path: Path
+) -> None:
+    """vLLM's asynchronous scheduler decides a step while the one before is computed: their times overlap in the log."""
+    path = written(tmp_path, made_up)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    ahead = [{**line, "dur": 2 * line["dur"]} if line["kind"] == "step" else line for line in lines]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in ahead))
+    rows = recording.read(path).rows
+    assert all(row.began >= before.over for before, row in itertools.pairwise(rows))
+    assert steptime.fit(rows).gap >= 0
 
 
 # -- time -------------------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def _whys(why: str | Sequence[str], waiting: int) -> list[str]:
 
 def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Row]:
     rows: list[Row] = []
-    busy = False
+    busy, over = False, 0.0  # a step that was decided while another was computed begins when that one is over
     for line in lines:
         if line["kind"] not in ("step", "change") or line.get("warm_up"):
             continue
@@ -296,13 +296,13 @@ def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero
                     ended,
                     waiting,
                     int(line["kv_blocks_used"]),
-                    line["t"] - line["dur"] - zero,
+                    max(line["t"] - line["dur"], over) - zero,
                     line["t"] - zero,
                     busy,
                     _whys(line.get("why", ""), len(waiting)),
                 )
             )
-            busy = bool(waiting) or any(name not in ended for name in batch)
+            busy, over = bool(waiting) or any(name not in ended for name in batch), line["t"]
         else:
             busy = False
         for name in line.get("ended", {}):
