@@ -80,7 +80,8 @@ class SourceLinks(SphinxTransform):
 
 def contents() -> Iterator[str]:
     """The table of contents: one part for the labs, one for each list of docs/README.md."""
-    labs = [(text, target) for text, target in LINK.findall(_text("README.md")) if target.startswith("labs/")]
+    lessons = re.compile(r"labs/\d\d-[\w-]+/README\.md")
+    labs = [(text, target) for text, target in LINK.findall(_text("README.md")) if lessons.fullmatch(target)]
     yield from _part("", [("All documentation", "docs/README.md")])
     yield from _part("Labs", labs)
     for caption, listed in re.findall(r"^\*\*(\w+)\*\*\n((?:.+\n?)+)", _text("docs/README.md"), re.MULTILINE):
