@@ -20,6 +20,7 @@ class Environment(Layer):
 
     with_torch: bool = False
     needed = 2e9  # bytes of free disk: 0.9 or 1.2 GB, and its downloads while it is made
+    sizes = f"{needed / 1e9:.1f} GB of disk"
     remedy = "the same command again"
 
     @property

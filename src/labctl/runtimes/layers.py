@@ -73,6 +73,11 @@ class Layer:
         return "" if machine == X86 else f"its package is built for {X86}, and this machine is {machine}"
 
     @property
+    def sizes(self) -> str:
+        """What it takes, in words."""
+        return f"about {DOWNLOAD[self.build] / 1e9:.1f} GB to download, {self.needed / 1e9:.1f} GB of disk"
+
+    @property
     def needed(self) -> float:
         """Bytes of free disk."""
         return NEEDED[self.build]
@@ -107,8 +112,7 @@ class Layer:
 
     def install(self) -> Action[str]:
         """Install it; harmless where it is there."""
-        size, full = DOWNLOAD[self.build], self.needed
-        title = f"the packages of {self.lock.name}: about {size / 1e9:.1f} GB to download, {full / 1e9:.1f} GB of disk"
+        title = f"the packages of {self.lock.name}: {self.sizes}"
         if self.ready:
             return Action(title, lambda listener: f"in {self.path}")
         return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2 + 8 * self.gpu)
