@@ -13,6 +13,7 @@ from pathlib import Path
 from labctl.learn import judge, server
 from labctl.learn.attempts import SOLUTION, Attempt, attempts
 from labctl.learn.exercise import Exercise, find_all
+from labctl.learn.outcome import Missing
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.runtimes import processes
@@ -87,6 +88,8 @@ def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str,
     began = time.monotonic()
     try:
         said = problem(attempt, judged(session, exercise, attempt, runtime, seeds))
+    except Missing as error:
+        return Proof(exercise.id, attempt.name, tuple(seeds), f"{error.what}: {error.why}", 0.0, left_out=True)
     except LabError as error:
         said = f"{attempt.name} was not judged: {': '.join(filter(None, (error.what, error.why)))}"
     return Proof(exercise.id, attempt.name, tuple(seeds), said, time.monotonic() - began)
