@@ -303,7 +303,8 @@ def _vllm(settings: Settings, scheduler: Path | None) -> Callable[..., Played]:
         raise LabError(
             "only vLLM's own scheduler is replayed", f"this is {scheduler or settings.own}", "record without it"
         )
-    return VllmReplays(layer("vllm", Workspace.find()).require()).replay
+    replays = VllmReplays(layer("vllm", Workspace.find()).require())
+    return click.get_current_context().with_resource(replays).replay
 
 
 def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -> dict[str, Any]:
