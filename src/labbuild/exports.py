@@ -111,7 +111,10 @@ class Gpt2Export(Engine):
         original = AutoModelForCausalLM.from_pretrained(weights, local_files_only=True, dtype=torch.float32).eval()
         if original.config.model_type != "gpt2":
             raise LabError(
-                f"{weights} is not a GPT-2", f"its model type is {original.config.model_type}", "--set model=..."
+                f"{weights} is not a GPT-2",
+                f"its model type is {original.config.model_type}",
+                "--set model=...",
+                code="weights-not-gpt2",
             )
         path = target / self.essential[0]
         tell(f"exporting {path.name}")
@@ -124,6 +127,7 @@ class Gpt2Export(Engine):
             raise LabError(
                 f"the {self.name} export does not compute what the model computes",
                 f"its logits differ by up to {difference:g} (at most {TOLERANCE:g} is rounding)",
+                code="export-inexact",
             )
         tell(f"largest difference of a logit at {len(by_shape)} shapes: {difference:.1e}")
         return {
@@ -251,7 +255,9 @@ def _libraries(failed: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise LabError(failed, str(error), "make setup, or use --runtime compose") from None
+        raise LabError(
+            failed, str(error), "make setup, or use --runtime compose", code="export-libraries-missing"
+        ) from None
 
 
 @contextmanager

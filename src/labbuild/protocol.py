@@ -47,9 +47,17 @@ class Option:
         if isinstance(self.default, int):
             if text.isdecimal() and int(text) >= self.minimum:
                 return int(text)
-            raise LabError(f"engine option {name}={text}", f"it must be an integer of at least {self.minimum}")
+            raise LabError(
+                f"engine option {name}={text}",
+                f"it must be an integer of at least {self.minimum}",
+                code="engine-option-invalid",
+            )
         if self.choices and text not in self.choices:
-            raise LabError(f"engine option {name}={text}", f"it must be one of: {', '.join(self.choices)}")
+            raise LabError(
+                f"engine option {name}={text}",
+                f"it must be one of: {', '.join(self.choices)}",
+                code="engine-option-invalid",
+            )
         return text
 
 

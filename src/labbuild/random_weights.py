@@ -58,7 +58,11 @@ def make(shape: str, target: Path, models: Path, tell: Tell, dtype: str = "") ->
     recipe = SHAPES[shape]
     tokenizer = models / recipe["tokenizer"]
     if not (tokenizer / "tokenizer.json").is_file():
-        raise LabError(f"the tokenizer of random:{shape} is missing", f"{tokenizer} has no tokenizer.json")
+        raise LabError(
+            f"the tokenizer of random:{shape} is missing",
+            f"{tokenizer} has no tokenizer.json",
+            code="tokenizer-missing",
+        )
     ends = _special_ids(tokenizer) if recipe.get("ends") else {}
     config = AutoConfig.for_model(recipe["type"], **recipe["config"], **ends)
     dtype = dtype or recipe.get("dtype", "float32")

@@ -135,6 +135,7 @@ class Release(_Data):
                 f"TensorRT-LLM {self.name} is not served by its LLM API here",
                 f"the labs serve it in the image of {LLM_API_RELEASE}",
                 f"--release {LLM_API_RELEASE}, or leave it out",
+                code="release-without-llmapi",
             )
         problems, nested = [], dict[str, Any]()
         given = {key: value for key, value in values.items() if value != ""}
@@ -156,7 +157,13 @@ class Release(_Data):
                 "triton_config.decoupled=True: the launcher for several GPUs switches off what would set it"
             )
         if problems:
-            raise LabError("model.yaml cannot be written", "", "correct what is named above", details=problems)
+            raise LabError(
+                "model.yaml cannot be written",
+                "",
+                "correct what is named above",
+                details=problems,
+                code="model-yaml-invalid",
+            )
         return nested
 
     def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
@@ -170,6 +177,7 @@ class Release(_Data):
                     f"TensorRT-LLM {self.name} has no {key}",
                     "its templates have no place for it, so it would be dropped silently",
                     f"--release {first}, or {without}" if first else without,
+                    code="release-lacks-setting",
                 )
         if (batching := settings.get("gpt_model_type", "")) in self.deprecated:
             notices.append(f"TensorRT-LLM {self.name} still serves {batching}, but calls it deprecated")
@@ -231,4 +239,9 @@ def release(name: str = "") -> Release:
         if name == candidate.name or name in candidate.aliases:
             return candidate
     known = ", ".join("=".join((r.name, *r.aliases)) for r in table().values())
-    raise LabError(f"unknown TensorRT-LLM release '{name}'", f"known are: {known}", f"--release {DEFAULT_RELEASE}")
+    raise LabError(
+        f"unknown TensorRT-LLM release '{name}'",
+        f"known are: {known}",
+        f"--release {DEFAULT_RELEASE}",
+        code="release-unknown",
+    )

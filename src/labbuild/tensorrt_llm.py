@@ -52,6 +52,7 @@ class TensorRtLlm(Engine):
                 "a TensorRT-LLM engine is built in the image that serves it",
                 "this environment has no TensorRT-LLM builder",
                 "use --profile gpu --runtime compose on a machine with an NVIDIA GPU",
+                code="builder-elsewhere",
             )
         require(options, builder.gpu)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
@@ -73,12 +74,15 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"the engine needs {world} GPUs, but there {'is' if gpu.gpus == 1 else 'are'} {gpu.gpus}",
             f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
             f"--set tp_size={gpu.gpus} --set pp_size=1",
+            code="gpus-too-few",
         )
     release, chip = releases.release(str(options["release"])), _version(gpu.compute_capability)
     its = f"its compute capability is {gpu.compute_capability}"
     if chip < SUPPORTED_SINCE:
         older = f"{its}; upstream supports 8.0 (Ampere) or newer"
-        raise LabError(f"{gpu.gpu_name} is too old for TensorRT-LLM", older, "--set engine=transformers")
+        raise LabError(
+            f"{gpu.gpu_name} is too old for TensorRT-LLM", older, "--set engine=transformers", code="gpu-too-old"
+        )
     if not _has_kernels(release, gpu):
         later = (other.name for other in releases.table().values() if other.steps and _has_kernels(other, gpu))
         known = next(later, "")
@@ -87,10 +91,11 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"{gpu.gpu_name} is newer than TensorRT-LLM {release.name}",
             f"{its}; that release builds for {release.newest} at most{but}",
             f"--release {known}" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
+            code="gpu-too-new",
         )
     if options["quantization"] == "fp8" and chip < FP8_SINCE:
         newer = f"{its}; fp8 needs 8.9 or newer (Ada, Hopper)"
-        raise LabError(f"{gpu.gpu_name} does not support fp8", newer, "--set quantization=none")
+        raise LabError(f"{gpu.gpu_name} does not support fp8", newer, "--set quantization=none", code="gpu-without-fp8")
 
 
 def _has_kernels(release: Release, gpu: GpuInfo) -> bool:
@@ -111,7 +116,9 @@ def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> N
         built = int(words[words.index("--rotary_dim") + 1]) if "--rotary_dim" in words else None
     if built != wanted:
         raise LabError(
-            f"the engine rotates {built} numbers of each head, its weights {wanted}", "it would answer nonsense"
+            f"the engine rotates {built} numbers of each head, its weights {wanted}",
+            "it would answer nonsense",
+            code="rotary-wrong",
         )
 
 
@@ -122,7 +129,12 @@ def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
     """
     built = manifest.get("hardware")
     if not built:
-        raise LabError("the engine does not say what it was built for", "", f"labctl engines prune {manifest['key']}")
+        raise LabError(
+            "the engine does not say what it was built for",
+            "",
+            f"labctl engines prune {manifest['key']}",
+            code="target-unstated",
+        )
     wrong = [
         f"{label}: built for {built[field]}, here {getattr(gpu, field)}"
         for field, label in (("compute_capability", "compute capability"), ("image_digest", "image"))
@@ -136,14 +148,16 @@ def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
         wrong.append(f"driver: built with {built['driver']}, here {gpu.driver}")
     if wrong:
         remedy = f"labctl engines prune {manifest['key']}, then build it in the image and on the GPU that serve it"
-        raise LabError(f"the engine was built for another target ({built['gpu_name']})", "", remedy, wrong)
+        raise LabError(
+            f"the engine was built for another target ({built['gpu_name']})", "", remedy, wrong, code="target-other"
+        )
 
 
 def _version(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split("."))
     except ValueError:
-        raise LabError(f"'{text}' is not a version") from None
+        raise LabError(f"'{text}' is not a version", code="version-unreadable") from None
 
 
 def commands(options: Options, weights: Path, scratch: Path, output: Path, shape: str = "") -> list[list[str]]:
@@ -157,7 +171,7 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path, shape
         before = [["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(scratch / "gptj")]]
         model, weights = "gptj", scratch / "gptj"
     if model not in release.steps:
-        raise LabError(f"release {release.name} has no builder for {model}")
+        raise LabError(f"release {release.name} has no builder for {model}", code="release-without-model")
     world = options["tp_size"] * options["pp_size"]
     # Both read a prompt in pieces, against keys and values that are in the paged cache already.
     pieces = "true" in (options["chunked_context"], options["kv_cache_reuse"])
@@ -179,6 +193,7 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path, shape
             f"release {options['release']} divides {model} among GPUs by tensor parallelism only",
             "it has no pipeline parallelism for this model",
             "--set pp_size=1 with a larger tp_size, or --release 0.17.0",
+            code="pipeline-unsupported",
         )
     return [*before, *(_words(step["parts"], facts, values) for step in steps)]
 
@@ -196,7 +211,9 @@ def rotary_dim(weights: Path) -> int:
     """What of each head GPT-J and CodeGen rotate, of the folder's config.json. Raises LabError where it has none."""
     dimension = json.loads((weights / "config.json").read_text(encoding="utf-8")).get("rotary_dim")
     if not isinstance(dimension, int):
-        raise LabError(f"{weights / 'config.json'} has no rotary_dim", "GPT-J and CodeGen are built with it")
+        raise LabError(
+            f"{weights / 'config.json'} has no rotary_dim", "GPT-J and CodeGen are built with it", code="rotary-missing"
+        )
     return dimension
 
 

@@ -241,12 +241,14 @@ def _require_choice(gpus: Sequence[str], ranks: int) -> None:
             f"the engine is spread over {ranks} GPUs, but --gpus names {len(gpus)}",
             f"--gpus {','.join(gpus)} (or CUDA_VISIBLE_DEVICES)",
             f"name {ranks}, or a smaller tp_size",
+            code="gpus-named-wrong",
         )
     if ranks > 1 and any(name.startswith(MIG) for name in gpus[:ranks]):
         raise LabError(
             "an engine cannot be spread over MIG slices",
             "its ranks reach each other through NCCL, which joins whole GPUs only",
             "--set tp_size=1, or whole GPUs",
+            code="mig-spread",
         )
 
 
@@ -259,6 +261,7 @@ def _release(stack: StackSpec, choices: Choices) -> Release | None:
                 f"TensorRT-LLM {release.name} has no engines here",
                 "what it serves is the LLM API",
                 f"--set engine=llmapi, or --release {releases.DEFAULT_RELEASE}",
+                code="release-without-engines",
             )
         return release
     if choices.release:
@@ -266,6 +269,7 @@ def _release(stack: StackSpec, choices: Choices) -> Release | None:
             f"--release {choices.release} does not apply here",
             f"TensorRT-LLM serves no model of this stack on the {choices.profile} profile with these settings",
             "leave it out, or use --profile gpu --set engine=tensorrt-llm",
+            code="release-not-applicable",
         )
     return None
 

@@ -196,7 +196,7 @@ class Workspace:
             origin = resolved(Path(asked or Path.cwd()))
         except FileNotFoundError:
             raise LabError(
-                "the current folder does not exist any more", "it was deleted", "cd into your clone"
+                "the current folder does not exist any more", "it was deleted", "cd into your clone", code="folder-gone"
             ) from None
         for folder in (origin, *origin.parents, *([] if asked else [INSTALLED_FROM])):
             if is_checkout(folder):
@@ -205,6 +205,7 @@ class Workspace:
             f"{origin} is not inside a checkout of Triton Serving Labs",
             "labctl works on a checkout of the labs, and looks for one in the current folder and those above it",
             "cd into your clone, or set LABS_ROOT to it; labctl new DIR makes a folder of the labs without git",
+            code="checkout-missing",
         )
 
     def templates(self, lab: str, folder: str) -> Path:
@@ -243,7 +244,9 @@ def key_lock(path: Path, timeout: float = -1) -> Iterator[None]:
     try:
         lock.acquire(timeout=timeout)
     except Timeout as error:
-        raise LabError(f"{path} is being made by another process", "", "wait for it, then try again") from error
+        raise LabError(
+            f"{path} is being made by another process", "", "wait for it, then try again", code="artifact-busy"
+        ) from error
     try:
         yield
     finally:

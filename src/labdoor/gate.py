@@ -27,9 +27,13 @@ def read_token(path: Path) -> str:
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        raise LabError(f"the token in {path} cannot be read", str(error)) from None
+        raise LabError(f"the token in {path} cannot be read", str(error), code="token-unreadable") from None
     if len(token) < LEAST_TOKEN:
-        raise LabError(f"the token in {path} is too short", f"it has {len(token)} characters of at least {LEAST_TOKEN}")
+        raise LabError(
+            f"the token in {path} is too short",
+            f"it has {len(token)} characters of at least {LEAST_TOKEN}",
+            code="token-too-short",
+        )
     return token
 
 

@@ -65,7 +65,12 @@ class Vocabulary:
             tokenizer.no_truncation()
             config = json.loads((path / "config.json").read_text()) if (path / "config.json").is_file() else {}
         except Exception as error:  # the tokenizers library raises no type of its own
-            raise LabError(f"the tokenizer in {folder} cannot be read", str(error), "labctl weights list") from None
+            raise LabError(
+                f"the tokenizer in {folder} cannot be read",
+                str(error),
+                "labctl weights list",
+                code="tokenizer-unreadable",
+            ) from None
         end = config.get("eos_token_id")
         context = config.get("max_position_embeddings") or config.get("n_positions") or 0
         return cls(tokenizer, ChatTemplate.of(path), end if isinstance(end, int) else None, context)
@@ -191,7 +196,7 @@ def find(endpoint: str, names: Sequence[str], tokenizer_dir: str) -> dict[str, M
         except LabError as error:
             why = error
     if not found:
-        raise why or LabError("there is no model to offer")
+        raise why or LabError("there is no model to offer", code="models-none")
     stoppers: Mapping[str, str] = {}
     with contextlib.suppress(LabError):
         stoppers = stop.stoppable(endpoint, names)

@@ -47,7 +47,12 @@ class ChatTemplate:
             words = {name: _word(config[name]) for name in ("bos_token", "eos_token", "unk_token") if config.get(name)}
             return cls(source, words) if source else cls(PLAIN, {}, (PLAIN_STOP,))
         except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
-            raise LabError(f"the chat template in {folder} cannot be used", str(error), "labctl weights list") from None
+            raise LabError(
+                f"the chat template in {folder} cannot be used",
+                str(error),
+                "labctl weights list",
+                code="chat-template-unusable",
+            ) from None
 
     def render(self, messages: Sequence[Message]) -> str:
         """The text that the model continues. Raises Refusal where the template takes no such conversation."""

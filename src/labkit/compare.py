@@ -76,7 +76,9 @@ def compare(paths: Sequence[Path]) -> Comparison:
             documents[name] = results.load(path)
     labs = {document["lab"] for document in documents.values()}
     if len(labs) > 1:
-        raise LabError("results of different labs cannot be compared", ", ".join(sorted(labs)))
+        raise LabError(
+            "results of different labs cannot be compared", ", ".join(sorted(labs)), code="compare-other-labs"
+        )
     kinds = Counter(_kind(document) for document in documents.values())
     kept = max(kinds, key=lambda kind: kinds[kind]) if kinds else ""
     skipped += [
@@ -84,11 +86,16 @@ def compare(paths: Sequence[Path]) -> Comparison:
     ]
     documents = {name: document for name, document in documents.items() if _kind(document) == kept}
     if len(documents) < 2:
-        raise LabError("fewer than two results can be compared", "; ".join(skipped), "labctl run or labctl bench again")
+        raise LabError(
+            "fewer than two results can be compared",
+            "; ".join(skipped),
+            "labctl run or labctl bench again",
+            code="compare-too-few",
+        )
     flat = [results.flatten(document["metrics"]) for document in documents.values()]
     common = [key for key in flat[0] if all(_is_number(f.get(key)) for f in flat)]
     if not common:
-        raise LabError("these results have no metric in common")
+        raise LabError("these results have no metric in common", code="compare-nothing-common")
     metrics = {key: [float(f[key]) for f in flat] for key in common}
     remarks = _remarks(list(documents.values()), metrics)
     return Comparison(labs.pop(), [*documents], skipped, _differing(list(documents.values())), metrics, remarks)

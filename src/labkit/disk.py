@@ -100,7 +100,7 @@ def fault(error: OSError, target: Path) -> LabError:
         why, remedy = f"{_user()} may not write in {folder}", f"see who may: ls -ld {folder}{elsewhere}"
     else:
         why, remedy = f"{error.strerror or error}: {named}", f"see what is there: ls -ld {folder}{elsewhere}"
-    return LabError(f"cannot write {target}", why, remedy)
+    return LabError(f"cannot write {target}", why, remedy, code="write-failed")
 
 
 def told(error: OSError) -> LabError:
@@ -109,7 +109,12 @@ def told(error: OSError) -> LabError:
     if error.errno in FAULTS:
         return fault(error, Path(place))
     shown = place if len(place) <= LONGEST_SHOWN else f"{place[:LONGEST_SHOWN]}..."
-    return LabError(f"{shown} cannot be used", error.strerror or type(error).__name__, "see what is there: ls -ld")
+    return LabError(
+        f"{shown} cannot be used",
+        error.strerror or type(error).__name__,
+        "see what is there: ls -ld",
+        code="file-unusable",
+    )
 
 
 _CACHE = "LABS_CACHE (weights, engines)"
@@ -128,6 +133,7 @@ def need_space(where: Path, needed: int) -> None:
             f"no space left to write {where}",
             f"about {size(needed)} are needed, {size(free)} are free on that disk",
             "free some space there" + (f", or set {_CACHE} to a folder on another disk" if cached else ""),
+            code="disk-too-full",
         )
 
 

@@ -19,16 +19,18 @@ class LabError(Exception):
         why: the cause as far as it is known (Triton's own message, the exit status, the last log line).
         remedy: the next command to type or the setting to change.
         details: further lines, for example each template problem with file and line, or the last log lines.
+        code: the kind of fault in kebab case, one word for programs and tests wherever it is raised ("port-taken").
     """
 
     MARK: ClassVar[str] = "labctl-error "  # begins the line by which a tool hands its error to labctl
 
-    def __init__(self, what: str, why: str = "", remedy: str = "", details: Sequence[str] = ()) -> None:
+    def __init__(self, what: str, why: str = "", remedy: str = "", details: Sequence[str] = (), *, code: str) -> None:
         super().__init__(what)
         self.what = what
         self.why = why
         self.remedy = remedy
         self.details = tuple(details)
+        self.code = code
 
     def __str__(self) -> str:
         """All of it as plain text, one part a line (the command line adds colour and indentation)."""
@@ -42,8 +44,9 @@ class LabError(Exception):
 
     def to_json(self) -> str:
         """One line, to be read by :meth:`from_json` in the process that ran a tool."""
-        return json.dumps([self.what, self.why, self.remedy, self.details])
+        return json.dumps([self.code, self.what, self.why, self.remedy, self.details])
 
     @classmethod
     def from_json(cls, text: str) -> LabError:
-        return cls(*json.loads(text))
+        code, *parts = json.loads(text)
+        return cls(*parts, code=code)

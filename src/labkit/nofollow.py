@@ -50,7 +50,7 @@ def require_own(path: Path, kind: str) -> None:
         why = f"it belongs to another user ({status.st_uid})"
     else:
         return
-    raise LabError(f"{path} cannot be used", why, f"see what it is, then remove it: rm -r {path}")
+    raise LabError(f"{path} cannot be used", why, f"see what it is, then remove it: rm -r {path}", code="path-not-own")
 
 
 def reading(path: Path) -> BinaryIO:

@@ -60,7 +60,10 @@ def kept(path: Path) -> dict[str, Any] | None:
         remarks(document)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise LabError(
-            f"{file} is damaged", str(error), "labctl predict RESULT --set ... --run makes another"
+            f"{file} is damaged",
+            str(error),
+            "labctl predict RESULT --set ... --run makes another",
+            code="prediction-damaged",
         ) from error
     return document
 

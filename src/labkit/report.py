@@ -29,7 +29,7 @@ class Report:
         self.out = out
         self.phases = {name: results.read_phase(out, name) for name in phases if results.has_phase(out, name)}
         if not self.phases:
-            raise LabError(f"no phase left a result in {out}")
+            raise LabError(f"no phase left a result in {out}", code="results-none")
         self._context = results.context_of(out, next(iter(self.phases)))
         self._parts = [f"# {title}"]
 

@@ -63,7 +63,7 @@ def read_phase(out: Path, phase: str) -> dict[str, Any]:
     """A phase's data. Raises LabError where the phase has not been run."""
     path = out / f"{phase}.json"
     if not path.is_file():
-        raise LabError(f"phase {phase} left no result", f"{path} is missing")
+        raise LabError(f"phase {phase} left no result", f"{path} is missing", code="phase-result-missing")
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data
 
@@ -124,13 +124,20 @@ def load(path: Path) -> dict[str, Any]:
         if isinstance(document, dict) and document.get("schema_version") == 1:
             document = json.loads(text, object_hook=_rename) | {"schema_version": SCHEMA_VERSION}
     except (OSError, ValueError, RecursionError) as error:
-        raise LabError(f"{file} cannot be read as a result", str(error), "name a folder below results/") from error
+        raise LabError(
+            f"{file} cannot be read as a result", str(error), "name a folder below results/", code="result-unreadable"
+        ) from error
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
-        raise LabError(f"{file} is not a result of schema version {SCHEMA_VERSION}")
+        raise LabError(f"{file} is not a result of schema version {SCHEMA_VERSION}", code="result-other-version")
     document.setdefault("settings", {})
     for key, kind, name in (("lab", str, "a text"), ("metrics", dict, "an object"), ("settings", dict, "an object")):
         if not isinstance(document.get(key), kind):
-            raise LabError(f"{file} is not a result", f"its '{key}' should be {name}", "labctl run makes one")
+            raise LabError(
+                f"{file} is not a result",
+                f"its '{key}' should be {name}",
+                "labctl run makes one",
+                code="result-invalid",
+            )
     return document
 
 

@@ -28,6 +28,7 @@ class Slo:
                     f"'{part}' is not a limit",
                     "limits are ttft<N and tpot<N in milliseconds, each at most once",
                     '--slo "ttft<500ms,tpot<60ms"',
+                    code="slo-invalid",
                 )
             limits[limit[1]] = float(limit[2])
         return cls(**limits)

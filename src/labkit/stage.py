@@ -52,7 +52,11 @@ class Act:
         deadline = time.monotonic() + timeout
         while not self.over:
             if time.monotonic() > deadline:
-                raise LabError(f"labctl has not answered within {timeout:g} s", f"asked in {self._answer.parent}")
+                raise LabError(
+                    f"labctl has not answered within {timeout:g} s",
+                    f"asked in {self._answer.parent}",
+                    code="stage-silent",
+                )
             time.sleep(LOOK_S)
         answer = json.loads(self._answer.read_text(encoding="utf-8"))
         if error := answer.pop("error", None):

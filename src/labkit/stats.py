@@ -45,6 +45,7 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
             f"{len(failed)} of {len(records)} requests failed; nothing is averaged",
             first,
             "labctl logs shows the server's side",
+            code="requests-failed",
         )
     duration = max(r.responses[-1][0] for r in records) - min(r.start for r in records)
     tokens = sum(record.output_tokens for record in records)

@@ -31,7 +31,9 @@ class Pair:
         _require_readable(self.key, KEY)
         if (mode := stat.S_IMODE(self.key.stat().st_mode)) & stat.S_IRWXO:
             why = f"its mode is {mode:04o}: every user of this machine may open it"
-            raise LabError(f"the private key {self.key} is not private", why, f"chmod o= {self.key}")
+            raise LabError(
+                f"the private key {self.key} is not private", why, f"chmod o= {self.key}", code="tls-key-exposed"
+            )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -39,7 +41,10 @@ class Pair:
         except _Encrypted:
             remedy = f"openssl pkey -in {self.key} -out NEW_KEY, then {KEY} NEW_KEY"
             raise LabError(
-                f"the private key {self.key} is encrypted", "the server starts without a password", remedy
+                f"the private key {self.key} is encrypted",
+                "the server starts without a password",
+                remedy,
+                code="tls-key-encrypted",
             ) from None
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
@@ -47,9 +52,16 @@ class Pair:
                     "the key is another certificate's",
                     f"give the key that the certificate was made with ({KEY})",
                 )
-                raise LabError(f"{self.certificate} and {self.key} do not belong together", why, remedy) from None
+                raise LabError(
+                    f"{self.certificate} and {self.key} do not belong together", why, remedy, code="tls-pair-mismatch"
+                ) from None
             what = f"{self.certificate} and {self.key} are no certificate and its key"
-            raise LabError(what, str(error), f"both as PEM text; {CERTIFICATE} begins with BEGIN CERTIFICATE") from None
+            raise LabError(
+                what,
+                str(error),
+                f"both as PEM text; {CERTIFICATE} begins with BEGIN CERTIFICATE",
+                code="tls-files-invalid",
+            ) from None
         self._require_valid(context)
         return context
 
@@ -71,7 +83,7 @@ class Pair:
                 f"clients would refuse the certificate {self.certificate}",
                 f"renew it, then give the new one ({CERTIFICATE})",
             )
-            raise LabError(what, error.verify_message, remedy) from None
+            raise LabError(what, error.verify_message, remedy, code="tls-certificate-invalid") from None
 
 
 class _Encrypted(Exception):
@@ -91,4 +103,5 @@ def _require_readable(path: Path, option: str) -> None:
             f"{option}: {path} cannot be read",
             error.strerror or str(error),
             "check the path, and who may read the file",
+            code="tls-file-unreadable",
         ) from None

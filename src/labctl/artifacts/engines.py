@@ -54,10 +54,18 @@ class Build(Artifact):
         manifest, remedy = self.manifest(workspace), self.store.remedy(self.key)
         if manifest.get("key") != self.key:
             raise LabError(
-                f"{path} is not this engine", f"its manifest is that of {manifest.get('key', 'no engine')}", remedy
+                f"{path} is not this engine",
+                f"its manifest is that of {manifest.get('key', 'no engine')}",
+                remedy,
+                code="engine-other",
             )
         if missing := self._missing(map(Path, manifest["files"])):
-            raise LabError(f"{path} is not a complete {self.engine.name} engine", f"it has no {missing}", remedy)
+            raise LabError(
+                f"{path} is not a complete {self.engine.name} engine",
+                f"it has no {missing}",
+                remedy,
+                code="engine-incomplete",
+            )
         self.store.check(path, self.key)
         if not self.source.ready(workspace):
             return True  # the weights were pruned: what was compiled from them is still good
@@ -74,10 +82,16 @@ class Build(Artifact):
             if error.errno is not None:
                 raise
             # transformers raises a bare OSError for every file that it cannot load
-            raise LabError(f"the {self.title} cannot be built", " ".join(str(error).split())) from error
+            raise LabError(
+                f"the {self.title} cannot be built", " ".join(str(error).split()), code="engine-build-failed"
+            ) from error
         written = [path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file() and path.stat().st_size]
         if missing := self._missing(written):
-            raise LabError(f"the {self.engine.name} builder ended without an engine", f"there is no {missing}")
+            raise LabError(
+                f"the {self.engine.name} builder ended without an engine",
+                f"there is no {missing}",
+                code="engine-build-empty",
+            )
         return {
             "key": self.key,
             "engine": self.engine.name,
@@ -96,10 +110,14 @@ class Build(Artifact):
 def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
     """The engine with that name, weights and options. Raises LabError for what is unknown, and lists what exists."""
     if name not in ENGINES:
-        raise LabError(f"there is no engine '{name}'", f"there are: {', '.join(ENGINES)}")
+        raise LabError(f"there is no engine '{name}'", f"there are: {', '.join(ENGINES)}", code="engine-unknown")
     engine = ENGINES[name]
     if unknown := sorted(set(options) - set(engine.options)):
-        raise LabError(f"the {name} engine has no option {', '.join(unknown)}", f"it has: {', '.join(engine.options)}")
+        raise LabError(
+            f"the {name} engine has no option {', '.join(unknown)}",
+            f"it has: {', '.join(engine.options)}",
+            code="engine-option-unknown",
+        )
     values = {key: option.read(key, options.get(key, option.default)) for key, option in engine.options.items()}
     return Build(engine, weights.parse(spec), values)
 

@@ -92,24 +92,34 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
             f"the hub refuses access to {name} (401)",
             f"it is open to those who have accepted its terms, and {given}",
             f"accept them on {page}, and set HF_TOKEN to a token of that account (hf auth login)",
+            code="hub-terms-unaccepted",
         )
     if gated or status == 403:
         return LabError(
             f"the hub denies access to {name} (403)",
             "the account of this token has not accepted its terms",
             f"accept them on {page}, then try again",
+            code="hub-terms-unaccepted",
         )
     if isinstance(error, errors.RevisionNotFoundError):
-        return LabError(f"{name} has no revision '{revision}'", "", f"see the revisions on {page}")
+        return LabError(
+            f"{name} has no revision '{revision}'", "", f"see the revisions on {page}", code="hub-revision-unknown"
+        )
     if status == 401 or isinstance(error, errors.LocalTokenNotFoundError):
         given = "the token in use is not valid for it" if get_token() else "no token is set"
         return LabError(
             f"the hub refuses access to {name} (401)",
             f"there is no such public model, and {given}",
             "check the id, or set HF_TOKEN to a token that may read it (hf auth login)",
+            code="hub-refused",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return LabError(f"there is no model {name} on the hub", "", "check the id, or set HF_TOKEN if it is private")
+        return LabError(
+            f"there is no model {name} on the hub",
+            "",
+            "check the id, or set HF_TOKEN if it is private",
+            code="hub-model-unknown",
+        )
     offline = isinstance(error, errors.OfflineModeIsEnabled)
     if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | ConnectionError | OSError):
         why = "offline mode is on (HF_HUB_OFFLINE)" if offline else "the hub does not answer"
@@ -117,5 +127,6 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
             f"{name} is not cached and cannot be fetched: {why}",
             "what was fetched so far is kept",
             "check the network and try again, or use --set model=shipped:tiny-gpt2",
+            code="hub-unreachable",
         )
-    return LabError(f"fetching {name} failed", type(error).__name__, "try again")
+    return LabError(f"fetching {name} failed", type(error).__name__, "try again", code="hub-failed")

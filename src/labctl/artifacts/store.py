@@ -59,14 +59,14 @@ class Store:
                 return data
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        raise LabError(f"{manifest} is damaged", "it cannot be read", self.remedy(path.name))
+        raise LabError(f"{manifest} is damaged", "it cannot be read", self.remedy(path.name), code="artifact-damaged")
 
     def check(self, path: Path, name: str) -> dict[str, Any]:
         """The manifest in a folder. Raises LabError for the first file that is missing or not as it was written."""
         data = self.read(path)
         for file, entry in data["files"].items():
             if why := _difference(path / file, entry):
-                raise LabError(f"{path / file} is damaged", why, self.remedy(name))
+                raise LabError(f"{path / file} is damaged", why, self.remedy(name), code="artifact-damaged")
         return data
 
     def rows(self, workspace: Workspace) -> list[dict[str, Any]]:
@@ -97,7 +97,9 @@ class Store:
         rows = self.rows(workspace)
         known = {name for row in rows for name in (row[self.label], Path(row["path"]).name)}
         if unknown := sorted(set(names or ()) - known):
-            raise LabError(f"not in the cache: {', '.join(unknown)}", "", f"labctl {self.name} list")
+            raise LabError(
+                f"not in the cache: {', '.join(unknown)}", "", f"labctl {self.name} list", code="artifact-not-cached"
+            )
         gone = []
         for row in rows:
             path = Path(row["path"])

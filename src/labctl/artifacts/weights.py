@@ -139,33 +139,50 @@ def parse(spec: str) -> Source:
     elif colon and kind == "random":
         name, _, dtype = rest.partition("@")
         if name not in random_weights.SHAPES:
-            raise LabError(f"there is no random shape '{name}'", f"there are: {', '.join(random_weights.SHAPES)}")
+            raise LabError(
+                f"there is no random shape '{name}'",
+                f"there are: {', '.join(random_weights.SHAPES)}",
+                code="random-shape-unknown",
+            )
         if dtype and dtype not in random_weights.DTYPES:
             known = ", ".join(random_weights.DTYPES)
-            raise LabError(f"random weights cannot be made in '{dtype}'", f"it must be one of: {known}")
+            raise LabError(
+                f"random weights cannot be made in '{dtype}'",
+                f"it must be one of: {known}",
+                code="random-dtype-unknown",
+            )
         return Source("random", name, dtype)
     elif colon and kind == "local" and rest:
         return Source("local", str(typed(rest)))
     elif spec.strip() and (not colon or spec.startswith(("/", "./", "../", "~"))):
         return Source("local", str(typed(spec.strip())))
-    raise LabError(f"'{spec}' is not a model source", f"it is one of: {GOOD}")
+    raise LabError(f"'{spec}' is not a model source", f"it is one of: {GOOD}", code="model-source-invalid")
 
 
 def _check_shipped(name: str, path: Path) -> None:
     if not (path / SUMS).is_file():
         names = ", ".join(sorted(p.parent.name for p in path.parent.glob(f"*/{SUMS}")))
-        raise LabError(f"no model '{name}' is shipped", f"shipped are: {names}")
+        raise LabError(f"no model '{name}' is shipped", f"shipped are: {names}", code="shipped-model-unknown")
     for line in (path / SUMS).read_text(encoding="utf-8").splitlines():
         expected, _, file = line.partition("  ")
         if not (path / file).is_file() or sha256(path / file) != expected:
-            raise LabError(f"{path / file} is damaged", "its hash is not that of SHA256SUMS", f"git checkout -- {path}")
+            raise LabError(
+                f"{path / file} is damaged",
+                "its hash is not that of SHA256SUMS",
+                f"git checkout -- {path}",
+                code="artifact-damaged",
+            )
 
 
 def _check_local(path: Path) -> None:
     if not path.is_dir():
-        raise LabError(f"there is no model folder {path}")
+        raise LabError(f"there is no model folder {path}", code="model-folder-missing")
     missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).is_file()]
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_FILES):
         missing.append("model.safetensors")
     if missing:
-        raise LabError(f"{path} is not a model in Hugging Face's layout", f"missing: {', '.join(missing)}")
+        raise LabError(
+            f"{path} is not a model in Hugging Face's layout",
+            f"missing: {', '.join(missing)}",
+            code="model-folder-incomplete",
+        )

@@ -50,6 +50,7 @@ def _source() -> Path:
         "this labctl came without the labs",
         f"it was installed neither from a checkout nor from a whole wheel ({IN_WHEEL} is not there)",
         "git clone the project, or install triton-serving-labs from a package index",
+        code="labs-missing",
     )
 
 
@@ -66,7 +67,12 @@ def _require_free(target: Path) -> None:
     elif os.path.lexists(target):
         why = "it is not a folder"
     if why:
-        raise LabError(f"{target} cannot become a new folder of the labs", why, "labctl new with another name")
+        raise LabError(
+            f"{target} cannot become a new folder of the labs",
+            why,
+            "labctl new with another name",
+            code="new-folder-unusable",
+        )
 
 
 def _copy(source: Path, target: Path) -> None:

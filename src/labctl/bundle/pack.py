@@ -206,7 +206,12 @@ def _tracked(root: Path) -> str:
         if ended and ended[0] == 0:
             return ended[1]
         why = " ".join(ended[2].split()) if ended else f"git did not answer within {GIT_S:g} s"
-    raise LabError(f"{root} is a clone, and its files cannot be listed", why, "install git (apt-get install git)")
+    raise LabError(
+        f"{root} is a clone, and its files cannot be listed",
+        why,
+        "install git (apt-get install git)",
+        code="tracked-files-unknown",
+    )
 
 
 def _ignores(line: str, path: Path) -> bool:

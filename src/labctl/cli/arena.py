@@ -74,7 +74,9 @@ def run_(policies: Sequence[str], seed: str, public: bool, real: bool, only: Seq
     paths = [_path(name) for name in policies] or files_in(_folder(), "*.py")
     traces = {**games.public(), **({} if public else games.hidden(seed))}
     if unknown := [name for name in only if name not in traces]:
-        raise LabError(f"there is no trace {unknown[0]}", f"there are {', '.join(traces)}", "")
+        raise LabError(
+            f"there is no trace {unknown[0]}", f"there are {', '.join(traces)}", "", code="arena-trace-unknown"
+        )
     traces = {name: trace for name, trace in traces.items() if name in (only or traces)}
     if real and policies:
         _run_real(paths, traces, json_output)
@@ -113,7 +115,9 @@ def attack_(
         with Player(_path(policy)) as player, Player(_path(against)) as other:
             found = attack.attack(player, other, figure, times, seed=random_seed, seconds=seconds)
     except Foul as foul:
-        raise LabError("a policy cannot play", f"{foul.word}: {foul}", "labctl arena run --public POLICY") from foul
+        raise LabError(
+            "a policy cannot play", f"{foul.word}: {foul}", "labctl arena run --public POLICY", code="policy-foul"
+        ) from foul
     if json_output:
         requests = [_fields(one) for one in found.trace] if found else None
         numbers = {"figure": found.figure, "reference": found.reference, "foul": found.foul} if found else {}
@@ -222,7 +226,9 @@ def _path(name: str) -> Path:
     shipped = _folder() / f"{name}.py"
     path = shipped if shipped.is_file() else Path(name)
     if not path.is_file():
-        raise LabError(f"there is no policy {name}", "", "labctl arena list shows those that are shipped")
+        raise LabError(
+            f"there is no policy {name}", "", "labctl arena list shows those that are shipped", code="policy-unknown"
+        )
     return path.resolve()
 
 

@@ -188,12 +188,14 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
         raise click.UsageError("name the images to remove, or say --old or --all")
     rows = images.list_built(opt.open_session().workspace)
     if unknown := set(names) - {row["name"] for row in rows}:
-        raise LabError(f"no such image: {', '.join(sorted(unknown))}", "", "labctl images list")
+        raise LabError(f"no such image: {', '.join(sorted(unknown))}", "", "labctl images list", code="image-unknown")
     chosen = [row["name"] for row in rows if every or row["name"] in names or (old and not row["current"])]
     gone, kept = images.remove(chosen)
     click.echo(f"removed: {', '.join(gone)}" if gone else "nothing was removed")
     if kept:
-        raise LabError(f"not removed: {', '.join(kept)}", "containers use them", "labctl down --all")
+        raise LabError(
+            f"not removed: {', '.join(kept)}", "containers use them", "labctl down --all", code="image-in-use"
+        )
 
 
 @click.command("render")

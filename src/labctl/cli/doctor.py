@@ -47,4 +47,4 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
             if check.remedy and check.state != "ok":
                 say(f"{check.name}: {check.remedy}")
     if any(check.state == "fail" for check in checks):
-        raise LabError("this machine is not ready for the labs", "", "the remedies above")
+        raise LabError("this machine is not ready for the labs", "", "the remedies above", code="machine-not-ready")

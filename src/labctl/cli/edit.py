@@ -43,7 +43,11 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
     session, lab, name = opt.open_stack(stack, verbose)
     models = edits.templates(session, lab, name)
     if model and model not in models.values():
-        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(dict.fromkeys(models.values()))}")
+        raise LabError(
+            f"{name} has no model '{model}'",
+            f"it has: {', '.join(dict.fromkeys(models.values()))}",
+            code="model-unknown",
+        )
     done = shipped.undo(session.workspace, [path for path, of in models.items() if model in (None, of)])
     for path, kept in done.items():
         where = f" (yours: {kept.name})" if kept else ""

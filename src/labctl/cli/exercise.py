@@ -49,7 +49,7 @@ def _open(verbose: bool = False) -> tuple[Session, list[Exercise], Progress]:
 def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Exercise:
     if id or progress.current:
         return find_exercise(exercises, id or progress.current)
-    raise LabError("no exercise was started yet", "", "labctl exercise next")
+    raise LabError("no exercise was started yet", "", "labctl exercise next", code="exercise-none-started")
 
 
 @exercise_command.command("list")
@@ -177,6 +177,7 @@ def solution_command(id: str, give_up: bool) -> None:
             f"{exercise.id} has not passed yet",
             "its solution is shown afterwards",
             f"labctl exercise hint {exercise.id}, or labctl exercise solution {exercise.id} --give-up",
+            code="solution-locked",
         )
     for name, text in desk.solution(exercise).items():
         click.echo(f"--- {name}\n{text}")
@@ -253,7 +254,12 @@ def learn_command(lab: str | None, runtime: str) -> None:
     session, exercises, progress = _open()
     exercises = _of_lab(session, exercises, lab)
     if not exercises:
-        raise LabError("there are no exercises here", "", "labctl exercise list")
+        raise LabError("there are no exercises here", "", "labctl exercise list", code="exercises-none")
     if not sys.stdin.isatty() or not sys.stdout.isatty():
-        raise LabError("labctl learn needs a terminal", "", "labctl exercise next, then labctl exercise check")
+        raise LabError(
+            "labctl learn needs a terminal",
+            "",
+            "labctl exercise next, then labctl exercise check",
+            code="terminal-needed",
+        )
     Screen(session, exercises, progress, runtime).run()

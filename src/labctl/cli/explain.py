@@ -53,11 +53,15 @@ def _show_causes(result: Path, phase: str, json_output: bool) -> None:
     from labkit.predict import causes, recording
 
     if not result.exists():
-        raise LabError(f"{result} does not exist", "", "labctl explain STACK REQUEST for a stack that is up")
+        raise LabError(
+            f"{result} does not exist", "", "labctl explain STACK REQUEST for a stack that is up", code="result-missing"
+        )
     read = recording.read(result, phase)
     found = causes.requests(read, _sent(read))
     if not found:
-        raise LabError(f"{read.source} has no request that was answered", "", "labctl bench STACK")
+        raise LabError(
+            f"{read.source} has no request that was answered", "", "labctl bench STACK", code="recording-empty"
+        )
     findings = [causes.finding(found, read.settings, metric) for metric in ("TTFT", "TPOT")]
     changed = [_what_if(read, each) for each in findings]
     if json_output:
@@ -132,7 +136,12 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
     lanes = _lanes(source)
     found = [(lane, name, story.story_of(lane, name)) for lane, name in story.lanes_of(lanes, request)]
     if not found:
-        raise LabError(f"{source} has no request {request}", _longest(lanes), f"labctl explain {source} REQUEST")
+        raise LabError(
+            f"{source} has no request {request}",
+            _longest(lanes),
+            f"labctl explain {source} REQUEST",
+            code="request-unknown",
+        )
     if json_output:
         stories = [{**_lane(lane), "request": name, "rows": [_row(row) for row in rows]} for lane, name, rows in found]
         click.echo(json.dumps(stories, indent=2))
@@ -185,7 +194,9 @@ def _lanes(source: str) -> list[Lane]:
     path = Path(source)
     if "/" in source or path.suffix == ".jsonl":
         if not path.exists():
-            raise LabError(f"{source} does not exist", "", "name a folder below results/, or a stack")
+            raise LabError(
+                f"{source} does not exist", "", "name a folder below results/, or a stack", code="result-missing"
+            )
         return story.of_result(path)
     from labctl.clock.clock import Clock
     from labctl.pages.live.lines import held_steps
@@ -193,7 +204,9 @@ def _lanes(source: str) -> list[Lane]:
     session, _, name = opt.open_stack(source)
     running = session.find(name)
     if not running:
-        raise LabError(f"{name} is not up", "", f"labctl up {name}, or name a folder below results/")
+        raise LabError(
+            f"{name} is not up", "", f"labctl up {name}, or name a folder below results/", code="stack-not-up"
+        )
     run_dir, models = session.workspace.folder(name).run_dir(), tuple(running[1].models)
     held = [
         {**state, "replica": story.replica_of(folder, run_dir)}
@@ -202,7 +215,12 @@ def _lanes(source: str) -> list[Lane]:
     ]
     lanes = story.of_stack(run_dir, held)
     if not lanes:
-        raise LabError(f"{name} has no step log yet", "no model of it has computed a step", f"labctl infer {name}")
+        raise LabError(
+            f"{name} has no step log yet",
+            "no model of it has computed a step",
+            f"labctl infer {name}",
+            code="step-log-missing",
+        )
     return lanes
 
 

@@ -32,7 +32,7 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, repli
     runtime, record = session.require_up(name)
     record = record.only(replica) if replica else record
     if model not in record.models:
-        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
+        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}", code="model-unknown")
     explain = faults.stack_explainer(RunningStack.of(session, lab, runtime, record))
     if still := faults.standing_still(session, record):
         session.listener.note(still)

@@ -131,8 +131,13 @@ def _not_importable(error: ImportError) -> LabError:
     words = f"{why[:MOST_WORDS]}..." if len(why) > MOST_WORDS else why
     if elsewhere := os.environ.get("PYTHONPATH"):
         remedy = f"unset PYTHONPATH, which is {elsewhere}: Python looks there first"
-        return LabError(f"labctl cannot import {named or 'a package'}", words, remedy)
-    return LabError(f"labctl cannot import {named or 'a package'}", words, "make setup, or install labctl again")
+        return LabError(f"labctl cannot import {named or 'a package'}", words, remedy, code="import-failed")
+    return LabError(
+        f"labctl cannot import {named or 'a package'}",
+        words,
+        "make setup, or install labctl again",
+        code="import-failed",
+    )
 
 
 def entry() -> None:

@@ -206,5 +206,5 @@ def _solve(sick: Case) -> None:
     say(f"{fault.name}: {fault.summary}")
     numbers = ", ".join(str(step["n"]) for step in shown[:8])
     if len(shown) < fault.least:
-        raise LabError("its log does not show it yet", "", "labctl mystery load")
+        raise LabError("its log does not show it yet", "", "labctl mystery load", code="mystery-not-shown")
     say(f"{len(shown)} steps show it, the first of them: {numbers}")

@@ -89,4 +89,9 @@ def openai_command(
     started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token, tls)
     code = processes.run_foreground(started, session.listener)
     if code:
-        raise LabError(f"the OpenAI API of {name} ended", processes.describe_exit(code), "its own message is above")
+        raise LabError(
+            f"the OpenAI API of {name} ended",
+            processes.describe_exit(code),
+            "its own message is above",
+            code="openai-ended",
+        )

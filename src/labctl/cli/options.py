@@ -193,4 +193,9 @@ def text_model(session: Session, lab: Lab, stack: str, command: str, what: str, 
     if entry := lab.stacks[stack].bench:
         return entry.model
     first, *others = (name for other in session.catalog.labs for name, s in other.stacks.items() if s.bench)
-    raise LabError(f"{stack} has no {what}", why, f"labctl {command.format(first)} (or {', '.join(others)})")
+    raise LabError(
+        f"{stack} has no {what}",
+        why,
+        f"labctl {command.format(first)} (or {', '.join(others)})",
+        code="text-model-none",
+    )

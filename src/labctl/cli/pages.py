@@ -37,7 +37,12 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     try:
         from labctl.pages import chat
     except ImportError as error:
-        raise LabError("the chat page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
+        raise LabError(
+            "the chat page cannot be made here",
+            str(error),
+            "make setup (or: pip install gradio)",
+            code="page-libraries-missing",
+        ) from None
     note = f"`labctl watch {name}` shows the scheduler at work."
     page = chat.chat_page(endpoint, models, model, tokenizer_dir, lab.title, note, halted)
     with (
@@ -102,7 +107,12 @@ def watch_command(
     try:
         from labctl.pages.live import server
     except ImportError as error:
-        raise LabError("the page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
+        raise LabError(
+            "the page cannot be made here",
+            str(error),
+            "make setup (or: pip install gradio)",
+            code="page-libraries-missing",
+        ) from None
     workspace = None
     if Path(stack).is_dir() and "/" in stack:
         if other:

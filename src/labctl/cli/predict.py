@@ -287,6 +287,7 @@ def _predictor(
             f"{result} was recorded with a scheduler of your own",
             "the recording does not hold its code",
             f"--scheduler {read.settings.own}",
+            code="scheduler-not-recorded",
         )
     own = partial(replay.replay, kind=answer.own_scheduler(scheduler)) if scheduler else replay.replay
     return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, own, strict)
@@ -301,7 +302,10 @@ def _vllm(settings: Settings, scheduler: Path | None) -> Callable[..., Played]:
 
     if scheduler or settings.own:
         raise LabError(
-            "only vLLM's own scheduler is replayed", f"this is {scheduler or settings.own}", "record without it"
+            "only vLLM's own scheduler is replayed",
+            f"this is {scheduler or settings.own}",
+            "record without it",
+            code="scheduler-not-vllms",
         )
     replays = VllmReplays(layer("vllm", Workspace.find()).require())
     return click.get_current_context().with_resource(replays).replay

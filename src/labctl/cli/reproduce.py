@@ -74,6 +74,7 @@ def reproduce_command(
                 f"{one.number} ends its server",
                 "that server is its own; nothing else is harmed",
                 f"labctl reproduce {what} --kills",
+                code="exhibit-kills",
             )
         visits = [visit.run(workspace, one, workaround, image)]
         if not json_output:

@@ -62,7 +62,10 @@ def run_command(
         _show(outcome, time.monotonic() - began)
     if strict and outcome.missed:
         raise LabError(
-            "a verdict was not met", ", ".join(outcome.missed), "the numbers are in result.json and report.md"
+            "a verdict was not met",
+            ", ".join(outcome.missed),
+            "the numbers are in result.json and report.md",
+            code="verdict-missed",
         )
 
 

@@ -84,7 +84,9 @@ def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
             raise click.UsageError("--token needs a STACK")
         name = session.catalog.stack(stack)[1]
         if not (token := session.workspace.folder(name).read_token()):
-            raise LabError(f"{name} has no token", "nothing of it is exposed", f"labctl up {name} --expose")
+            raise LabError(
+                f"{name} has no token", "nothing of it is exposed", f"labctl up {name} --expose", code="token-none"
+            )
         click.echo(token)
         return
     if stack:

@@ -56,7 +56,12 @@ def report_command(files: tuple[Path, ...], seed: str) -> None:
     for sentence in bad:
         click.echo(f"left out: {sentence}", err=True)
     if not learners:
-        raise LabError("none of the files can be read", "", "labctl exercise list --json > NAME.json, on each machine")
+        raise LabError(
+            "none of the files can be read",
+            "",
+            "labctl exercise list --json > NAME.json, on each machine",
+            code="reports-unreadable",
+        )
     header, rows = group.rows(learners)
     click.echo(table(rows, header, right=range(1, len(header))))
     click.echo(f"\n{group.SIGN['passed']} passed   {group.SIGN['started']} started   {group.SIGN['new']} new")

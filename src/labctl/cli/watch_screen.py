@@ -43,7 +43,12 @@ class WatchScreen:
     def run(self) -> None:
         """Until q or Ctrl-C. Raises LabError where this is no terminal."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise LabError("this is no terminal", "keys are read and lines drawn in place", "labctl watch STACK")
+            raise LabError(
+                "this is no terminal",
+                "keys are read and lines drawn in place",
+                "labctl watch STACK",
+                code="terminal-needed",
+            )
         renewed = float("-inf")
         with fullscreen.fullscreen() as draw:
             while (key := fullscreen.key(TICK_S)) != "q":

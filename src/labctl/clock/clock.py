@@ -112,7 +112,11 @@ class Clock:
     def slow(self, factor: float, model: str = "") -> None:
         """A step and the time to the next one take ``factor`` times as long as the step."""
         if not 1.0 <= factor <= MOST_FACTOR:
-            raise LabError(f"{factor:g} is no factor to slow down by", f"it goes from 1 to {MOST_FACTOR:,.0f}")
+            raise LabError(
+                f"{factor:g} is no factor to slow down by",
+                f"it goes from 1 to {MOST_FACTOR:,.0f}",
+                code="slow-factor-invalid",
+            )
         self._set(model, lambda: {"mode": "slow", "factor": factor})
 
     def run(self, model: str = "") -> None:
@@ -127,12 +131,16 @@ class Clock:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
-            raise LabError(f"{self.run_dir} cannot be used", error.strerror or str(error)) from error
+            raise LabError(
+                f"{self.run_dir} cannot be used", error.strerror or str(error), code="clock-unusable"
+            ) from error
         try:
             nofollow.lock(folder, LOCK_S)
             yield
         except BlockingIOError as error:
-            raise LabError(f"{self.run_dir} is locked", "a model, or another command, has not let go of it") from error
+            raise LabError(
+                f"{self.run_dir} is locked", "a model, or another command, has not let go of it", code="clock-locked"
+            ) from error
         finally:
             os.close(folder)
 
@@ -140,7 +148,9 @@ class Clock:
         """Set all models, or this one; ``mode`` is called while nobody else changes the clock."""
         with self._changing():
             if model and model not in self.models:
-                raise LabError(f"the stack has no model '{model}'", f"it has: {', '.join(self.models)}")
+                raise LabError(
+                    f"the stack has no model '{model}'", f"it has: {', '.join(self.models)}", code="model-unknown"
+                )
             self._write({**self.modes(), model: mode()} if model else {EVERY: mode()})
 
     def _write(self, modes: Mapping[str, Mode]) -> None:
@@ -151,7 +161,9 @@ class Clock:
             else:
                 nofollow.write(control, json.dumps({"v": 1, "models": modes}))
         except OSError as error:
-            raise LabError(f"{control} cannot be written", error.strerror or str(error)) from error
+            raise LabError(
+                f"{control} cannot be written", error.strerror or str(error), code="clock-unwritable"
+            ) from error
 
     def act(self, action: str, amount: float = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
         """What a person asks for: pause, run, slow (``amount``: the factor) or step (``amount``: how many).
@@ -253,7 +265,9 @@ class Clock:
 
 def _not_for_ever(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise LabError(f"a step has not ended within {PATIENCE_S:g} s", "", "labctl status; labctl logs STACK")
+        raise LabError(
+            f"a step has not ended within {PATIENCE_S:g} s", "", "labctl status; labctl logs STACK", code="step-unended"
+        )
     time.sleep(LOOK_S)
 
 

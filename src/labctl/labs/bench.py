@@ -62,10 +62,17 @@ def chosen_model(lab: Lab, stack: str, model: str) -> str:
     """The model to be asked, ``model`` or the one that the lab names. Raises LabError where the stack has none such."""
     entry = lab.stacks[stack].bench
     if entry is None:
-        raise LabError(f"{stack} has no text model that labctl bench can ask", "", f"labctl run {lab.short}")
+        raise LabError(
+            f"{stack} has no text model that labctl bench can ask",
+            "",
+            f"labctl run {lab.short}",
+            code="text-model-none",
+        )
     model = model or entry.model
     if model not in lab.stacks[stack].models:
-        raise LabError(f"{stack} has no model '{model}'", f"it has: {', '.join(lab.stacks[stack].models)}")
+        raise LabError(
+            f"{stack} has no model '{model}'", f"it has: {', '.join(lab.stacks[stack].models)}", code="model-unknown"
+        )
     return model
 
 
@@ -155,11 +162,24 @@ def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine
     """What can be run without Triton. Raises LabError where nothing can, or ``model`` is not what is compared."""
     bench = lab.stacks[stack].bench
     if bench is None or bench.engine is None:
-        raise LabError(f"{stack} has no engine that runs without Triton", "", "labs 02, 03, 05 and 06 have one")
+        raise LabError(
+            f"{stack} has no engine that runs without Triton",
+            "",
+            "labs 02, 03, 05 and 06 have one",
+            code="engine-alone-none",
+        )
     if model not in ("", bench.model):
-        raise LabError(f"{model} is not compared with an engine", f"{stack} serves its engine by {bench.model}")
+        raise LabError(
+            f"{model} is not compared with an engine",
+            f"{stack} serves its engine by {bench.model}",
+            code="engine-alone-other-model",
+        )
     if profile == "gpu":
-        raise LabError("--against-engine is for the cpu profile", "TensorRT-LLM's engine runs only inside its backend")
+        raise LabError(
+            "--against-engine is for the cpu profile",
+            "TensorRT-LLM's engine runs only inside its backend",
+            code="engine-alone-gpu",
+        )
     return bench.engine
 
 
@@ -218,7 +238,12 @@ class Work:
         if packages := stack.plan.stack.packages:
             if stack.runtime.name != "local":
                 why = "what runs there without Triton has the packages of the server image alone"
-                raise LabError(f"{packages} alone is not measured in containers", why, "--runtime local")
+                raise LabError(
+                    f"{packages} alone is not measured in containers",
+                    why,
+                    "--runtime local",
+                    code="engine-alone-compose",
+                )
             self._env |= layer(packages, stack.session.workspace, stack.record.profile).environment
         bench = stack.lab.stacks[stack.name].bench
         assert bench is not None

@@ -31,9 +31,9 @@ def create(
     Raises LabError: the file is there, something cannot be made or fetched, or there is no space.
     """
     if target.exists():
-        raise LabError(f"{target} is already there", "", "remove it, or choose another name")
+        raise LabError(f"{target} is already there", "", "remove it, or choose another name", code="bundle-exists")
     if not target.parent.is_dir():
-        raise LabError(f"there is no folder {target.parent}")
+        raise LabError(f"there is no folder {target.parent}", code="folder-missing")
     local = session.runtime("local")
     local.check(PROFILE)
     packages = [layer(name, session.workspace, PROFILE).require() for name in layers]
@@ -67,6 +67,7 @@ def _only_what_is_packed(workspace: Workspace) -> None:
             f"{strange[0]} would be in the images, but not in the checkout that is packed",
             "git does not know it",
             f"git add {strange[0]}, or move it away",
+            code="bundle-untracked-file",
         )
 
 

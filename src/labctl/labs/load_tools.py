@@ -75,7 +75,9 @@ class AIPerf(Tool):
             self._refuse_failures(load.workload.requests - answered, load)
             return self._renamed(load, figure)
         except KeyError as error:
-            raise LabError(f"the result of {self.name} has no {error}", str(load.out)) from error
+            raise LabError(
+                f"the result of {self.name} has no {error}", str(load.out), code="tool-result-incomplete"
+            ) from error
 
 
 class VllmBench(Tool):
@@ -128,7 +130,9 @@ class VllmBench(Tool):
             self._refuse_failures(load.workload.requests - document["completed"], load)
             return self._renamed(load, figure)
         except KeyError as error:
-            raise LabError(f"the result of {self.name} has no {error}", str(load.out)) from error
+            raise LabError(
+                f"the result of {self.name} has no {error}", str(load.out), code="tool-result-incomplete"
+            ) from error
 
 
 class GuideLlm(Tool):
@@ -202,7 +206,9 @@ class GuideLlm(Tool):
             self._refuse_failures(totals["total"] - totals["successful"], load)
             return {**self._renamed(load, figure), "request_count": totals["successful"]}
         except (KeyError, IndexError) as error:
-            raise LabError(f"the result of {self.name} has no {error}", str(load.out)) from error
+            raise LabError(
+                f"the result of {self.name} has no {error}", str(load.out), code="tool-result-incomplete"
+            ) from error
 
 
 TOOLS: Mapping[str, type[Tool]] = {tool.name: tool for tool in (AIPerf, VllmBench, GuideLlm)}

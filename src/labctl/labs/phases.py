@@ -28,11 +28,13 @@ class PhaseRun:
 def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]:
     """The phases of a run. Raises LabError if there is none."""
     if lab.run is None:
-        raise LabError(f"lab {lab.folder} has no run section", "", f"labctl up {next(iter(lab.stacks))}")
+        raise LabError(
+            f"lab {lab.folder} has no run section", "", f"labctl up {next(iter(lab.stacks))}", code="lab-not-runnable"
+        )
     phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
     if not phases:
         what = f"for stack {only}" if only else f"on the {profile} profile"
-        raise LabError(f"lab {lab.short} has no phase {what}", "", f"labctl run {lab.short}")
+        raise LabError(f"lab {lab.short} has no phase {what}", "", f"labctl run {lab.short}", code="phase-unknown")
     return phases
 
 
@@ -87,7 +89,12 @@ def resolve_phases(
         if name not in {run.phase.name for run in runs}:  # with other values of settings there may be one of that name
             session.listener.note(f"phase {name} is left out: {why}")
     if not runs:
-        raise LabError(f"no phase of lab {lab.short} can be run with these settings", "", f"labctl run {lab.short}")
+        raise LabError(
+            f"no phase of lab {lab.short} can be run with these settings",
+            "",
+            f"labctl run {lab.short}",
+            code="phases-none",
+        )
     return runs
 
 
@@ -100,6 +107,7 @@ def _require_heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase])
                 f"{key}={value} would change nothing in this run",
                 f"every phase sets it itself: {values}",
                 f"leave it out, or: labctl bench {phases[0].stack} --set {key}={value}",
+                code="setting-unheeded",
             )
 
 

@@ -153,7 +153,7 @@ def _left(clock: Clock, timeout: float) -> int:
             if state["state"] in ("held", "idle"):
                 return _requests(state)
         time.sleep(LOOK_S)
-    raise LabError(f"{MODEL} has not ended a step within {timeout:g} s", "", "labctl logs STACK")
+    raise LabError(f"{MODEL} has not ended a step within {timeout:g} s", "", "labctl logs STACK", code="step-unended")
 
 
 def _check(stream: EngineStream, records: Sequence[RequestRecord]) -> None:
@@ -170,7 +170,12 @@ def _await(clock: Clock, live: int, timeout: float, stream: EngineStream, record
         if any(state["state"] == "held" and _requests(state) == live for state in clock.states(MODEL)):
             return
         time.sleep(LOOK_S)
-    raise LabError(f"{MODEL} has not received {live} requests within {timeout:g} s", "", "labctl logs STACK")
+    raise LabError(
+        f"{MODEL} has not received {live} requests within {timeout:g} s",
+        "",
+        "labctl logs STACK",
+        code="requests-missing",
+    )
 
 
 def log_of(run_dir: Path, file: Path, since: float, records: Sequence[RequestRecord]) -> Path:
@@ -183,7 +188,12 @@ def log_of(run_dir: Path, file: Path, since: float, records: Sequence[RequestRec
         if all(f'"kind":"request","name":"{name}"' in text for name in names):
             return file
         time.sleep(LOOK_S)
-    raise LabError("the step log lacks requests that were answered", f"within {PATIENCE_S:g} s", "labctl logs STACK")
+    raise LabError(
+        "the step log lacks requests that were answered",
+        f"within {PATIENCE_S:g} s",
+        "labctl logs STACK",
+        code="step-log-incomplete",
+    )
 
 
 @dataclass(frozen=True)
@@ -222,6 +232,7 @@ class Recorded:
                 f"{source} does not say how its server was set",
                 f"context-{phase}.json: {error}",
                 "predict without --run, or from a result of labctl run or bench",
+                code="server-settings-unknown",
             ) from error
         return cls(stack, profile, runtime, settings)
 
@@ -256,7 +267,12 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
     choices = Choices(recorded.profile, parse_assignments(tuple(f"{name}={value}" for name, value in wanted.items())))
     sent = [replace(a, name=str(number)) for number, a in enumerate(as_sent(recording.arrivals), 1)]
     if not sent:
-        raise LabError(f"{recording.source} has no request that can be sent again", "none had an answer", RECORD)
+        raise LabError(
+            f"{recording.source} has no request that can be sent again",
+            "none had an answer",
+            RECORD,
+            code="recording-unsendable",
+        )
     options = UpOptions(choices, recorded.runtime, ports="auto")
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as up:
         endpoint, run_dir = up.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir()

@@ -110,7 +110,7 @@ def run(
             except LabError as error:
                 log = faults.whole_log(runtime, stack)[before:]
                 details = [*error.details, *map(explain, faults.entries(log))]
-                raise LabError(error.what, error.why, error.remedy, details) from error
+                raise LabError(error.what, error.why, error.remedy, details, code=error.code) from error
     report = report_action(session, lab, runtime, out)
     finish(report, session, f"the report of lab {lab.short} could not be made")
     if session.todo is not None:
@@ -168,7 +168,7 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True)
                 return folder
-    raise LabError(f"cannot make a results folder in {base}")
+    raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
 def client_action(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> Action[int]:
@@ -219,6 +219,10 @@ def finish(action: Action[int], session: Session, failed: str, stack: str = "") 
         how = describe_exit(code)
         if dead := stack and death(session, stack):
             raise LabError(
-                failed, f"{how}; {dead.what}", f"labctl logs {stack} shows the server's side", details=dead.details
+                failed,
+                f"{how}; {dead.what}",
+                f"labctl logs {stack} shows the server's side",
+                details=dead.details,
+                code="phase-failed",
             )
-        raise LabError(failed, how, "its own message is above")
+        raise LabError(failed, how, "its own message is above", code="phase-failed")

@@ -84,7 +84,12 @@ class Tool(ABC):
         try:
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise LabError(f"{self.name} left no result", f"{path}: {error}", "its last lines are above") from error
+            raise LabError(
+                f"{self.name} left no result",
+                f"{path}: {error}",
+                "its last lines are above",
+                code="tool-result-missing",
+            ) from error
         return document
 
     def _renamed(self, load: Load, figure: Callable[[str, bool], Any]) -> dict[str, Any]:
@@ -103,7 +108,9 @@ class Tool(ABC):
     def _refuse_failures(self, failed: int, load: Load) -> None:
         if failed:
             what = f"{failed} of {load.workload.requests} requests failed; nothing is averaged"
-            raise LabError(what, f"{self.name} wrote {load.out}", "labctl logs shows the server's side")
+            raise LabError(
+                what, f"{self.name} wrote {load.out}", "labctl logs shows the server's side", code="requests-failed"
+            )
 
 
 def statistics(*more: str) -> list[str]:

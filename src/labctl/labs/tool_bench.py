@@ -95,12 +95,17 @@ def _load(
         asked = TextModel.of(stack.record.scrape_endpoints["grpc"], model)
         tokenizer, streamed = tokenizer or asked.tokenizer_dir, asked.decoupled
         if not tokenizer:
-            raise LabError(f"the tokenizer of {model} is not known here", "load tools count tokens with it")
+            raise LabError(
+                f"the tokenizer of {model} is not known here",
+                "load tools count tokens with it",
+                code="tokenizer-unknown",
+            )
     if workload.slo and not streamed:
         raise LabError(
             "goodput can be measured only for a model that answers token by token",
             f"{model} answers whole",
             "without --slo, or another model (-m)",
+            code="goodput-needs-tokens",
         )
     return Load(address, model, tokenizer, streamed, workload, number, folder / "prompts.jsonl", folder)
 

@@ -42,13 +42,19 @@ def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
     """The learner's files by name. Raises LabError: the exercise was not begun, or a file of it is gone."""
     folder = exercise.yours(workspace)
     if not folder.is_dir():
-        raise LabError(f"exercise {exercise.id} was not started yet", "", f"labctl exercise start {exercise.id}")
+        raise LabError(
+            f"exercise {exercise.id} was not started yet",
+            "",
+            f"labctl exercise start {exercise.id}",
+            code="exercise-not-started",
+        )
     missing = [name for name in exercise.manifest.files if not (folder / name).is_file()]
     if missing:
         raise LabError(
             f"exercises/{exercise.id}/{missing[0]} is gone",
             "the check needs every file of the exercise",
             f"labctl exercise reset {exercise.id} (your other files are kept beside it)",
+            code="exercise-file-missing",
         )
     return {name: folder / name for name in exercise.manifest.files}
 

@@ -108,7 +108,9 @@ def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], 
         for problem in problems:
             leave_out(problem)
     elif problems:
-        raise LabError("an exercise is broken", "", "correct the keys named above", details=problems)
+        raise LabError(
+            "an exercise is broken", "", "correct the keys named above", details=problems, code="exercise-broken"
+        )
     return sorted(exercises, key=lambda exercise: exercise.id)
 
 
@@ -139,4 +141,4 @@ def find_exercise(exercises: Sequence[Exercise], id: str) -> Exercise:
         if exercise.id == id.lower():
             return exercise
     known = ", ".join(exercise.id for exercise in exercises)
-    raise LabError(f"there is no exercise '{id}'", f"known: {known}", "labctl exercise list")
+    raise LabError(f"there is no exercise '{id}'", f"known: {known}", "labctl exercise list", code="exercise-unknown")

@@ -179,7 +179,11 @@ def _try(
     try:
         function(trial)
         if not trial.checks:
-            raise LabError(f"the check of {exercise.id} expects nothing", "this is a fault of the exercise")
+            raise LabError(
+                f"the check of {exercise.id} expects nothing",
+                "this is a fault of the exercise",
+                code="check-expects-nothing",
+            )
     except Missing:
         raise
     except Stuck as error:

@@ -69,11 +69,13 @@ def first_firings(
         (folder / TESTS).write_text(yaml.safe_dump(test), encoding="utf-8")
         code, said = _run(folder, "check", "rules", RULES)
         if code:
-            raise LabError("promtool cannot read the rules", _last_words(said))
+            raise LabError("promtool cannot read the rules", _last_words(said), code="rules-unreadable")
         code, said = _run(folder, "test", "rules", TESTS)
     found = {int(number): float(time) for number, time in GOT.findall(said)}
     if (error := ERROR.search(said)) or (code and not found):
-        raise LabError("promtool cannot evaluate the rules", error[1] if error else _last_words(said))
+        raise LabError(
+            "promtool cannot evaluate the rules", error[1] if error else _last_words(said), code="rules-invalid"
+        )
     return [found.get(number) for number in range(len(recordings))]
 
 
@@ -85,7 +87,10 @@ def _run(folder: Path, *words: str) -> tuple[int, str]:
             docker_engine.engine()
         except LabError as error:
             raise Missing(
-                "this check needs Prometheus' promtool", f"it is not installed, and {error.what}", INSTALL
+                "this check needs Prometheus' promtool",
+                f"it is not installed, and {error.what}",
+                INSTALL,
+                code="promtool-missing",
             ) from error
         image = os.environ.get("LABS_PROMETHEUS_IMAGE", IMAGE)
         mount = f"type=bind,source={folder},target=/work,readonly"
@@ -93,9 +98,14 @@ def _run(folder: Path, *words: str) -> tuple[int, str]:
         argv += ["--entrypoint", PROGRAM, image]
     ended = processes.run_short([*argv, *words], cwd=folder, seconds=SECONDS)
     if ended is None:
-        raise LabError("promtool has not ended", f"within {SECONDS:g} s")
+        raise LabError("promtool has not ended", f"within {SECONDS:g} s", code="promtool-unended")
     if ended[0] == NO_CONTAINER:
-        raise Missing("this check needs Prometheus' promtool", f"it is not installed, and {ended[2].strip()}", INSTALL)
+        raise Missing(
+            "this check needs Prometheus' promtool",
+            f"it is not installed, and {ended[2].strip()}",
+            INSTALL,
+            code="promtool-missing",
+        )
     return ended[0], ended[1] + ended[2]
 
 

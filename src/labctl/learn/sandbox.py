@@ -35,7 +35,7 @@ def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) ->
     """
     argv = [sys.executable, "-B", "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
     name = f"{function} in {path.name}"
-    late = LabError(f"{name} has not returned within {seconds:g} s", LOOP)
+    late = LabError(f"{name} has not returned within {seconds:g} s", LOOP, code="answer-unended")
     return _ask(argv, path, seconds, name, late, json.dumps(list(arguments)))
 
 
@@ -44,7 +44,7 @@ def script(path: Path, arguments: Sequence[str], patience: float) -> Any:
 
     Raises Stuck: it has not ended in time. Raises LabError: its own last words, with file and line.
     """
-    late = Stuck(f"{path.name} has not ended within {2 * patience:g} s", LOOP)
+    late = Stuck(f"{path.name} has not ended within {2 * patience:g} s", LOOP, code="answer-unended")
     return _ask([sys.executable, str(path), *arguments], path, 2 * patience, path.name, late)
 
 
@@ -54,11 +54,11 @@ def _ask(argv: Sequence[str], path: Path, seconds: float, name: str, late: LabEr
         raise late
     code, out, err = ended
     if code:
-        raise LabError(f"{name} failed", own_lines(err, path.parent))
+        raise LabError(f"{name} failed", own_lines(err, path.parent), code="answer-failed")
     try:
         return json.loads(out)
     except ValueError as error:
-        raise LabError(f"{name} gave no JSON", repr(out[-200:])) from error
+        raise LabError(f"{name} gave no JSON", repr(out[-200:]), code="answer-no-json") from error
 
 
 def own_lines(traceback: str, folder: Path) -> str:

@@ -114,7 +114,7 @@ def _ended_by_a_loop(session: Session) -> Iterator[None]:
             yield
     except LabError as error:
         if loops:
-            raise LabError("the model was not loaded", loops[0]) from error
+            raise LabError("the model was not loaded", loops[0], code="model-not-loaded") from error
         if "was not loaded within" in error.what:
             stop(session)
         raise

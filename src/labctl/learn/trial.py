@@ -235,9 +235,11 @@ class Trial:
             if (there := self._clock.held_requests(trtllm.MODEL)) >= count:
                 return
             if refused := next((record for record in records if record.error), None):
-                raise LabError(f"{refused.model} answered with an error", refused.error)
+                raise LabError(f"{refused.model} answered with an error", refused.error, code="model-error")
             client.check()
-        raise Stuck(f"{there} of {count} requests had arrived in the engine after {THERE_S:g} s")
+        raise Stuck(
+            f"{there} of {count} requests had arrived in the engine after {THERE_S:g} s", code="requests-missing"
+        )
 
     @property
     def _clock(self) -> Clock:
@@ -282,7 +284,9 @@ class Trial:
                         raise self._stuck(record, error.why) from error
                     if not whole.left():
                         slow = f"{record.model} still answers after {SLOWER * self.patience:g} s, but slowly"
-                        raise Slow(f"{slow} ({came} tokens so far): what takes long in a step?") from error
+                        raise Slow(
+                            f"{slow} ({came} tokens so far): what takes long in a step?", code="model-slow"
+                        ) from error
                     half, before = Patience(self.patience / 2), came  # it still answers: a slow machine is no mistake
         client.wait(*records, timeout=1.0)
 
@@ -310,7 +314,7 @@ class Trial:
                     raise self._stuck(record, error.why) from error
 
     def _stuck(self, record: RequestRecord, why: str = "") -> Stuck:
-        return Stuck(f"{record.model} has not answered within {self.patience:g} s", why)
+        return Stuck(f"{record.model} has not answered within {self.patience:g} s", why, code="model-silent")
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -368,7 +372,7 @@ class Trial:
             said = "\n".join((why, *(fault.words for fault in self.faults())))
             if not re.search(because, said):
                 raise
-            raise Explained(sentence, why) from error
+            raise Explained(sentence, why, code="answer-explained") from error
 
     @property
     def passed(self) -> bool:
@@ -396,7 +400,7 @@ class Stepped:
             if any(state["state"] == "held" or not state.get("left", 1) for state in clock.states(trtllm.MODEL)):
                 break
         else:
-            raise Stuck("the engine has not come to its next step")
+            raise Stuck("the engine has not come to its next step", code="step-unended")
         there = clock.held_requests(trtllm.MODEL)
         self.records.append(_send(self.stream, request, self.length))
         self.trial._await_arrived(there + 1, self.stream, self.records)

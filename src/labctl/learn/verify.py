@@ -150,4 +150,4 @@ def _git(workspace: Workspace, *arguments: str) -> str:
             why = " ".join(ended[2].split())
     except OSError as error:
         why = f"git cannot be run: {error.strerror}"
-    raise LabError("git cannot say what was changed", why, "labctl exercise verify --all")
+    raise LabError("git cannot say what was changed", why, "labctl exercise verify --all", code="git-failed")

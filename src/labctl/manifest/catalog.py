@@ -53,7 +53,9 @@ class Catalog:
             if word in (lab.number, lab.number.lstrip("0"), lab.folder, lab.name, lab.short) or word in lab.stacks:
                 self.check([lab])
                 return lab
-        raise LabError(f"there is no lab or stack '{word}'", f"known: {self._names()}", "labctl list")
+        raise LabError(
+            f"there is no lab or stack '{word}'", f"known: {self._names()}", "labctl list", code="stack-unknown"
+        )
 
     def stack(self, word: str) -> tuple[Lab, str]:
         """The lab and the name of the stack of that name, or the only stack of the lab that ``word`` names."""
@@ -66,6 +68,7 @@ class Catalog:
             f"lab {lab.number} ({lab.short}) has {len(lab.stacks)} stacks",
             f"name one of them: {', '.join(lab.stacks)}",
             f"labctl up {next(iter(lab.stacks))}",
+            code="stack-ambiguous",
         )
 
     def _names(self) -> str:
@@ -125,7 +128,9 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
 
 def _refuse(problems: Sequence[str]) -> None:
     if problems:
-        raise LabError("a lab manifest is broken", "", "correct the keys named above", details=problems)
+        raise LabError(
+            "a lab manifest is broken", "", "correct the keys named above", details=problems, code="manifest-broken"
+        )
 
 
 @functools.lru_cache(maxsize=64)

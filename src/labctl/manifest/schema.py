@@ -235,7 +235,12 @@ def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) ->
         asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.settings_when)
         served = profile in variant.profiles
         if variant.refused and served:
-            raise LabError(f"this stack is not served with {asked}", variant.refused, "another value (labctl list)")
+            raise LabError(
+                f"this stack is not served with {asked}",
+                variant.refused,
+                "another value (labctl list)",
+                code="setting-not-served",
+            )
         if served:
             stack = _over(stack, variant)
         elif asked and not variant.refused and variant.settings_when not in here:
@@ -243,6 +248,7 @@ def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) ->
                 f"{asked} is not served on the {profile} profile",
                 f"it is served on: {', '.join(variant.profiles)}",
                 f"--profile {variant.profiles[0]}, or another value (labctl list)",
+                code="setting-not-on-profile",
             )
     return stack
 

@@ -155,6 +155,7 @@ def resolve(
             "",
             f"labctl list {what.rpartition(' ')[2]} shows the settings",
             details=[*problems[:MOST_LINES], *more],
+            code="settings-unusable",
         )
     return {key: value for key, value in values.items() if key not in idle}
 
@@ -171,7 +172,12 @@ def parse_assignments(items: tuple[str, ...], option: str = "--set") -> dict[str
     """``("key=value", ...)`` as a mapping; a later one wins. Raises LabError for an item without '='."""
     bad = [item for item in items if "=" not in item or not item.split("=", 1)[0]]
     if bad:
-        raise LabError(f"{option} takes key=value", f"got: {', '.join(bad)}", f"for example {option} kv_cache=false")
+        raise LabError(
+            f"{option} takes key=value",
+            f"got: {', '.join(bad)}",
+            f"for example {option} kv_cache=false",
+            code="settings-not-pairs",
+        )
     return dict(item.split("=", 1) for item in items)
 
 
@@ -194,7 +200,9 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
             chosen = [option for written, option in options.items() if same(asked, written)]
             if not chosen:
                 why = f"it has: {', '.join(options)}"
-                raise LabError(f"the manifest has no text for {key}={as_text(asked)}", why)
+                raise LabError(
+                    f"the manifest has no text for {key}={as_text(asked)}", why, code="manifest-text-missing"
+                )
             return expand(chosen[0], scope)
         return {key: expand(item, scope) for key, item in value.items()}
     if isinstance(value, list):
@@ -203,7 +211,11 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
         return value
     for name in REFERENCE.findall(value):
         if name not in scope:
-            raise LabError(f"a manifest refers to '{{{name}}}'", "that name is not known at that point of the stack")
+            raise LabError(
+                f"a manifest refers to '{{{name}}}'",
+                "that name is not known at that point of the stack",
+                code="manifest-name-unknown",
+            )
     if match := REFERENCE.fullmatch(value):
         return scope[match[1]]
     return REFERENCE.sub(lambda match: as_text(scope[match[1]]), value)

@@ -118,7 +118,9 @@ def find_all(workspace: Workspace) -> list[Exhibit]:
         except (yaml.YAMLError, OSError, ValueError) as error:
             problems.append(f"{path.parent.name}: {' '.join(str(error).split())}")
     if problems or not exhibits:
-        raise LabError("the museum is broken", "" if problems else "it has no exhibit", details=problems)
+        raise LabError(
+            "the museum is broken", "" if problems else "it has no exhibit", details=problems, code="museum-broken"
+        )
     order = list(Wing.__args__)  # type: ignore[attr-defined]
     return sorted(exhibits, key=lambda exhibit: (order.index(exhibit.manifest.wing), exhibit.name))
 
@@ -128,4 +130,4 @@ def named(exhibits: list[Exhibit], word: str) -> Exhibit:
     for exhibit in exhibits:
         if word in (exhibit.name, exhibit.number, exhibit.number.rpartition("#")[2]):
             return exhibit
-    raise LabError(f"there is no exhibit {word}", "", "labctl reproduce list")
+    raise LabError(f"there is no exhibit {word}", "", "labctl reproduce list", code="exhibit-unknown")

@@ -65,14 +65,14 @@ def find_faults(workspace: Workspace) -> dict[str, Fault]:
             found[path.stem] = clinic.load(path)
         except Exception as error:  # the file is executed
             why = f"{type(error).__name__}: {error}"
-            raise LabError(f"{path} is no mystery", why, "see docs/guide/mystery.md") from error
+            raise LabError(f"{path} is no mystery", why, "see docs/guide/mystery.md", code="mystery-broken") from error
     return found
 
 
 def named(faults: Mapping[str, Fault], name: str) -> Fault:
     """Raises LabError: there is no such fault."""
     if name not in faults:
-        raise LabError(f"there is no fault {name}", "", "labctl mystery list")
+        raise LabError(f"there is no fault {name}", "", "labctl mystery list", code="mystery-unknown")
     return faults[name]
 
 
@@ -177,7 +177,12 @@ def start(session: Session, code: str, options: UpOptions, observed: bool = Fals
     Raises LabError: it is up already, or as :func:`up`.
     """
     if session.find(STACK):
-        raise LabError(f"{STACK} is up already", "a sick server is that stack with a fault", f"labctl down {STACK}")
+        raise LabError(
+            f"{STACK} is up already",
+            "a sick server is that stack with a fault",
+            f"labctl down {STACK}",
+            code="mystery-stack-taken",
+        )
     faults = find_faults(session.workspace)
     fault = fault_of(code, faults)
     options = replace(options, choices=Choices(set=SETTINGS))
@@ -201,7 +206,7 @@ def current(session: Session) -> Case:
     except (OSError, ValueError, KeyError, TypeError):
         there = None
     if there is None:
-        raise LabError("no sick server is up", "", START)
+        raise LabError("no sick server is up", "", START, code="mystery-none-up")
     faults = find_faults(session.workspace)
     try:
         served = nofollow.read_text(session.workspace.folder(STACK).repository / FILE)
@@ -209,7 +214,9 @@ def current(session: Session) -> Case:
         served = ""
     if served != sealed(fault_of(code, faults)):
         why = "it was reloaded or restarted, or is another one"
-        raise LabError(f"{STACK} is up without the fault", why, f"labctl down {STACK}, then {START}")
+        raise LabError(
+            f"{STACK} is up without the fault", why, f"labctl down {STACK}, then {START}", code="mystery-without-fault"
+        )
     return Case(session, there[1], faults, code, rounds)
 
 

@@ -48,6 +48,10 @@ def _called(file: Path, fault: Fault, runs: int, seed: str) -> int:
     for number in range(runs):
         answer = sandbox.call(file, FUNCTION, [clinic.record(fault, f"{seed} {number}")], SECONDS)
         if not isinstance(answer, bool):
-            raise LabError(f"{FUNCTION} in {file.name} must return True or False", f"it returned {answer!r}")
+            raise LabError(
+                f"{FUNCTION} in {file.name} must return True or False",
+                f"it returned {answer!r}",
+                code="detector-answer-invalid",
+            )
         count += answer
     return count

@@ -56,5 +56,7 @@ def listening(host: str, port: int | None, page: str) -> socket.socket:
         bound.close()
         if port is None:
             return listening(host, 0, page)
-        raise LabError(f"port {port} is taken", str(error), "leave --port out: the page takes a free one") from error
+        raise LabError(
+            f"port {port} is taken", str(error), "leave --port out: the page takes a free one", code="port-taken"
+        ) from error
     return bound

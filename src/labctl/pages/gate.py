@@ -35,7 +35,7 @@ async def read_body(request: Request, most: int) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > most:
-            raise LabError(f"the page takes up to {most:,} bytes")
+            raise LabError(f"the page takes up to {most:,} bytes", code="body-too-large")
     return bytes(body)
 
 

@@ -132,5 +132,6 @@ def require_balancer(runtime: Runtime, record: Record) -> None:
             f"{record.stack} is one server without a balancer",
             "its clients talk to it directly",
             f"labctl down {record.stack}, then labctl up {record.stack} --replicas N (--balance l7 for one)",
+            code="balancer-none",
         )
     replicas.require_front(runtime, record)

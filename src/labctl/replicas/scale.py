@@ -32,7 +32,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     record = there.record
     require_balancer(there.runtime, record)
     if not 1 <= count <= MOST:
-        raise LabError(f"{count} is no number of replicas", f"it goes from 1 to {MOST}")
+        raise LabError(f"{count} is no number of replicas", f"it goes from 1 to {MOST}", code="replicas-out-of-range")
     with there.lock(f"{replicas.SCALE} {count}"):
         if count > len(record.servers):
             taken = {one.number for one in record.servers}
@@ -107,7 +107,12 @@ def bounds(text: str) -> tuple[int, int]:
     least, _, most = text.partition(":")
     if least.isdigit() and most.isdigit() and 1 <= int(least) <= int(most) <= MOST:
         return int(least), int(most)
-    raise LabError(f"--auto {text} cannot be used", f"it takes MIN:MAX, from 1 to {MOST}", "--auto 1:4")
+    raise LabError(
+        f"--auto {text} cannot be used",
+        f"it takes MIN:MAX, from 1 to {MOST}",
+        "--auto 1:4",
+        code="scale-bounds-invalid",
+    )
 
 
 def follow(

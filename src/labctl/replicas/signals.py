@@ -52,6 +52,7 @@ class WithinLimits:
                 f"{record.stack} has no limits of latency, so it counts no goodput",
                 "they are given when it is brought up",
                 f'labctl up {record.stack} --set "slo=ttft<500ms,tpot<60ms"',
+                code="slo-none",
             )
         waiting = self._waiting.look(record)
         with contextlib.suppress(LabError):  # a replica is away for the moment
@@ -72,5 +73,7 @@ def parse(target: str) -> dict[str, Any]:
     number = target.removesuffix("%")
     if not number.replace(".", "", 1).isdecimal() or (number != target and float(number) > 100):
         why = "it takes a number of waiting requests, or a share of at most 100%"
-        raise LabError(f"--target {target} cannot be used", why, "--target 4, or --target 95%")
+        raise LabError(
+            f"--target {target} cannot be used", why, "--target 4, or --target 95%", code="scale-target-invalid"
+        )
     return {"target": float(number)} if number == target else {"signal": WithinLimits(float(number) / 100)}

@@ -111,7 +111,9 @@ class Stagehand:
                 return f"{requests} requests waited for the first step"
             if self._over.is_set():
                 raise _Over
-        raise LabError(f"{there} of {requests} requests are in {model}", f"within {THERE_S:g} s")
+        raise LabError(
+            f"{there} of {requests} requests are in {model}", f"within {THERE_S:g} s", code="requests-missing"
+        )
 
     def _clock(self) -> Clock:
         return Clock(self._stack.folder.run_dir(), tuple(self._stack.lab.stacks[self._stack.name].models))
@@ -162,14 +164,16 @@ class Stagehand:
         except LabError as error:
             answer = {"error": error.to_json()}
         except Exception as error:  # whoever waits for the answer must not wait for ever
-            answer = {"error": LabError(f"{asked.get('act')} failed", repr(error)).to_json()}
+            answer = {"error": LabError(f"{asked.get('act')} failed", repr(error), code="act-failed").to_json()}
         found = self._session.find(self._stack.name)
         answer |= {"began": began, "ended": time.monotonic(), "replicas": endpoints(*found) if found else {}}
         atomic_write(answer_of(path), json.dumps(answer))
 
     def _carry_out(self, act: str, **arguments: Any) -> Any:
         if act not in self._phase.acts:
-            raise LabError(f"phase {self._phase.name} may not ask for {act}", "", "its acts are in lab.yaml")
+            raise LabError(
+                f"phase {self._phase.name} may not ask for {act}", "", "its acts are in lab.yaml", code="act-forbidden"
+            )
         outcome = getattr(self, act)(**arguments)
         if act in CLOCK_ACTS:
             return outcome

@@ -164,6 +164,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
             "",
             "; ".join(filter(None, ("correct what is named above; nothing was written", request.hint))),
             details=[str(problem) for problem in problems],
+            code="template-invalid",
         )
     return files, texts
 
@@ -179,7 +180,10 @@ def origins(request: RenderRequest) -> dict[str, Path]:
     if missing:
         where = ", ".join(map(str, request.sources))
         raise LabError(
-            f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}", request.hint
+            f"no template for {', '.join(missing)}",
+            f"looked for MODEL/{CONFIG} below {where}",
+            request.hint,
+            code="template-missing",
         )
     return files
 
@@ -199,6 +203,7 @@ def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Pat
                 "it is not clear which one is meant",
                 "name one folder of models with --templates",
                 details=[str(folder) for folder in candidates],
+                code="template-ambiguous",
             )
         chosen[model] = candidates[0]
     return chosen

@@ -107,7 +107,9 @@ def container(
     try:
         own = client.images.get(image).attrs["Config"].get("Entrypoint") == ["serve"]  # of this project
     except errors as error:
-        raise LabError(f"there is no image {image} on this machine", str(error), f"docker pull {image}") from error
+        raise LabError(
+            f"there is no image {image} on this machine", str(error), f"docker pull {image}", code="image-missing"
+        ) from error
     # In a container it listens everywhere; its ports are published on loopback only.
     arguments = _add(extra, server_arguments(INSIDE, "0.0.0.0", (HTTP, GRPC, METRICS), "museum-", EXIT_S))
     ports = dict(zip((HTTP, GRPC, METRICS), endpoints.ports, strict=True))

@@ -191,7 +191,9 @@ class ComposeRuntime:
             processes.run_to_end(command, listener, f"the containers of {stack} cannot be started")
             servers = docker_engine.containers(self._root, stack, "triton")
             if not servers:
-                raise LabError(f"the containers of {stack} cannot be started", "docker compose made none")
+                raise LabError(
+                    f"the containers of {stack} cannot be started", "docker compose made none", code="containers-none"
+                )
             numbers = {server.number for server in launch.starting}
             parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
             parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
@@ -337,7 +339,9 @@ class ComposeRuntime:
         elif path.is_file():
             yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
         else:
-            raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
+            raise LabError(
+                f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}", code="log-missing"
+            )
 
     def _logging(self, stack: str, number: int = 0) -> list[Any]:
         """What stands before the servers, then the servers: they have the last word."""

@@ -244,6 +244,7 @@ class Projects:
             f"the containers cannot see {path}",
             "they see labs/shared/models and the cache",
             f"put it below {workspace.cache}, or use --runtime local",
+            code="path-outside-containers",
         )
 
     def require_readable_cache(self) -> None:
@@ -254,6 +255,7 @@ class Projects:
                 f"the server cannot read {cache}",
                 "called by root, it runs as nobody (65534), and the folder is root's alone",
                 f"chmod o+rx {cache}, or another LABS_CACHE",
+                code="cache-unreadable-inside",
             )
 
     def override_path(self, stack: str) -> Path:

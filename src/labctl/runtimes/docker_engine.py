@@ -89,7 +89,9 @@ def engine() -> docker.DockerClient:
     if isinstance(client, str):
         set_by = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
         remedy = f"correct or unset {set_by}" if host else INSTALL
-        raise LabError("no Docker engine answers", f"{client} ({address()})", f"{remedy}; or {LOCAL}")
+        raise LabError(
+            "no Docker engine answers", f"{client} ({address()})", f"{remedy}; or {LOCAL}", code="docker-missing"
+        )
     return client
 
 
@@ -99,7 +101,7 @@ def require_docker() -> None:
         engine()
     except LabError as error:
         if missing := _missing_plugin():
-            raise LabError(error.what, f"{error.why}; and {missing}", error.remedy) from None
+            raise LabError(error.what, f"{error.why}; and {missing}", error.remedy, code=error.code) from None
         raise
     require_plugin()
 
@@ -109,7 +111,7 @@ def require_plugin() -> None:
     if missing := _missing_plugin():
         needed = ".".join(map(str, COMPOSE_NEEDED))
         remedy = f"install the docker-compose plugin {needed} or newer, or {LOCAL}"
-        raise LabError(missing, f"the labs need {needed} or newer", remedy)
+        raise LabError(missing, f"the labs need {needed} or newer", remedy, code="docker-plugin-missing")
 
 
 def _missing_plugin() -> str:
@@ -139,6 +141,7 @@ def require_gpu() -> None:
             "the Docker engine has no NVIDIA runtime",
             f"its runtimes are {', '.join(sorted(runtimes)) or 'unknown'}",
             "install the NVIDIA Container Toolkit and restart the engine, or use --profile cpu",
+            code="nvidia-runtime-missing",
         )
 
 
@@ -149,7 +152,10 @@ def speaking(what: str) -> Iterator[None]:
         yield
     except engine_errors() as error:
         raise LabError(
-            f"the Docker engine failed while {what}", _plain(str(error)), "check that it is still running: docker info"
+            f"the Docker engine failed while {what}",
+            _plain(str(error)),
+            "check that it is still running: docker info",
+            code="docker-failed",
         ) from error
 
 
@@ -267,7 +273,9 @@ class ComposeServer:
         except engine_errors() as error:
             self._silent_since = self._silent_since or time.monotonic()
             if time.monotonic() - self._silent_since > SILENT_S:
-                raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
+                raise LabError(
+                    "the Docker engine stopped answering", "", "start it, then labctl down", code="docker-silent"
+                ) from error
         else:
             self._silent_since = None
         return None

@@ -59,6 +59,7 @@ def command(
             "the OpenAI API cannot be served here",
             f"not installed: {', '.join(missing)}",
             "make setup (or: pip install -e '.[openai]')",
+            code="openai-libraries-missing",
         )
     said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, ANY_ADDRESS if token else LOOPBACK)
     said += ["--token-file", str(token)] if token else []
@@ -160,7 +161,9 @@ def _require_readable_inside(tls: Pair) -> None:
         own = found.st_uid == NOBODY and found.st_mode & stat.S_IRUSR
         if os.getuid() == 0 and not (groups or own or found.st_mode & stat.S_IROTH):
             why, remedy = f"it runs as user {NOBODY}", f"chgrp {NOBODY} {path} && chmod g+r {path}"
-            raise LabError(f"the container of the OpenAI API cannot read {path}", why, remedy)
+            raise LabError(
+                f"the container of the OpenAI API cannot read {path}", why, remedy, code="openai-file-unreadable"
+            )
 
 
 def _start_container(started: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
@@ -189,7 +192,7 @@ def _start(
             how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
             process.kill()
             details = _tail(nofollow.read_text(log))
-            raise LabError(FAILED, how, f"labctl openai {record.stack}", details=details)
+            raise LabError(FAILED, how, f"labctl openai {record.stack}", details=details, code="openai-not-started")
         time.sleep(LOOK_S)
     return process
 

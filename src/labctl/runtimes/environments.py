@@ -31,7 +31,12 @@ class Environment(Layer):
     def require(self) -> Path:
         """Its folder. Raises LabError where it is not installed."""
         if not self.ready:
-            raise LabError(f"{self.name} is not installed", "it has an environment of its own", self.remedy)
+            raise LabError(
+                f"{self.name} is not installed",
+                "it has an environment of its own",
+                self.remedy,
+                code="environment-missing",
+            )
         return self.path
 
     def _commands(self, target: Path) -> list[Command]:

@@ -212,7 +212,9 @@ def _build(name: str, command: Command) -> Action[str]:
         # Compose 2.26 tells of a build on stdout
         tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True)
         if not digest(name):
-            raise LabError(failed, "docker compose says that it was built", BUILD_REMEDY, details=tail)
+            raise LabError(
+                failed, "docker compose says that it was built", BUILD_REMEDY, details=tail, code="image-build-failed"
+            )
         return "built"
 
     return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)

@@ -52,7 +52,11 @@ class Layer:
         """``LABS_NAME_LOCK`` names another one. Raises LabError where that is no file."""
         other = os.environ.get(variable := f"LABS_{self.build.upper().replace('-', '_')}_LOCK")
         if other and not Path(other).is_file():
-            raise LabError(f"{variable}: {other} is not a file", "it locks packages by hash, as requirements/ does")
+            raise LabError(
+                f"{variable}: {other} is not a file",
+                "it locks packages by hash, as requirements/ does",
+                code="lock-missing",
+            )
         return Path(other).absolute() if other else self.workspace.root / "requirements" / f"{self.build}.txt"
 
     @property
@@ -97,9 +101,14 @@ class Layer:
     def require(self) -> Path:
         """Its folder. Raises LabError where it is not installed, or lacks a library of the system."""
         if not self.ready and self.elsewhere:
-            raise LabError(f"{self.name} cannot run here", self.elsewhere, OTHERS)
+            raise LabError(f"{self.name} cannot run here", self.elsewhere, OTHERS, code="layer-unsupported")
         if not self.ready:
-            raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
+            raise LabError(
+                f"{self.name} is not installed",
+                "it is a layer of its own over .venv",
+                self.remedy,
+                code="layer-missing",
+            )
         if self.build not in LIBRARIES:
             return self.path
         library, package = LIBRARIES[self.build]
@@ -107,7 +116,7 @@ class Layer:
             ctypes.CDLL(library)
         except OSError:
             why, remedy = f"there is no {library}", f"apt-get install {package} (Debian, Ubuntu)"
-            raise LabError(f"{self.name} cannot compute on this machine", why, remedy) from None
+            raise LabError(f"{self.name} cannot compute on this machine", why, remedy, code="layer-broken") from None
         return self.path
 
     def install(self) -> Action[str]:
@@ -119,7 +128,7 @@ class Layer:
 
     def _install(self, listener: Listener) -> str:
         if self.elsewhere:
-            raise LabError(f"{self.name} cannot be installed", self.elsewhere, OTHERS)
+            raise LabError(f"{self.name} cannot be installed", self.elsewhere, OTHERS, code="layer-unsupported")
         with key_lock(self.path):
             if self.ready:
                 return f"in {self.path}"
@@ -145,6 +154,7 @@ class Layer:
                 f"{self.name} needs {self.needed / 1e9:.1f} GB of disk, and {free / 1e9:.1f} GB are free",
                 f"it goes into {self.path.parent}",
                 "free some space, or set LABS_CACHE to a folder on another disk",
+                code="disk-too-full",
             )
 
     def _commands(self, target: Path) -> list[Command]:
@@ -166,7 +176,9 @@ def layer(name: str, workspace: Workspace, profile: str = "") -> Layer:
     Raises LabError for another name.
     """
     if name not in NAMES:
-        raise LabError(f"there is no engine '{name}' to install", f"there are: {', '.join(NAMES)}")
+        raise LabError(
+            f"there is no engine '{name}' to install", f"there are: {', '.join(NAMES)}", code="layer-unknown"
+        )
     return Layer(name, workspace, profile == "gpu" if profile else _has_gpu())
 
 

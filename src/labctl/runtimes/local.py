@@ -59,6 +59,7 @@ class LocalRuntime:
                 f"the local runtime does not run on {sys.platform} {platform.machine()}",
                 f"Triton's wheel is built for Linux ({' and '.join(SUPPORTED)}) only",
                 "start a Docker engine and use --runtime compose",
+                code="platform-unsupported",
             )
         for folder in (self.workspace.root, self.workspace.cache):
             wheel.require_plain_path(folder)
@@ -69,6 +70,7 @@ class LocalRuntime:
                 f"this Python {version} has no shared libpython",
                 "Triton's python backend links against it",
                 f"apt-get install libpython{version} (Debian, Ubuntu), {wheel.OR_DOCKER}",
+                code="libpython-missing",
             )
 
         if profile == "gpu" and not layers.Layer(layers.NAMES[0], self.workspace, gpu=True).ready:
@@ -104,10 +106,10 @@ class LocalRuntime:
     def in_image(
         self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
     ) -> Action[None]:
-        raise LabError(*NEEDS_IMAGE)
+        raise LabError(*NEEDS_IMAGE, code="image-needed")
 
     def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
-        raise LabError(*NEEDS_IMAGE)
+        raise LabError(*NEEDS_IMAGE, code="image-needed")
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
         command = self._python(argv)
@@ -247,7 +249,9 @@ class LocalRuntime:
         folder = self.workspace.folder(stack)
         paths = [folder.log_file(max(number, 0)), *([] if number else folder.replica_logs)]
         if not paths[0].is_file():
-            raise LabError(f"there is no log of '{stack}'", f"{paths[0]} does not exist", f"labctl up {stack}")
+            raise LabError(
+                f"there is no log of '{stack}'", f"{paths[0]} does not exist", f"labctl up {stack}", code="log-missing"
+            )
 
         def alive() -> bool:
             record = self.find(stack) if follow else None

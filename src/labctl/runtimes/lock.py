@@ -44,7 +44,7 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
     except Timeout as error:
         raise _busy(workspace, stack) from error
     except OSError as error:
-        raise LabError(f"cannot lock {path}", error.strerror or str(error)) from error
+        raise LabError(f"cannot lock {path}", error.strerror or str(error), code="lock-failed") from error
     try:
         with contextlib.suppress(LabError):  # `down` goes on where the disk is full
             atomic_write(folder.lock_note, json.dumps({**asdict(Proc.current()), "action": action}))
@@ -61,10 +61,10 @@ def _busy(workspace: Workspace, stack: str) -> Busy:
         pid, what = holder(workspace, stack)
         if pid:
             title = f"another 'labctl {what}' of {stack} is in progress (pid {pid})"
-            return Busy(title, why, f"wait for it, or stop it: kill {pid}")
+            return Busy(title, why, f"wait for it, or stop it: kill {pid}", code="stack-busy")
         time.sleep(0.02)
     title, why = f"another labctl command on {stack} is in progress", f"{why}, and this one has left no note of its pid"
-    return Busy(title, why, "wait for it, then try again")
+    return Busy(title, why, "wait for it, then try again", code="stack-busy")
 
 
 def holder(workspace: Workspace, stack: str) -> tuple[int, str]:

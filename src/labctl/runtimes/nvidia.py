@@ -39,17 +39,24 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
         done = processes.run_short(argv, Path("/"), PATIENCE_S)
     except FileNotFoundError:
         raise LabError(
-            "there is no NVIDIA driver here", "nvidia-smi was not found", "install the driver, or use --profile cpu"
+            "there is no NVIDIA driver here",
+            "nvidia-smi was not found",
+            "install the driver, or use --profile cpu",
+            code="nvidia-driver-missing",
         ) from None
     if done is None:
-        raise LabError("the NVIDIA driver does not answer", f"nvidia-smi was silent for {PATIENCE_S} s")
+        raise LabError(
+            "the NVIDIA driver does not answer",
+            f"nvidia-smi was silent for {PATIENCE_S} s",
+            code="nvidia-driver-silent",
+        )
     (code, out, err), remedy = done, "check that nvidia-smi lists your GPU"
     if code:
         why = next(iter((out + err).strip().splitlines()), f"exit status {code}")
-        raise LabError("the NVIDIA driver does not work", why, remedy)
+        raise LabError("the NVIDIA driver does not work", why, remedy, code="nvidia-driver-broken")
     listed = [_gpu(line) for line in out.splitlines() if line.strip()]
     if not listed:
-        raise LabError("the NVIDIA driver sees no GPU", "", remedy)
+        raise LabError("the NVIDIA driver sees no GPU", "", remedy, code="gpu-missing")
     return [replace(listed[0], memory=None, free=None)] if sliced else listed
 
 
@@ -59,7 +66,7 @@ def _gpu(line: str) -> Gpu:
         memory, left = (None if mib in UNKNOWN else int(mib) * MIB for mib in (total, free))
         return Gpu(name, capability, driver, memory, left)
     except ValueError:
-        raise LabError("the answer of nvidia-smi cannot be read", line) from None
+        raise LabError("the answer of nvidia-smi cannot be read", line, code="nvidia-answer-unreadable") from None
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -127,7 +127,9 @@ def run_tool(
         try:
             process = cleaning.enter_context(_child(command, stdout=subprocess.PIPE, stderr=err, **TEXT))
         except OSError as error:
-            raise LabError(f"cannot run {command.argv[0]}", error.strerror or str(error)) from error
+            raise LabError(
+                f"cannot run {command.argv[0]}", error.strerror or str(error), code="command-not-started"
+            ) from error
         stdout = cast(IO[str], process.stdout)
         reading = threading.Thread(target=lambda: out.append(stdout.read()), daemon=True)
         if process.stderr:
@@ -181,7 +183,7 @@ def run_to_end(
     """
     code, _, tail = run_tool(command, listener, on_line or listener.progress, merged)
     if code:
-        raise LabError(failed, describe_exit(code), remedy, details=tail)
+        raise LabError(failed, describe_exit(code), remedy, details=tail, code="command-failed")
     return tail
 
 
@@ -195,7 +197,7 @@ def run_step(command: Command, listener: Listener, argv: Sequence[str]) -> str:
     for line in tail:
         if line.startswith(LabError.MARK):
             raise LabError.from_json(line.removeprefix(LabError.MARK))
-    raise LabError(f"{' '.join(argv[:2])} failed", describe_exit(code), "", details=tail)
+    raise LabError(f"{' '.join(argv[:2])} failed", describe_exit(code), "", details=tail, code="command-failed")
 
 
 def run_foreground(command: Command, listener: Listener) -> int:

@@ -186,12 +186,17 @@ class Record:
             if server.number == number:
                 return dataclasses.replace(self, endpoints=server.endpoints, servers=[server])
         there = ", ".join(str(server.number) for server in self.servers)
-        raise LabError(f"{self.stack} has no replica {number}", f"it has: {there}")
+        raise LabError(f"{self.stack} has no replica {number}", f"it has: {there}", code="replica-unknown")
 
     def one(self, number: int | None) -> Record:
         """:meth:`only`, for what looks at one server. Raises LabError where there are several and none is named."""
         if number is None and self.balance and len(self.servers) > 1:
-            raise LabError(f"{self.stack} has {len(self.servers)} replicas, and this looks at one", "", "--replica K")
+            raise LabError(
+                f"{self.stack} has {len(self.servers)} replicas, and this looks at one",
+                "",
+                "--replica K",
+                code="replica-ambiguous",
+            )
         return self.only(number or self.servers[0].number) if self.balance or number else self
 
     def orphaned(self) -> bool:

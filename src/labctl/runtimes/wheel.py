@@ -91,6 +91,7 @@ def find_wheel() -> Wheel:
             "Triton is not installed in this Python environment",
             f"the local runtime takes the server from the {WHEEL} wheel, which {sys.executable} does not have",
             f"{SETUP}, {OR_DOCKER}",
+            code="triton-missing",
         )
     wheel = Wheel(Path(next(iter(spec.submodule_search_locations))).parent, importlib.metadata.version(WHEEL))
     for part in (wheel.binary, wheel.stub):
@@ -99,6 +100,7 @@ def find_wheel() -> Wheel:
                 f"the {WHEEL} wheel has no {part.name} for Python {platform.python_version()}",
                 f"{part} is missing",
                 f"use Python 3.11 or 3.12 on Linux with glibc 2.35 or newer, {OR_DOCKER}",
+                code="triton-without-python",
             )
     return wheel
 
@@ -111,6 +113,7 @@ def require_plain_path(path: Path) -> None:
             f"Triton's python backend takes no {' '.join(map(repr, strange))} in a path",
             "move the folder to a path of plain letters, digits and . _ - (LABS_CACHE names the cache's), "
             "or use the Docker runtime",
+            code="path-not-plain",
         )
 
 
@@ -138,13 +141,14 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        raise LabError("PyTorch is not installed in this Python environment", "", SETUP) from None
+        raise LabError("PyTorch is not installed in this Python environment", "", SETUP, code="torch-missing") from None
     if version.endswith("+cpu"):
         raise LabError(
             f"PyTorch {version} of this environment cannot use {gpus[0].name}",
             "it is a CPU build",
             "labctl engines install vllm --profile gpu, which has a CUDA build; or rm -r .venv, then make setup "
             "with LABS_TORCH_INDEX naming an index of CUDA builds",
+            code="torch-without-cuda",
         )
     asked = " ".join(importlib.metadata.requires("torch") or ())
     cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in asked), 0)
@@ -153,6 +157,7 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
             f"the driver {gpus[0].driver} is too old for PyTorch {version} of this environment",
             f"it is built for CUDA {cuda}, which needs {oldest} or newer",
             "install a newer driver, or rm -r .venv, then make setup with LABS_TORCH_INDEX for an older CUDA",
+            code="nvidia-driver-too-old",
         )
 
 

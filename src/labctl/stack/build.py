@@ -27,7 +27,7 @@ def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runt
     runner = session.choose(runtime, choices.profile)
     plan = make_plan(session.workspace, lab, stack, choices, runner.server_path)
     if not (steps := [step for step in plan.steps if step.build]):
-        raise LabError(f"stack {stack} has no engine", "its models are served from their weights")
+        raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
     actions = preparations(plan, runner, session.workspace)
     check_machine(session, plan, runner)
     session.say_how_long(actions, runtime, plan.profile)
@@ -46,7 +46,12 @@ def render_repository(
     plan = make_plan(session.workspace, lab, stack, choices, runtime.server_path, output)
     folder = plan.request.output
     if output and folder.is_dir() and not all((path / repository.CONFIG).is_file() for path in folder.iterdir()):
-        raise LabError(f"{folder} is not empty", "labctl has not rendered what is in it", "name another --output")
+        raise LabError(
+            f"{folder} is not empty",
+            "labctl has not rendered what is in it",
+            "name another --output",
+            code="output-not-empty",
+        )
     files, run_dir = plan.files(), session.workspace.folder(stack).run_dir()
     by_hand = runtime.name == "compose" and output is None
 
@@ -80,6 +85,7 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
                 f"{stack} is up, and its server reads {folder}",
                 "its next start would serve what is rendered now, with settings that no command knows of",
                 f"name another --output, or labctl down {stack}",
+                code="output-served",
             )
         yield
 

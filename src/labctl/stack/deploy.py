@@ -85,7 +85,12 @@ class Customization:
             document = parse_yaml(path.read_text(encoding="utf-8"))
             return replace(fresh, namespace=document["namespace"], components=document["components"])
         except (yaml.YAMLError, KeyError, TypeError) as error:
-            raise LabError(f"{path} cannot be read", str(error), "correct it, or name another --output") from error
+            raise LabError(
+                f"{path} cannot be read",
+                str(error),
+                "correct it, or name another --output",
+                code="deploy-file-unreadable",
+            ) from error
 
 
 class _Blocks(Dumper):  # type: ignore[misc]
@@ -110,13 +115,19 @@ def render(
     """
     folder = output or session.workspace.folder(stack).path / target
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise LabError(f"{folder} is not empty", "labctl has not rendered what is in it", "name another --output")
+        raise LabError(
+            f"{folder} is not empty",
+            "labctl has not rendered what is in it",
+            "name another --output",
+            code="output-not-empty",
+        )
     plan = _plan(session, lab, stack, choices)
     if target == "swarm" and plan.ranks > 1:
         raise LabError(
             f"{stack} is spread over {plan.ranks} GPUs",
             "the file for Swarm is for servers with one",
             "a smaller tp_size or pp_size, or --target kubernetes",
+            code="swarm-spread",
         )
 
     def do(listener: Listener) -> str:
@@ -282,10 +293,16 @@ def _repository_files(plan: Plan, folder: Path) -> list[str]:
             f"the repository of {plan.name} has {size / 2**20:.1f} MiB",
             "Kubernetes takes 1 MiB in a ConfigMap",
             "keep large files in the cache (artifacts of lab.yaml), not in the templates",
+            code="configmap-too-large",
         )
     names = [str(path.relative_to(root)) for path in files]
     if odd := [name for name in names if "--" in name]:
-        raise LabError(f"{odd[0]} cannot be a key of a ConfigMap", "'--' stands for '/' there", "rename the file")
+        raise LabError(
+            f"{odd[0]} cannot be a key of a ConfigMap",
+            "'--' stands for '/' there",
+            "rename the file",
+            code="configmap-key-invalid",
+        )
     return [f"{name.replace('/', '--')}=repository/{name}" for name in names]
 
 

@@ -23,7 +23,10 @@ def start(session: Session, record: Record, options: UpOptions, tls: Pair | None
     if tls and address.startswith("http:"):
         why = f"it runs without TLS at {address}"
         raise LabError(
-            f"the OpenAI API of {record.stack} is up already", why, f"labctl down {record.stack}, then up again"
+            f"the OpenAI API of {record.stack} is up already",
+            why,
+            f"labctl down {record.stack}, then up again",
+            code="openai-already-up",
         )
     if not address:
         if options.ports == "auto":

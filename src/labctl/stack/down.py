@@ -50,7 +50,9 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
         force = True
     runtime.stop(stack, force).do(session.listener)
     if all(left := runtime.leftovers(stack) for _ in attempts(GONE_S, LOOK_S)):
-        raise LabError(f"something of {stack} is still there", "", f"labctl down {stack}", details=left)
+        raise LabError(
+            f"something of {stack} is still there", "", f"labctl down {stack}", details=left, code="down-incomplete"
+        )
     shutil.rmtree(session.workspace.folder(stack).observe, ignore_errors=True)
     session.forget(stack)
 

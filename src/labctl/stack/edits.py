@@ -124,7 +124,9 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
 
 def _require_model(record: Record, model: str) -> None:
     if model not in record.models:
-        raise LabError(f"{record.stack} has no model '{model}'", f"it has: {', '.join(record.models)}")
+        raise LabError(
+            f"{record.stack} has no model '{model}'", f"it has: {', '.join(record.models)}", code="model-unknown"
+        )
 
 
 def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
@@ -209,11 +211,11 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
     except LabError as error:
         serves = undo(min(patience, UNDO_S) if isinstance(error.__cause__, server_api.Unreachable) else patience)
         why = _cause(stack, model, error.why, refused)
-        mine = faults.explain_error(LabError(error.what, why), faults.stack_explainer(stack))
+        mine = faults.explain_error(LabError(error.what, why, code=error.code), faults.stack_explainer(stack))
         remedy = f"correct it, then labctl reload {name}; or labctl undo {name} {model}"
         if faults.LOOP in why:  # the former version serves, but Triton cannot end the one that never comes back
             remedy = f"correct it, or labctl undo {name} {model}; then labctl restart {name}"
-        raise LabError(mine.what, mine.why, remedy, details=[serves]) from error
+        raise LabError(mine.what, mine.why, remedy, details=[serves], code=error.code) from error
     except BaseException:  # Ctrl-C or SIGTERM: the server may be loading it just now
         with hold_signals_back():
             session.listener.note(f"interrupted: the former version of {model} comes back")
@@ -281,5 +283,6 @@ def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool,
             "",
             f"labctl status {stack}; labctl restart {stack} starts again what has died",
             details=[f"replica {number}: {why}" for number, why in failed.items()],
+            code="model-change-partial",
         )
     return len(record.servers)

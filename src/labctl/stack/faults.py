@@ -56,7 +56,13 @@ def stack_explainer(stack: Stack, names: Mapping[str, str] | None = None) -> Exp
 
 def explain_error(error: LabError, explain: Explain) -> LabError:
     """The same error with everything in it explained."""
-    return LabError(explain(error.what), explain(error.why), error.remedy, [explain(line) for line in error.details])
+    return LabError(
+        explain(error.what),
+        explain(error.why),
+        error.remedy,
+        [explain(line) for line in error.details],
+        code=error.code,
+    )
 
 
 def find_exception(log: Sequence[str], entry: str) -> str:
@@ -171,7 +177,9 @@ def refuse_stuck(stack: RunningStack) -> None:
     for server in stack.record.servers:
         if stuck := stuck_sentences(stack.folder.run_dir(stack.record.folder(server.number))):
             what = stack_explainer(stack)(stuck[0])
-            raise LabError(what, "nothing is averaged", f"correct it, then labctl restart {stack.name}")
+            raise LabError(
+                what, "nothing is averaged", f"correct it, then labctl restart {stack.name}", code="models-stuck"
+            )
 
 
 def watched(session: Session, stack: str, explain: Explain) -> AbstractContextManager[None]:

@@ -93,6 +93,7 @@ def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -
             "Prometheus is not installed on this machine",
             "the stack goes without; Grafana comes in containers only",
             "apt-get install prometheus (Debian, Ubuntu), or --runtime compose",
+            code="prometheus-missing",
         )
     data, address = workspace.folder(record.stack).observe, f"{LOOPBACK}:{ports['Prometheus']}"
     config = data / "prometheus.yaml"

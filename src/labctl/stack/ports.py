@@ -55,7 +55,9 @@ def require_free(named: Mapping[str, int], bind: str, running: Sequence[Record],
     """Raise LabError where one of these ports is taken; it is named, with who listens there."""
     taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(bind, port)]
     if taken:
-        raise LabError(f"{taken[0]} is already in use", "; ".join(f"so is {text}" for text in taken[1:]), remedy)
+        raise LabError(
+            f"{taken[0]} is already in use", "; ".join(f"so is {text}" for text in taken[1:]), remedy, code="port-taken"
+        )
 
 
 def _is_free(bind: str, port: int) -> bool:
@@ -93,7 +95,7 @@ def free_ports(bind: str, count: int) -> list[int]:
             picked.append(port)
         if len(picked) == count:
             return picked
-    raise LabError(f"no {count} ports are free", f"{most} were tried", "labctl down --all")
+    raise LabError(f"no {count} ports are free", f"{most} were tried", "labctl down --all", code="ports-exhausted")
 
 
 def _reserve(port: int) -> bool:

@@ -115,7 +115,7 @@ def _report(session: Session, where: str, text: str) -> None:
 def require_front(runtime: Runtime, record: Record) -> None:
     """Raises LabError where what stands before the servers has died."""
     if ended := runtime.front_death(record):
-        raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")
+        raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}", code="balancer-none")
 
 
 def await_balancer(runtime: Runtime, record: Record) -> None:
@@ -130,6 +130,7 @@ def await_balancer(runtime: Runtime, record: Record) -> None:
         f"the balancer of {record.stack} finds no ready server at replica {', '.join(ill)}",
         "",
         f"labctl status {record.stack}; labctl logs {record.stack}",
+        code="balancer-without-servers",
     )
 
 

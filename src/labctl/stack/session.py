@@ -135,6 +135,7 @@ class Session:
                     "",
                     missing.remedy,
                     details=[f"compose{asked}: {error.what}", f"local: {missing.what}"],
+                    code="runtime-none",
                 ) from error
             self._tell(f"runtime local: {error.what}{asked}")
             return local
@@ -170,7 +171,12 @@ class Session:
         """Where a stack runs now. Raises LabError where it is not up."""
         if running := self.find(stack):
             return running
-        raise LabError(f"{stack} is not up", "", f"labctl {'exercise check' if stack == EXERCISE else f'up {stack}'}")
+        raise LabError(
+            f"{stack} is not up",
+            "",
+            f"labctl {'exercise check' if stack == EXERCISE else f'up {stack}'}",
+            code="stack-not-up",
+        )
 
     def _as_set(self, record: Record) -> Record:
         """The record, updated from the state file: settings loaded since the start, dead replicas, the balancer now."""

@@ -111,7 +111,7 @@ def _git(workspace: Workspace, *arguments: str) -> str:
     except OSError as error:
         why = f"git cannot be run: {error.strerror}"
         remedy = "install git (apt-get install git), or unpack a bundle, which does without"
-    raise LabError("this checkout does not know which files were shipped", why, remedy)
+    raise LabError("this checkout does not know which files were shipped", why, remedy, code="shipped-files-unknown")
 
 
 def require_sound(session: Session, plan: Plan) -> None:
@@ -123,6 +123,7 @@ def require_sound(session: Session, plan: Plan) -> None:
                 f"{place.partition('/')[0]} could not be loaded: {words} ({file}, line {line})",
                 "nothing was taken down",
                 f"correct it, or labctl undo {plan.name}",
+                code="model-syntax",
             )
 
 

@@ -100,6 +100,7 @@ def named_endpoints(ports: str, bind: str) -> Endpoints | None:
         f"--ports {ports} cannot be used",
         "it takes three different ports (HTTP, gRPC, metrics) or auto",
         "--ports 8000,8001,8002, or --ports auto",
+        code="ports-invalid",
     )
 
 
@@ -111,13 +112,17 @@ def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -
     chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
     if chosen and plan.profile == "gpu":
         raise LabError(
-            "replicas need a GPU each", "on one machine they would share its GPUs", "--profile cpu, or many machines"
+            "replicas need a GPU each",
+            "on one machine they would share its GPUs",
+            "--profile cpu, or many machines",
+            code="replicas-need-gpus",
         )
     if exposed and chosen and chosen not in CHECKED:
         raise LabError(
             f"--expose does not go with --balance {chosen}",
             "Envoy would see connections, and not the token of a request (docs/operate/security.md)",
             f"--balance {' or '.join(CHECKED)}",
+            code="expose-without-balancer",
         )
     return chosen
 

@@ -155,7 +155,7 @@ def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
     if plan.profile == "gpu" and session.todo is None:
         for check in gpu_checks(plan, runtime.name, session.workspace):
             if check.state == "fail":
-                raise LabError(f"{check.name}: {check.found}", "", check.remedy)
+                raise LabError(f"{check.name}: {check.found}", "", check.remedy, code="check-failed")
             if check.state == "warn":
                 session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
 
@@ -180,12 +180,13 @@ def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
     if plan.stack.packages:
         layer(plan.stack.packages, workspace, plan.profile).require()
     if plan.release:
-        raise LabError(*NEEDS_IMAGE)
+        raise LabError(*NEEDS_IMAGE, code="image-needed")
     if plan.stack.image_only:
         raise LabError(
             f"{plan.name} is served by backends of NVIDIA's image",
             "the local runtime takes Triton from its wheel, which has the python backend alone",
             f"use --runtime compose, or --set {plan.stack.image_only}",
+            code="image-needed",
         )
 
 
@@ -273,7 +274,9 @@ def death(session: Session, stack: str) -> LabError | None:
     runtime = session.runtime(record.runtime)
     how = runtime.death_of(stack) or "nobody saw how"
     remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
-    return LabError(f"the server of {stack} died: {how}", "", remedy, details=faults.tail(runtime, stack))
+    return LabError(
+        f"the server of {stack} died: {how}", "", remedy, details=faults.tail(runtime, stack), code="server-died"
+    )
 
 
 def _already(there: RunningStack, options: UpOptions) -> RunningStack:
@@ -286,14 +289,20 @@ def _already(there: RunningStack, options: UpOptions) -> RunningStack:
             f"on the {runtime.name} runtime, profile {record.profile}",
             f"labctl down {stack}",
             details=differing,
+            code="stack-up-otherwise",
         )
     if still := faults.paused_models(there.session, record):
         raise LabError(
-            f"{stack} is up, but its clock stands still", f"of {', '.join(still)}", f"labctl clock {stack} run"
+            f"{stack} is up, but its clock stands still",
+            f"of {', '.join(still)}",
+            f"labctl clock {stack} run",
+            code="clock-stopped",
         )
     try:
         replicas.await_ready(wanted, record, record.servers, lambda: replicas.absent(runtime, record))
     except LabError as error:
         mine = faults.explain_error(error, faults.stack_explainer(wanted))
-        raise LabError(f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}") from error
+        raise LabError(
+            f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}", code="stack-not-ready"
+        ) from error
     return there

@@ -75,5 +75,6 @@ def receiver(asked: str) -> str:
             f"trace cannot be '{asked}'",
             "it is where an OTLP/HTTP receiver listens",
             f"--set trace=otlp://127.0.0.1:{USUAL_PORT}",
+            code="trace-receiver-invalid",
         )
     return f"http://{parts.hostname}:{port}{parts.path.rstrip('/') or PATH}"

@@ -50,14 +50,14 @@ def probe(
     silent = f"model {model} is READY but does not answer"
     while not wait([answer], POLL_S).done:
         if sentences := stuck():
-            raise LabError(silent, sentences[0])
+            raise LabError(silent, sentences[0], code="model-silent")
     try:
         status, body = answer.result()
     except Unreachable as error:
-        raise LabError(silent, str(error)) from error
+        raise LabError(silent, str(error), code="model-silent") from error
     text = body.decode(errors="replace").strip()
     if status != 200 or '"error"' in text[:200]:
-        raise LabError(f"model {model} is READY but answers with an error", triton_message(text))
+        raise LabError(f"model {model} is READY but answers with an error", triton_message(text), code="model-error")
 
 
 def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[int, bytes]]:
@@ -124,7 +124,13 @@ def wait_ready(
     answered, look = False, clock()
     while True:
         if how := exited():
-            raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
+            raise LabError(
+                f"the server ended before it was ready: {how}",
+                "",
+                "",
+                details=[*tail()][-LOG_TAIL:],
+                code="server-died",
+            )
         with contextlib.suppress(Unreachable):
             states, answered = model_states(endpoint, secret), True
         if clock() >= look and not {*models} <= {state.name for state in states if state.state}:
@@ -141,6 +147,7 @@ def wait_ready(
                 "the server is still loading" if answered else "the server does not answer yet",
                 "allow more time with --timeout, or see labctl logs",
                 details=[*tail()][-LOG_TAIL:],
+                code="not-ready-in-time",
             )
         pause(POLL_S)
     for model, request in probes.items():
@@ -150,7 +157,7 @@ def wait_ready(
         except LabError as error:
             how = exited()
             why = f"{error.why}; the server ended: {how}" if how else error.why
-            raise LabError(error.what, why, "labctl logs", details=[*tail()][-LOG_TAIL:]) from error
+            raise LabError(error.what, why, "labctl logs", details=[*tail()][-LOG_TAIL:], code=error.code) from error
     return states
 
 
@@ -195,6 +202,7 @@ def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> 
             _short(failed[0]),
             "labctl logs has the details",
             details=[f"{state.name}: {_short(state)}" for state in failed[1:]],
+            code="model-load-failed",
         )
 
 

@@ -95,13 +95,15 @@ def load_model(
         status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/load", asked, timeout, secret)
     except Unreachable as error:
         raise LabError(
-            f"{model} was not loaded within {timeout:g} s", "its initialize may never end, or the machine is busy"
+            f"{model} was not loaded within {timeout:g} s",
+            "its initialize may never end, or the machine is busy",
+            code="model-load-slow",
         ) from error
     if status != 200:
         said = triton_message(body)
         # What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;".
         reason = said.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or said
-        raise LabError(f"{model} cannot be loaded", locate_error(reason, model))
+        raise LabError(f"{model} cannot be loaded", locate_error(reason, model), code="model-load-failed")
 
 
 def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
@@ -113,13 +115,15 @@ def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") ->
     try:
         status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/unload", {}, timeout, secret)
         if status != 200:
-            raise LabError(f"{model} cannot be unloaded", triton_message(body))
+            raise LabError(f"{model} cannot be unloaded", triton_message(body), code="model-unload-failed")
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in model_states(endpoint, secret)):
             if time.monotonic() > deadline:
                 raise Unreachable("it is still there")
             time.sleep(POLL_S)
     except Unreachable as error:
-        raise LabError(f"{model} was not unloaded within {timeout:g} s", str(error)) from error
+        raise LabError(
+            f"{model} was not unloaded within {timeout:g} s", str(error), code="model-unload-slow"
+        ) from error
 
 
 def model_config(endpoint: str, model: str) -> dict[str, Any]:
@@ -127,10 +131,10 @@ def model_config(endpoint: str, model: str) -> dict[str, Any]:
     try:
         status, body = call(endpoint, "GET", f"/v2/models/{model}/config")
         if status != 200:
-            raise LabError(f"{model} has no configuration", triton_message(body))
+            raise LabError(f"{model} has no configuration", triton_message(body), code="model-unconfigured")
         config: dict[str, Any] = _object(body, dict)
     except Unreachable as error:
-        raise LabError("the server does not answer", str(error)) from error
+        raise LabError("the server does not answer", str(error), code="server-silent") from error
     return config
 
 

@@ -35,7 +35,9 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
         arrived.put(True)
 
     if tokens < 1:
-        raise LabError(f"{tokens} output tokens cannot be generated", "", "-o takes 1 or more")
+        raise LabError(
+            f"{tokens} output tokens cannot be generated", "", "-o takes 1 or more", code="tokens-out-of-range"
+        )
     text_model = TextModel.of(endpoint, model)
     with connection(text_model, endpoint, on_token=heard) as channel:
         record = text_model.send(channel, prompt, tokens)

@@ -129,11 +129,18 @@ class InFlight(Client):
                 tell(sum(record.end > 0 for record in records), len(records))
         failed = next((record for record in records if record.error), None)
         if failed:
-            raise LabError(f"{failed.model} answered with an error", failed.error, _other_type(failed.error))
+            raise LabError(
+                f"{failed.model} answered with an error", failed.error, _other_type(failed.error), code="model-error"
+            )
         self.check()
         if not done:
             waiting = sum(not record.end for record in records)
-            raise LabError(f"{waiting} of {len(records)} requests had not ended within {timeout:g} s", "", STALLED)
+            raise LabError(
+                f"{waiting} of {len(records)} requests had not ended within {timeout:g} s",
+                "",
+                STALLED,
+                code="requests-unended",
+            )
 
     def ended(self, record: RequestRecord, timeout: float) -> bool:
         """Whether ``record`` has ended, well or badly, or can no longer; waits for it up to ``timeout`` seconds."""
@@ -145,10 +152,13 @@ class InFlight(Client):
         with self._changed:
             if self._broken:
                 raise LabError(
-                    "the connection to the server broke", self._broken, "labctl status says whether it is up"
+                    "the connection to the server broke",
+                    self._broken,
+                    "labctl status says whether it is up",
+                    code="connection-broken",
                 )
             if self._refused:
-                raise LabError("the server answered a request with an error", self._refused)
+                raise LabError("the server answered a request with an error", self._refused, code="request-refused")
 
     @property
     def _over(self) -> bool:

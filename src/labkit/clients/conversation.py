@@ -69,7 +69,12 @@ def growing(stream: TextStream, record: RequestRecord) -> Iterator[str]:
             return
         silent = time.monotonic() - record.responses[-1][0]
         if silent > TIMEOUT_S:
-            raise LabError(f"no token came for {silent:.0f} s", "", "labctl status shows whether the stack is stalled")
+            raise LabError(
+                f"no token came for {silent:.0f} s",
+                "",
+                "labctl status shows whether the stack is stalled",
+                code="token-late",
+            )
 
 
 def speed(record: RequestRecord, streamed: bool) -> str:

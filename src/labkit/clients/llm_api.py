@@ -44,4 +44,8 @@ def count_tokens(record: RequestRecord, asked: int, count: Callable[[str], int])
     elif record.finish_reason == "stop":
         record.tokens = max(1, count(record.text))
     else:
-        raise LabError(f"{record.label} ended with finish_reason '{record.finish_reason}'", "neither length nor stop")
+        raise LabError(
+            f"{record.label} ended with finish_reason '{record.finish_reason}'",
+            "neither length nor stop",
+            code="finish-reason-unknown",
+        )

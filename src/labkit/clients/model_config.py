@@ -26,4 +26,6 @@ def _config(endpoint: str, name: str) -> Any:
         try:
             return client.get_model_config(name, client_timeout=ASK_S).config
         except InferenceServerException as error:
-            raise LabError(f"the server does not tell of {name}", str(error.message())) from error
+            raise LabError(
+                f"the server does not tell of {name}", str(error.message()), code="model-unconfigured"
+            ) from error

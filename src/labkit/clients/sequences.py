@@ -64,9 +64,13 @@ class SequenceClient(Client):
                 **self._call,
             )
         except InferenceServerException as error:
-            raise LabError(f"Triton refused a request of sequence {id!r}", error.message()) from error
+            raise LabError(
+                f"Triton refused a request of sequence {id!r}", error.message(), code="sequence-refused"
+            ) from error
         except OSError as error:
-            raise LabError("Triton did not answer", str(error), "labctl logs shows the server's side") from error
+            raise LabError(
+                "Triton did not answer", str(error), "labctl logs shows the server's side", code="server-silent"
+            ) from error
         return "".join(token.decode() for token in result.as_numpy(answer).reshape(-1))
 
     def _names(self) -> tuple[str, str]:
@@ -84,6 +88,7 @@ class SequenceClient(Client):
                 f"correlation id {id!r} is not of the type that this server declares ({self._id_type})",
                 "Triton 2.51 would write the text over the 8 bytes of a number, and the model would get another id",
                 "labctl up sequence --set correlation_id=" + ("string" if isinstance(id, str) else "uint64"),
+                code="correlation-id-type",
             )
 
     def follow(self, record: RequestRecord, id: int | str, steps: int, on_step: OnStep | None = None) -> None:

@@ -46,7 +46,7 @@ class TextStream(InFlight):
         with self._changed:
             done = self._changed.wait_for(lambda: self._over or record.end or record.responses, timeout=timeout)
         if not done:
-            raise LabError(f"{record.model} had no first response within {timeout:g} s", "", STALLED)
+            raise LabError(f"{record.model} had no first response within {timeout:g} s", "", STALLED, code="token-late")
         if not record.responses:
             self.wait(record, timeout=TELL_S)
 

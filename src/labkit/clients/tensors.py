@@ -48,6 +48,8 @@ def kind_of(endpoint: str, model: str, name: str) -> type[Any]:
     with connect(endpoint) as client:
         datatypes = {item.name: item.datatype for item in client.get_model_metadata(model, client_timeout=ASK_S).inputs}
     if datatypes.get(name, "BYTES") == "BYTES":
-        raise LabError(f"{model} has no input {name} of numbers", f"its inputs: {', '.join(datatypes)}")
+        raise LabError(
+            f"{model} has no input {name} of numbers", f"its inputs: {', '.join(datatypes)}", code="input-missing"
+        )
     kind: type[Any] = triton_to_np_dtype(datatypes[name])
     return kind

@@ -128,8 +128,12 @@ class TextModel:
                     if proxy := proxies.for_grpc(endpoint):
                         why = f"it was asked through the proxy that {proxy} names: {said}"
                     remedy = "labctl status says whether it is up"
-                    raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
-                raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
+                    raise LabError(
+                        f"the server at {endpoint} does not answer", why, remedy, code="server-silent"
+                    ) from error
+                raise LabError(
+                    f"the server does not tell how {name} is asked", str(error.message()), code="model-unconfigured"
+                ) from error
         every = {
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
             for item in config.input
@@ -143,7 +147,9 @@ class TextModel:
         output = next((item.name for item in config.output if _datatype(item.data_type) == "BYTES"), "")
         decoupled = any(part.model_transaction_policy.decoupled for part in parts)
         if not (output and prompt and (limit or decoupled)):
-            raise LabError(f"{name} is not a text-generation model", f"its inputs: {', '.join(wanted)}")
+            raise LabError(
+                f"{name} is not a text-generation model", f"its inputs: {', '.join(wanted)}", code="text-model-not"
+            )
         return cls(
             name,
             wanted,

@@ -174,7 +174,9 @@ def _read(endpoint: str, text: str) -> Snapshot:
         return parse(text)
     except (ValueError, KeyError, TypeError, IndexError) as error:  # as prometheus_client's parser has it
         why = "its page is not in Prometheus' text format"
-        raise LabError(f"the metrics endpoint {endpoint} cannot be read", why, "labctl status") from error
+        raise LabError(
+            f"the metrics endpoint {endpoint} cannot be read", why, "labctl status", code="metrics-unreadable"
+        ) from error
 
 
 def total(snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -202,7 +204,9 @@ def page(endpoint: str, timeout: float = 5.0) -> str:
         status, body = fetch(endpoint, "GET", "/metrics", timeout=timeout, most=MOST_PAGE)
     except (OSError, http.client.HTTPException) as error:
         why = str(error) or type(error).__name__
-        raise LabError(f"the metrics endpoint {endpoint} does not answer", why, "labctl status") from error
+        raise LabError(
+            f"the metrics endpoint {endpoint} does not answer", why, "labctl status", code="metrics-silent"
+        ) from error
     if status != 200:
-        raise LabError(f"the metrics endpoint {endpoint} answers with status {status}")
+        raise LabError(f"the metrics endpoint {endpoint} answers with status {status}", code="metrics-status")
     return body.decode(errors="replace")

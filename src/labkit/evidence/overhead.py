@@ -64,7 +64,12 @@ def served(began: float, ended: float, steps: Sequence[Step], pre: float, queue:
         LabError: there is no step, or none that says what the engine computed.
     """
     if not steps or any("engine_us" not in step.more for step in steps):
-        raise LabError("the step log does not tell what the engine computed", "", "LABS_STEP_LOG must not be off")
+        raise LabError(
+            "the step log does not tell what the engine computed",
+            "",
+            "LABS_STEP_LOG must not be off",
+            code="step-log-off",
+        )
     whole = sum(step.ended - step.began for step in steps)
     engine = sum(step.more["engine_us"] for step in steps) / 1e6
     before, after = max(0.0, steps[0].began - began), max(0.0, ended - steps[-1].ended)

@@ -50,10 +50,12 @@ def read(path: Path, model: str) -> list[Event]:
         with nofollow.reading(path) as stream:
             lines = stream.read().decode(errors="replace").splitlines()
     except OSError as error:
-        raise LabError(f"{path} cannot be read", str(error), "--set log_verbose=true") from error
+        raise LabError(f"{path} cannot be read", str(error), "--set log_verbose=true", code="log-unreadable") from error
     events = [event for line in lines if (event := parse(line, model))]
     if not events:
-        raise LabError(f"{path} has no line about sequences of {model}", "", "--set log_verbose=true")
+        raise LabError(
+            f"{path} has no line about sequences of {model}", "", "--set log_verbose=true", code="slot-lines-none"
+        )
     return events
 
 

@@ -114,6 +114,7 @@ class Predictor:
                 f"{found.steps:,} of {len(rows):,} steps cannot be timed from this recording",
                 f"they have {beyond(found, self.model)}",
                 "leave out --strict to extrapolate, or record a run in which steps are as large",
+                code="prediction-extrapolated",
             )
         return found
 
@@ -193,11 +194,21 @@ def beyond(found: Extrapolated, model: StepTime) -> str:
 def own_scheduler(file: Path) -> type[Scheduler]:
     """The learner's class in a ``scheduler.py``. Raises LabError if there is none."""
     if file.name != FILE:
-        raise LabError(f"{file} is not a {FILE}", f"the file beside model.py is called {FILE}", f"mv {file} {FILE}")
+        raise LabError(
+            f"{file} is not a {FILE}",
+            f"the file beside model.py is called {FILE}",
+            f"mv {file} {FILE}",
+            code="scheduler-file-name",
+        )
     try:
         return scheduler_beside(file.parent)
     except Exception as error:  # the learner's own code is executed
-        raise LabError(f"{file} cannot be used", f"{type(error).__name__}: {error}", f"correct {file}") from error
+        raise LabError(
+            f"{file} cannot be used",
+            f"{type(error).__name__}: {error}",
+            f"correct {file}",
+            code="scheduler-file-invalid",
+        ) from error
 
 
 def at_rate(arrivals: Sequence[Arrival], rate: float) -> list[Arrival]:

@@ -29,7 +29,9 @@ def readable(file: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        raise LabError(f"{file} is damaged", f"a line lacks or misuses {error}", RECORD) from error
+        raise LabError(
+            f"{file} is damaged", f"a line lacks or misuses {error}", RECORD, code="step-log-damaged"
+        ) from error
 
 
 def served(file: Path) -> list[dict[str, Any]]:
@@ -38,7 +40,9 @@ def served(file: Path) -> list[dict[str, Any]]:
         with nofollow.reading(file) as stream:
             texts = stream.read().splitlines()
     except OSError as error:
-        raise LabError(f"{file} cannot be read", error.strerror or str(error), RECORD) from error
+        raise LabError(
+            f"{file} cannot be read", error.strerror or str(error), RECORD, code="recording-unreadable"
+        ) from error
     lines, bad = [], 0
     for number, text in enumerate(texts, 1):
         if (line := recorded(text)) is not None:
@@ -50,10 +54,13 @@ def served(file: Path) -> list[dict[str, Any]]:
     if not starts:
         return []
     if bad:
-        raise LabError(f"{file} is damaged", f"line {bad} is not a line of a step log", RECORD)
+        raise LabError(f"{file} is damaged", f"line {bad} is not a line of a step log", RECORD, code="step-log-damaged")
     if len({(line["instance"], line.get("replica", "")) for line in lines}) > 1:
         raise LabError(
-            f"{file} holds several instances of {MODEL}", "each has a scheduler of its own", "record with one replica"
+            f"{file} holds several instances of {MODEL}",
+            "each has a scheduler of its own",
+            "record with one replica",
+            code="recording-instances",
         )
     edges = [*sorted(starts.values()), len(lines)]
     spans = [lines[first:last] for first, last in itertools.pairwise(edges)]

@@ -105,7 +105,7 @@ class Practice:
         names: dict[str, Any] = {"__name__": "exercise", "__file__": str(path)}
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
         if not callable(names.get(function)):
-            raise LabError(f"{script} has no function {function}")
+            raise LabError(f"{script} has no function {function}", code="function-missing")
         return json.loads(json.dumps(names[function](*json.loads(json.dumps(arguments)))))
 
     def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:

@@ -46,7 +46,12 @@ class Settings:
         try:
             return Pace.of(device, shape, slower or "1")
         except ValueError as error:
-            raise LabError("this device cannot be predicted", str(error), "--set pace_shape=llama-2-7b too") from error
+            raise LabError(
+                "this device cannot be predicted",
+                str(error),
+                "--set pace_shape=llama-2-7b too",
+                code="device-unpredictable",
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,10 @@ def read(result: Path, phase: str = "") -> Recording:
         files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
         if not files:
             raise LabError(
-                f"{result} has no phase '{phase}'", f"it has: {', '.join(known) or 'none'}", "name one of them"
+                f"{result} has no phase '{phase}'",
+                f"it has: {', '.join(known) or 'none'}",
+                "name one of them",
+                code="phase-unknown",
             )
     found = {file: lines for file in files if (lines := served(file))}
     if not found:
@@ -184,10 +192,16 @@ def read(result: Path, phase: str = "") -> Recording:
             f"{result} has no recording of an in-flight scheduler",
             "its step log has no line of kind 'scheduler' for " + MODEL,
             RECORD,
+            code="recording-missing",
         )
     if len(found) > 1:
         names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
-        raise LabError(f"{result} has several recordings", names, f"name one: --phase {names.split(', ')[0]}")
+        raise LabError(
+            f"{result} has several recordings",
+            names,
+            f"name one: --phase {names.split(', ')[0]}",
+            code="recording-ambiguous",
+        )
     ((file, lines),) = found.items()
     with readable(file):
         return _recording(lines, str(file))
@@ -237,9 +251,14 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     told = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
     told.sort(key=lambda line: line["came"])
     if not told or not steps:
-        raise LabError(f"{source} has no recording", "every step and request in it is of the warm-up", RECORD)
+        raise LabError(
+            f"{source} has no recording",
+            "every step and request in it is of the warm-up",
+            RECORD,
+            code="recording-empty",
+        )
     if gap := next((b["n"] for a, b in itertools.pairwise(steps) if not _follows(a, b, lines)), 0):
-        raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD)
+        raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD, code="recording-cut")
     zero = came(told[0])
     base = min(line["after"] for line in told)
     arrivals, names = [], set[str]()
@@ -252,7 +271,12 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         arrivals.append(arrival_of(line, unique, zero, base))
     rows = _rows(lines, owners, zero)
     if missing := {name for row in rows for name in row.batch} - names:
-        raise LabError(f"{source} is cut off", f"it has no record of request {min(missing)}, which never ended", RECORD)
+        raise LabError(
+            f"{source} is cut off",
+            f"it has no record of request {min(missing)}, which never ended",
+            RECORD,
+            code="recording-cut",
+        )
     return Recording(settings, arrivals, rows, source, zero)
 
 

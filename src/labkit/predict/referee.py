@@ -139,7 +139,9 @@ def judge(
         LabError: there is no such file.
     """
     if not path.is_file():
-        raise LabError(f"there is no policy {path}", "", "labctl arena list shows those that are shipped")
+        raise LabError(
+            f"there is no policy {path}", "", "labctl arena list shows those that are shipped", code="policy-unknown"
+        )
     games: dict[str, Mapping[str, float]] = {}
     name = ""
     try:

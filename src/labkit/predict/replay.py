@@ -31,13 +31,14 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
     """
     if unknown := sorted(set(assignments) - set(settings.words) | set(assignments) & {"engine"}):
         known = ", ".join(name for name in settings.words if name != "engine")
-        raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE)
+        raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE, code="setting-unpredictable")
     words = {**settings.words, **assignments}
     if words["speculation"] not in ("", NONE):
         raise LabError(
             "speculation cannot be predicted",
             "which draft tokens are accepted is the model's answer",
             "record with speculation=none",
+            code="setting-unpredictable",
         )
     if settings.vllm:
         from labkit.predict import vllm
@@ -45,7 +46,10 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
         return vllm.changed(settings, words)
     if words["gpt_model_type"] not in BATCHING:
         raise LabError(
-            f"gpt_model_type={words['gpt_model_type']} is unknown", f"it is one of {', '.join(BATCHING)}", WHERE
+            f"gpt_model_type={words['gpt_model_type']} is unknown",
+            f"it is one of {', '.join(BATCHING)}",
+            WHERE,
+            code="setting-unpredictable",
         )
     before = settings.words
     whole = words["enable_chunked_context"].lower() == "false"
@@ -55,6 +59,7 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
             "the usual max_num_tokens is unknown",
             "the recording computed prompts in one piece",
             "--set max_num_tokens=256 too",
+            code="setting-unpredictable",
         )
     try:
         effective_policy(words["batch_scheduler_policy"], BATCHING[words["gpt_model_type"]])
@@ -65,9 +70,13 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
         if words["max_tokens_in_paged_kv_cache"] != before["max_tokens_in_paged_kv_cache"]:
             blocks = int(words["max_tokens_in_paged_kv_cache"]) // settings.block_size
     except ValueError as error:
-        raise LabError("these settings cannot be predicted", str(error), WHERE) from error
+        raise LabError(
+            "these settings cannot be predicted", str(error), WHERE, code="settings-unpredictable"
+        ) from error
     if batch < 1 or blocks < 1:
-        raise LabError("these settings cannot be predicted", "no request would fit", WHERE)
+        raise LabError(
+            "these settings cannot be predicted", "no request would fit", WHERE, code="settings-unpredictable"
+        )
     return Settings(words, blocks, settings.block_size, tokens, settings.context, settings.vocabulary, settings.own)
 
 
@@ -75,7 +84,12 @@ def scheduler_of(settings: Settings, kind: type[Scheduler] = Scheduler) -> Sched
     """A scheduler with these settings, over an engine that counts. Raises LabError: vLLM's is another."""
     words = settings.words
     if settings.vllm:
-        raise LabError("vLLM's scheduler is not replayed here", "it needs a process with vLLM", "labctl predict RESULT")
+        raise LabError(
+            "vLLM's scheduler is not replayed here",
+            "it needs a process with vLLM",
+            "labctl predict RESULT",
+            code="replay-needs-vllm",
+        )
     static = BATCHING[words["gpt_model_type"]]
     policy, _ = effective_policy(words["batch_scheduler_policy"], static)
     batch = int(words["max_num_sequences"] or 16)
@@ -144,7 +158,9 @@ class Replay:
         self._empty = 0 if self._step() else self._empty + 1
         if self._empty > STANDSTILL:
             waiting = f"{len(self.scheduler.waiting)} wait and none runs"
-            raise LabError("the scheduler admits no request any more", waiting, "see places and reserve")
+            raise LabError(
+                "the scheduler admits no request any more", waiting, "see places and reserve", code="replay-stuck"
+            )
 
     def _due(self, arrival: Arrival) -> bool:
         if self.in_flight:
@@ -196,7 +212,9 @@ class Replay:
         try:
             self.scheduler.submit(request)
         except Exception as error:  # BadInput; or an order of the learner's own fails
-            raise LabError(f"request {arrival.name} would be refused", str(error), "other settings") from error
+            raise LabError(
+                f"request {arrival.name} would be refused", str(error), "other settings", code="replay-request-refused"
+            ) from error
         self.live[arrival.name] = request, arrival
         self.after[arrival.name] = self.steps
         self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else arrival.at
@@ -226,7 +244,12 @@ class Replay:
         self.steps += bool(step.batch or step.waiting)
         for request in step.ended:
             if request.end is End.FAILED:
-                raise LabError(f"request {request.name} failed in the replay", str(request.error), "other settings")
+                raise LabError(
+                    f"request {request.name} failed in the replay",
+                    str(request.error),
+                    "other settings",
+                    code="replay-request-failed",
+                )
             self.live.pop(request.name, None)
         return bool(step.batch)
 

@@ -204,7 +204,10 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
     rows = list(itertools.chain(*recorded))
     if len(rows) < LEAST:
         raise LabError(
-            f"{len(rows)} recorded steps are too few for a model of their time", f"it takes at least {LEAST}", RECORD
+            f"{len(rows)} recorded steps are too few for a model of their time",
+            f"it takes at least {LEAST}",
+            RECORD,
+            code="steps-too-few",
         )
     servers = [(Features(), server) for server in recorded]
     x = np.array([features.of(row) for features, server in servers for row in server], dtype=np.float64)

@@ -74,10 +74,10 @@ def read(path: Path, count: int | None = None, left_out: Callable[[int], object]
                     break
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else f"line {number}: {_in_words(error)}"
-        raise LabError(f"{path} cannot be read as a trace", str(why), FORMS) from error
+        raise LabError(f"{path} cannot be read as a trace", str(why), FORMS, code="trace-unreadable") from error
     if not arrivals:
         why = f"none of its {unanswered} requests has an answer" if unanswered else "it has no request"
-        raise LabError(f"{path} cannot be read as a trace", why, FORMS)
+        raise LabError(f"{path} cannot be read as a trace", why, FORMS, code="trace-unreadable")
     if unanswered:
         left_out(unanswered)
     start = min(arrival.at for arrival in arrivals)
@@ -187,7 +187,10 @@ def export(path: Path, recording: Recording) -> list[Path]:
     if path.suffix == ".yaml":
         return [path, blis.write(path, recording)]
     raise LabError(
-        f"no trace format ends in '{path.suffix}'", str(path), "FILE.jsonl (Mooncake) or FILE.yaml (TraceV2)"
+        f"no trace format ends in '{path.suffix}'",
+        str(path),
+        "FILE.jsonl (Mooncake) or FILE.yaml (TraceV2)",
+        code="trace-form-unknown",
     )
 
 

@@ -46,7 +46,9 @@ def changed(settings: Settings, words: Mapping[str, str]) -> Settings:
     try:
         made = served.Settings.of(lambda name: given.get(name, ""), shape)
     except ValueError as error:
-        raise LabError("these settings cannot be predicted", str(error), WHERE) from error
+        raise LabError(
+            "these settings cannot be predicted", str(error), WHERE, code="settings-unpredictable"
+        ) from error
     return replace(settings, words=dict(words), blocks=made.kv.blocks, step_tokens=made.features.max_num_tokens)
 
 
@@ -74,7 +76,9 @@ class VllmReplays:
         try:
             return self._pool.submit(_replay, replace(recording, rows=[]), settings, seconds, in_flight).result()
         except BrokenProcessPool as error:
-            raise LabError("vLLM's scheduler could not be replayed", "its process has ended") from error
+            raise LabError(
+                "vLLM's scheduler could not be replayed", "its process has ended", code="replay-ended"
+            ) from error
 
 
 def _read_first(packages: str) -> None:
@@ -96,7 +100,7 @@ def _replay(recording: Recording, settings: Settings, seconds: StepTime | None, 
     try:
         scheduler: Any = counted(lambda name: words.get(name, ""), settings.context, settings.vocabulary)
     except ValueError as error:
-        raise LabError("vLLM refuses these settings", str(error), WHERE) from error
+        raise LabError("vLLM refuses these settings", str(error), WHERE, code="settings-unpredictable") from error
     gather = gather_s(lambda name: words.get(name, ""))
     done = Replay(scheduler, recording.arrivals, seconds, in_flight, gather_s=gather)
     return Played(done.run(), done.arrived)

@@ -95,6 +95,7 @@ def run(
             "goodput can be measured only for a model that answers token by token",
             f"a response of {model} may hold several tokens",
             "without --slo, or another model (-m)",
+            code="goodput-needs-tokens",
         )
 
     def tell(answered: int, count: int) -> None:
@@ -165,6 +166,7 @@ def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, data
             "a trace cannot be sent to this model",
             "its tokenizer is not known here, so no prompt of a given length can be made",
             "labctl bench STACK --dataset FILE",
+            code="tokenizer-unknown",
         )
     context = _context(folder)
     items = []
@@ -178,7 +180,11 @@ def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, data
         text = " ".join([drawn[0][0], *drawn[1:]])
         items.append((arrival.at, dataset.Item(text, arrival.limit, arrival.tenant)))
     if not items:
-        raise LabError("no request of the trace fits in the model's context", f"it sees {context:,} tokens")
+        raise LabError(
+            "no request of the trace fits in the model's context",
+            f"it sees {context:,} tokens",
+            code="prompts-too-long",
+        )
     return items
 
 

@@ -54,20 +54,29 @@ def read_rows(path: Path, wanted: str) -> list[Any]:
         with path.open("rb") as file:
             text = file.read(LARGEST + 1)
         if len(text) > LARGEST:
-            raise LabError(f"{path} is too large for a dataset", f"it has more than {LARGEST >> 20} MiB", wanted)
+            raise LabError(
+                f"{path} is too large for a dataset",
+                f"it has more than {LARGEST >> 20} MiB",
+                wanted,
+                code="dataset-too-large",
+            )
         rows = json.loads(text)
     except RecursionError:
-        raise LabError(f"{path} cannot be read as a dataset", "it is nested too deeply", wanted) from None
+        raise LabError(
+            f"{path} cannot be read as a dataset", "it is nested too deeply", wanted, code="dataset-unreadable"
+        ) from None
     except OSError as error:
-        raise LabError(f"{path} cannot be read as a dataset", error.strerror or str(error), wanted) from error
+        raise LabError(
+            f"{path} cannot be read as a dataset", error.strerror or str(error), wanted, code="dataset-unreadable"
+        ) from error
     except ValueError as error:
         why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is no JSON: {error}"
-        raise LabError(f"{path} cannot be read as a dataset", why, wanted) from error
+        raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable") from error
     if not isinstance(rows, list):
         why = f"it holds {_KINDS.get(type(rows), 'a number')}, not a list"
-        raise LabError(f"{path} cannot be read as a dataset", why, wanted)
+        raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable")
     if not rows:
-        raise LabError(f"{path} holds no prompts", "", wanted)
+        raise LabError(f"{path} holds no prompts", "", wanted, code="dataset-empty")
     return rows
 
 
@@ -97,7 +106,7 @@ def text_of(path: Path, number: int, row: Any, name: str, wanted: str) -> str:
         why = f"row {number}: '{name}' has half of a surrogate pair, which is no character"
     else:
         return str(row[name])
-    raise LabError(f"{path} cannot be read as a dataset", why, wanted)
+    raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable")
 
 
 def sendable(text: str) -> bool:

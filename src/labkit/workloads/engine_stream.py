@@ -84,5 +84,9 @@ def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0
         if all(made[id] >= tokens for id, tokens in wanted.items()):
             return steps
         if time.monotonic() > deadline:
-            raise LabError(f"the step log of {trtllm.MODEL} lacks tokens that were answered", f"within {timeout:g} s")
+            raise LabError(
+                f"the step log of {trtllm.MODEL} lacks tokens that were answered",
+                f"within {timeout:g} s",
+                code="step-log-incomplete",
+            )
         time.sleep(POLL_S)

@@ -59,7 +59,7 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
         if len(ids) <= max_input_len:
             requests.append(Ids(" ".join(item.prompt.split()[:6]), ids, item.output_tokens, item.prompt))
     if not requests:
-        raise LabError(f"no prompt of the dataset has {max_input_len:,} tokens or fewer")
+        raise LabError(f"no prompt of the dataset has {max_input_len:,} tokens or fewer", code="prompts-too-long")
     return requests
 
 
@@ -98,7 +98,11 @@ def run(
             gc.unfreeze()
     wrong = [r for r, q in zip(records, requests, strict=True) if r.tokens != q.output_tokens]
     if wrong:
-        raise LabError(f"{len(wrong)} answers have the wrong length", f"{wrong[0].label}: {wrong[0].tokens}")
+        raise LabError(
+            f"{len(wrong)} answers have the wrong length",
+            f"{wrong[0].label}: {wrong[0].tokens}",
+            code="answer-length-wrong",
+        )
     return records
 
 

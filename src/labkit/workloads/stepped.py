@@ -135,9 +135,15 @@ def run(
         runner.quit()
     load.scrapes.append((time.monotonic(), 0, _idle(endpoint)))
     if failures:
-        raise LabError(f"{len(failures)} of {len(records)} requests failed; nothing is averaged", failures[0])
+        raise LabError(
+            f"{len(failures)} of {len(records)} requests failed; nothing is averaged",
+            failures[0],
+            code="requests-failed",
+        )
     if not all(stage.latencies_ms for stage in load.stages):
-        raise LabError("a step ended without an answer", "", "longer steps: --set step_seconds=...")
+        raise LabError(
+            "a step ended without an answer", "", "longer steps: --set step_seconds=...", code="step-unended"
+        )
     return load
 
 

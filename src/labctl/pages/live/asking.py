@@ -71,7 +71,10 @@ class Asker:
         """
         with self._lock:
             if len(self._open) + count > MOST:
-                raise LabError(f"{len(self._open)} requests of this page are in flight, and it sends at most {MOST}")
+                raise LabError(
+                    f"{len(self._open)} requests of this page are in flight, and it sends at most {MOST}",
+                    code="page-too-busy",
+                )
             # The correlation ids that Triton makes itself are numbers: names such as p7-a1b2 cannot be among them.
             named = "p{}-" + self._page if model in self._iterative else "{}"
             made = [

@@ -100,7 +100,9 @@ def read(log: Path) -> Iterator[dict[str, Any]]:
         with nofollow.reading(log) as stream:
             yield from (line for text in stream if (line := parsed(text)) is not None and not line.get("warm_up"))
     except OSError as error:
-        raise LabError(f"{log} cannot be read", str(error), "name a folder below results/, or a stack") from error
+        raise LabError(
+            f"{log} cannot be read", str(error), "name a folder below results/, or a stack", code="log-unreadable"
+        ) from error
 
 
 def clock_of(workspace: Workspace, record: Record) -> Clock:

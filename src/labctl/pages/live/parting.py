@@ -65,6 +65,7 @@ def pair_lanes(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane,
         "the two runs have no phase and model in common",
         f"A has {phases[0]}; B has {phases[1]}",
         "name the phases: labctl explain --diff RESULT/steps-PHASE.jsonl RESULT/steps-PHASE.jsonl",
+        code="runs-without-common-phase",
     )
 
 
@@ -75,6 +76,7 @@ def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
             "the two runs did not have the same requests",
             f"{one.title}: {len(asked[0])} requests; {other.title}: {len(asked[1])}",
             "run both with the same settings and --seed",
+            code="runs-with-other-requests",
         )
     shared = [[lane.labels.get(name, "") for name in names] for lane, names in zip((one, other), asked, strict=True)]
     if "" in shared[0] or sorted(shared[0]) != sorted(shared[1]):

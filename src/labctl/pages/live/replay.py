@@ -49,7 +49,9 @@ def recording(folder: Path) -> dict[str, Any]:
             for event in feed.events([line]):
                 packing.take(event)
     if not lines:
-        raise LabError(f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there")
+        raise LabError(
+            f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there", code="steps-none"
+        )
     title = _title(folder)
     head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
     if not packing.texts:

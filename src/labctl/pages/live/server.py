@@ -189,9 +189,11 @@ def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
         if model not in asker.models or count not in (1, 8):
             raise ValueError
         if not isinstance(prompt, str) or not prompt.strip() or len(prompt) > MAX_PROMPT:
-            raise LabError("a prompt is needed", f"of at most {MAX_PROMPT:,} characters")
+            raise LabError("a prompt is needed", f"of at most {MAX_PROMPT:,} characters", code="prompt-invalid")
         if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
-            raise LabError("that many tokens cannot be asked for", f"1 to {MAX_TOKENS:,} can")
+            raise LabError(
+                "that many tokens cannot be asked for", f"1 to {MAX_TOKENS:,} can", code="tokens-out-of-range"
+            )
         return {"sent": asker.send(model, prompt, tokens, count)}
 
     def cancel(call: Mapping[str, Any]) -> Any:
@@ -205,7 +207,7 @@ def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
         if call["steps"] not in (1, 10):
             raise ValueError
         if not stepping.acquire(blocking=False):
-            raise LabError("a step is being made already")
+            raise LabError("a step is being made already", code="step-in-progress")
         try:
             return {"done": clock.act("step", call["steps"], model, metrics)}
         finally:

@@ -83,7 +83,12 @@ def of_result(path: Path) -> list[Lane]:
         phase = file.name.removeprefix(FIRST).removesuffix(LAST)
         _read(lanes, file, phase, _labels(folder, phase))
     if not lanes:
-        raise LabError(f"{path} has no step log", "a run leaves steps-PHASE.jsonl", "name a folder below results/")
+        raise LabError(
+            f"{path} has no step log",
+            "a run leaves steps-PHASE.jsonl",
+            "name a folder below results/",
+            code="step-log-missing",
+        )
     return _whole(lanes)
 
 
@@ -124,7 +129,9 @@ def _whole(lanes: Mapping[tuple[str, ...], Lane]) -> list[Lane]:
                 if line["waiting"]:
                     refusal(line)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise LabError(f"the step log of {lane.title} has lines of another form", str(error)) from error
+            raise LabError(
+                f"the step log of {lane.title} has lines of another form", str(error), code="step-log-invalid"
+            ) from error
     return list(lanes.values())
 
 

@@ -87,6 +87,7 @@ class WhatIf:
                 f"{self._stack} cannot be replayed",
                 f"{settings.own} is a scheduler of your own",
                 "serve the shipped one",
+                code="scheduler-not-recorded",
             )
         return changed(settings, self._assignments)
 
@@ -124,7 +125,10 @@ def _head(stack: str, run_dir: Path) -> Line:
     logs = [path for path in run_dir.glob(f"steps-{MODEL}-*.jsonl") if not path.stem.rpartition(".")[2].isdigit()]
     if len(logs) > 1:
         raise LabError(
-            f"{stack} cannot be replayed", f"it has {len(logs)} instances of {MODEL}", "serve it with one instance"
+            f"{stack} cannot be replayed",
+            f"it has {len(logs)} instances of {MODEL}",
+            "serve it with one instance",
+            code="what-if-instances",
         )
     for path in logs:
         with nofollow.reading(path) as stream:
@@ -135,4 +139,5 @@ def _head(stack: str, run_dir: Path) -> Line:
         f"{stack} has no scheduler that can be replayed",
         f"no step log of it names the settings of {MODEL}'s scheduler",
         "labctl up inflight-batching, and watch that",
+        code="what-if-unsupported",
     )
