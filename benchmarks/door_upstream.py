@@ -45,7 +45,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     """Run the tests, print each one's outcome, and count them."""
     if asked.tests is None:
-        raise LabError("door-upstream needs the tests that it runs", remedy="--tests FOLDER (python/openai/tests)")
+        raise LabError(
+            "door-upstream needs the tests that it runs",
+            remedy="--tests FOLDER (python/openai/tests)",
+            code="tests-missing",
+        )
     files = upstream_tests.find(asked.tests)
     with served() as (_, port):
         outcomes = upstream_tests.run(files, f"http://127.0.0.1:{port}", MODEL, ABSENT, BEYOND)

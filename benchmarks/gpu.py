@@ -155,7 +155,7 @@ class Bench:
         made.start()
         made.join()
         if made.exitcode:
-            raise LabError("the weights could not be made", f"exit status {made.exitcode}")
+            raise LabError("the weights could not be made", f"exit status {made.exitcode}", code="weights-failed")
         self.tell("weights", seconds=time.monotonic() - began, shape=self.size.shape)
 
     # -- the published workload, through Triton and alone -------------------------------------------------------------
@@ -284,7 +284,11 @@ class Bench:
                     if line.startswith("{"):
                         self.tell("yardstick", **json.loads(line), since_s=time.monotonic() - began)
             if child.returncode:
-                raise LabError("vLLM alone failed", (self.out / "alone.log").read_text(encoding="utf-8")[-2000:])
+                raise LabError(
+                    "vLLM alone failed",
+                    (self.out / "alone.log").read_text(encoding="utf-8")[-2000:],
+                    code="command-failed",
+                )
 
     # -- labs ---------------------------------------------------------------------------------------------------------
 
@@ -307,7 +311,7 @@ class Bench:
         """What the recording of lab 05's in-flight phase says about a smaller batch, and what the GPU then does."""
         folder = next((row["folder"] for row in self.rows if row["part"] == "wide-batches" and row.get("folder")), None)
         if not folder:
-            raise LabError("there is no recording to predict from", "lab 05 did not end")
+            raise LabError("there is no recording to predict from", "lab 05 did not end", code="recording-missing")
         limit = f"max_num_sequences={self.size.limits[0]}"
         status = self.command("predict", "predict", str(folder), "--phase", "inflight", "--set", limit, "--run")
         self.tell("predict", status=status, said=(self.out / "predict.log").read_text(encoding="utf-8")[-3000:])

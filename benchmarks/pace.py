@@ -32,11 +32,15 @@ Step = Callable[[], torch.Tensor]
 def run() -> dict[str, Any]:
     """Raises LabError where there is no GPU that the table of devices knows."""
     if not torch.cuda.is_available():
-        raise LabError("there is no GPU to compare with", f"PyTorch {torch.__version__} finds none", REMEDY)
+        raise LabError(
+            "there is no GPU to compare with", f"PyTorch {torch.__version__} finds none", REMEDY, code="gpu-missing"
+        )
     name = torch.cuda.get_device_name()
     device = next((key for key in DEVICES if key.upper() in name), "")
     if not device:
-        raise LabError(f"{name} is not in the table of devices", f"it knows {', '.join(DEVICES)}", REMEDY)
+        raise LabError(
+            f"{name} is not in the table of devices", f"it knows {', '.join(DEVICES)}", REMEDY, code="device-unknown"
+        )
     found: list[dict[str, Any]] = []
     for shape, decoder in SHAPES.items():
         model = Model(decoder, "cuda")

@@ -244,7 +244,7 @@ def server(arguments: Sequence[str] = ()) -> Iterator[tuple[Path, str, Path]]:
             while not server_api.is_live(endpoints.http):
                 if started.ended() or time.monotonic() > deadline:
                     last = started.log().splitlines()[-5:]
-                    raise LabError("the judge did not come up", started.ended(), "", details=last)
+                    raise LabError("the judge did not come up", started.ended(), "", details=last, code="judge-not-up")
                 time.sleep(0.05)
             yield folder / "repository", endpoints.http, folder / "server.log"
 

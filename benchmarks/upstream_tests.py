@@ -109,6 +109,7 @@ def find(folder: Path) -> list[Path]:
             f"{folder} does not hold the tests of Triton's OpenAI frontend",
             "it must be python/openai/tests of a checkout of triton-inference-server/server",
             "git clone --depth 1 https://github.com/triton-inference-server/server",
+            code="tests-missing",
         )
     return files
 

@@ -57,7 +57,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise LabError("there is no Chromium on this machine")
+        raise LabError("there is no Chromium on this machine", code="browser-missing")
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=path, args=arguments)

@@ -88,7 +88,9 @@ def make(name: str, folder: Path | None, to: Path) -> Path:
         with opened(source, folder) as lines:
             text = cut(lines)
     except OSError as error:
-        raise LabError(f"{name} cannot be had", f"{folder or source.url}: {error}", "--from FOLDER") from error
+        raise LabError(
+            f"{name} cannot be had", f"{folder or source.url}: {error}", "--from FOLDER", code="trace-not-had"
+        ) from error
     fresh = path.with_name(f"{path.name}.part")
     atomic_write(fresh, text.decode())
     try:

@@ -42,7 +42,7 @@ def _ask(*arguments: Any) -> Iterator[Answer]:
         return
     yield Answer("a b")
     if prompt == "break":
-        raise LabError("the connection broke", "<b>why</b>", "labctl status")
+        raise LabError("the connection broke", "<b>why</b>", "labctl status", code="connection-broken")
     yield Answer("a b c", SPEED)
 
 

@@ -26,7 +26,9 @@ def main() -> None:
         if decoder.output_tokens < tokens:  # it was not done before the newcomer
             break
     else:
-        raise LabError("the new prompt never met a decoding request", "the machine is very busy")
+        raise LabError(
+            "the new prompt never met a decoding request", "the machine is very busy", code="requests-missing"
+        )
     times = [at for at, _ in decoder.responses]
     gaps = [(b - a) * 1e3 for a, b in pairwise(times) if b > newcomer.start]
     data = {

@@ -35,7 +35,11 @@ def main() -> None:
             if steps[0].batch + steps[0].more["queue"] == len(every):
                 break
         else:
-            raise LabError(f"the requests were not all there within {TRIES} attempts", "the machine is very busy")
+            raise LabError(
+                f"the requests were not all there within {TRIES} attempts",
+                "the machine is very busy",
+                code="requests-missing",
+            )
     opened = door.responses[-1][0]
     data = {
         tenant: {

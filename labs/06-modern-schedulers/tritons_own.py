@@ -129,7 +129,7 @@ def behind_one(lab, door, wanted, too_many=False):
                 [r for r, p in zip(records, wanted, strict=True) if p == NORMAL],
                 [r for r, p in zip(records, wanted, strict=True) if p == FIRST],
             )
-    raise LabError("the requests were never all there", "the machine is very busy")
+    raise LabError("the requests were never all there", "the machine is very busy", code="requests-missing")
 
 
 def ended(client, records):
@@ -138,7 +138,7 @@ def ended(client, records):
     while not all(record.end for record in records):
         client.check()
         if time.monotonic() > deadline:
-            raise LabError(f"{DOOR} has not answered within 120 s", "", "labctl logs modern")
+            raise LabError(f"{DOOR} has not answered within 120 s", "", "labctl logs modern", code="model-silent")
         time.sleep(0.01)
 
 

@@ -41,7 +41,9 @@ def shared(lab, clients):
     deadline = time.monotonic() + 30
     while sum(now := [after - was for after, was in zip(served(lab), before, strict=True)]) < REQUESTS:
         if time.monotonic() > deadline:
-            raise LabError(f"the replicas' counters do not come to {REQUESTS}", f"they say {now}")
+            raise LabError(
+                f"the replicas' counters do not come to {REQUESTS}", f"they say {now}", code="counters-unsettled"
+            )
         time.sleep(0.05)
     return now, [record for _, record in sent]
 
@@ -51,7 +53,9 @@ def connected(lab, client):
     before, deadline = served(lab), time.monotonic() + 30
     while not all(after > was for after, was in zip(served(lab), before, strict=True)):
         if time.monotonic() > deadline:
-            raise LabError("a client that spreads its requests itself has not reached every replica")
+            raise LabError(
+                "a client that spreads its requests itself has not reached every replica", code="replica-unreached"
+            )
         client.wait(client.send_inputs(MODEL, "hello", [text_tensor("text_input", "hello")]), timeout=120)
 
 

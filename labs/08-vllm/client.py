@@ -59,10 +59,17 @@ def yours(settings, ids):
     """The requests of `prompts` and `answers`. Raises LabError where they are not of one length, or too long."""
     prompts, answers, room = settings["prompts"], settings["answers"], settings["max_tokens_in_paged_kv_cache"]
     if len(prompts) != len(answers):
-        raise LabError(f"prompts has {len(prompts)} numbers, and answers has {len(answers)}", "each request needs both")
+        raise LabError(
+            f"prompts has {len(prompts)} numbers, and answers has {len(answers)}",
+            "each request needs both",
+            code="prompts-invalid",
+        )
     lengths = list(zip(prompts, answers, strict=True))
     if room and (longest := max(map(sum, lengths))) > room:
-        raise LabError(f"a request of {longest} tokens does not fit into max_tokens_in_paged_kv_cache={room}")
+        raise LabError(
+            f"a request of {longest} tokens does not fit into max_tokens_in_paged_kv_cache={room}",
+            code="prompts-too-long",
+        )
     return [Ask(f"r{n}", ids(prompt), answer) for n, (prompt, answer) in enumerate(lengths, 1)]
 
 

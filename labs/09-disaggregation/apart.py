@@ -100,7 +100,9 @@ def moved_since(lab, before):
     deadline = time.monotonic() + PATIENCE_S
     while (now := moved(lab))[0] != now[1] or now != moved_again(lab):
         if time.monotonic() > deadline:
-            raise LabError("the servers' counters of moved bytes do not come to rest", f"they say {now}")
+            raise LabError(
+                "the servers' counters of moved bytes do not come to rest", f"they say {now}", code="counters-unsettled"
+            )
     return [after - was for after, was in zip(now, before, strict=True)]
 
 

@@ -75,7 +75,9 @@ def steps_of(lab, records):
         if wanted <= {id for step in steps for id in step.ids}:
             return steps
         if time.monotonic() > deadline:
-            raise LabError("the step log lacks requests that were answered", f"within {TIMEOUT_S} s")
+            raise LabError(
+                "the step log lacks requests that were answered", f"within {TIMEOUT_S} s", code="step-log-incomplete"
+            )
         time.sleep(0.02)
 
 

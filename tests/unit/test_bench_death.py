@@ -42,12 +42,14 @@ def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where
         yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     def failed(*_: Any) -> Any:
-        raise LabError("echo had no first response")
+        raise LabError("echo had no first response", code="token-late")
 
     monkeypatch.setattr(bench, "ephemeral", brought_up)
     monkeypatch.setattr("labctl.stack.faults.stack_explainer", lambda *_: str)
     monkeypatch.setattr("labkit.workloads.bench.run", failed)
-    monkeypatch.setattr(bench, "death", lambda *_: LabError("quick died: killed by SIGFPE") if dead else None)
+    monkeypatch.setattr(
+        bench, "death", lambda *_: LabError("quick died: killed by SIGFPE", code="server-died") if dead else None
+    )
     with pytest.raises(LabError, match=said):
         bench.bench(session, lab, "quick", UpOptions(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
 

@@ -17,7 +17,7 @@ def test_two_streams_are_followed_to_the_end_of_both() -> None:
 def test_what_one_stream_raises_is_not_lost() -> None:
     def broken() -> Iterator[str]:
         yield "first"
-        raise LabError("the engine is gone")
+        raise LabError("the engine is gone", code="docker-silent")
 
     with pytest.raises(LabError, match="the engine is gone"):
         list(as_they_come([broken(), iter([])]))

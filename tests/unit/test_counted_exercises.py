@@ -105,7 +105,7 @@ def test_a_rule_that_fails_while_it_is_evaluated_is_explained_in_prometheus_word
 
 def test_without_promtool_the_check_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_engine() -> None:
-        raise LabError("no Docker engine answers")
+        raise LabError("no Docker engine answers", code="docker-missing")
 
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(docker_engine, "engine", no_engine)

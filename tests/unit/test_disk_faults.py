@@ -102,7 +102,7 @@ def test_fault_45_whatever_a_command_writes_a_refusal_is_one_sentence(
 def test_fault_45_a_measurement_that_fails_leaves_no_results_folder(session: Session) -> None:
     lab = session.catalog.lab("iterative")
     with pytest.raises(LabError, match="no"), results_folder(session, lab) as folder:
-        raise LabError("no")
+        raise LabError("no", code="any")
     assert not folder.exists()
     with results_folder(session, lab) as folder:
         atomic_write(folder / "result.json", "{}")

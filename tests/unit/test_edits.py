@@ -187,7 +187,7 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
         made.append(request.output.parent)
         assert unfinished.HELD in made[0].name
         assert leftovers.sweep([tmp_path]) == []
-        raise LabError("enough")
+        raise LabError("enough", code="any")
 
     monkeypatch.setattr(repository, "render", render)
     with pytest.raises(LabError, match="enough"), edits._render_fresh(plan):
@@ -245,10 +245,10 @@ def test_a_reload_that_fails_says_which_version_serves(
     def load(http: str, model: str, patience: float, key: str) -> None:
         loads.append(model)
         if len(loads) > 1 and not comes_back:
-            raise LabError("no")
+            raise LabError("no", code="any")
 
     def fails(*_: Any) -> None:
-        raise LabError("model simple-gpt2 is READY but answers with an error")
+        raise LabError("model simple-gpt2 is READY but answers with an error", code="model-error")
 
     monkeypatch.setattr("labctl.triton.server_api.load_model", load)
     monkeypatch.setattr("labctl.triton.readiness.probe", fails)

@@ -118,7 +118,7 @@ def test_an_error_begins_on_a_line_of_its_own(
     listener.live = True
     listener.step("iterative-gpt2, 8 in flight")
     listener.progress("3 of 32 answered")
-    console.show_error(LabError("the connection to the server broke"))
+    console.show_error(LabError("the connection to the server broke", code="connection-broken"))
     lines = capsys.readouterr().err.split("\n")
     assert any(line.startswith("error:") for line in lines)
 

@@ -80,7 +80,7 @@ def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
         if loops:
             note = {"model": "m", "since": time.time() - 8, "steps": 0, "file": "exercises/02a/model.py", "line": 27}
             (trial.run_dir / "stuck-m-0.json").write_text(json.dumps(note))
-        raise Stuck("m has not answered within 10 s")
+        raise Stuck("m has not answered within 10 s", code="model-silent")
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
@@ -104,7 +104,7 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
     def check(trial: Trial) -> None:
         tries.append(trial.seed)
         if len(tries) != 2:
-            raise LabError("m answered with an error", "Stub process 'm_0_0' is not healthy.")
+            raise LabError("m answered with an error", "Stub process 'm_0_0' is not healthy.", code="model-error")
         trial.expect("an answer", "1", 1, True, "")
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
@@ -178,7 +178,7 @@ def holds(trial: Trial) -> None:
 
 
 def breaks(trial: Trial) -> None:
-    raise LabError("the server answered a request with an error", "the model raised KeyError")
+    raise LabError("the server answered a request with an error", "the model raised KeyError", code="request-refused")
 
 
 @pytest.mark.parametrize("check", [fails, holds, breaks])

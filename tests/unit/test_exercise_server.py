@@ -92,7 +92,7 @@ def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_se
 
     def up(session: Session, lab: Any, stack: str, options: Any) -> None:
         wanted.append(options.runtime)
-        raise LabError("that was enough")
+        raise LabError("that was enough", code="any")
 
     monkeypatch.setattr(server, "up", up)
     for runtime in ("auto", "local", "auto", "compose", "auto"):
@@ -114,7 +114,7 @@ def test_a_server_that_died_between_two_checks_is_started_again(
 
     def up(session: Session, lab: Any, stack: str, options: Any) -> None:
         done.append("up")
-        raise LabError("that was enough")
+        raise LabError("that was enough", code="any")
 
     dead = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
     monkeypatch.setattr(Session, "find", lambda *_: (None, dead))
@@ -164,7 +164,7 @@ def test_a_check_says_that_the_server_is_used_before_it_does_anything(
 
     def find(*_: Any) -> None:
         ages.append(time.time() - used.stat().st_mtime)
-        raise LabError("that was enough")
+        raise LabError("that was enough", code="any")
 
     monkeypatch.setattr(Session, "find", find)
     with pytest.raises(LabError, match="enough"):
@@ -184,7 +184,7 @@ def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
 
     def up(*_: Any) -> None:
         done.append("up")
-        raise LabError("that was enough")
+        raise LabError("that was enough", code="any")
 
     monkeypatch.setattr(Session, "find", lambda *_: (None, record))
     monkeypatch.setattr(server, "_for_this", lambda *_: record)
@@ -209,7 +209,7 @@ def test_only_an_exercise_that_breaks_its_server_gets_a_new_one(
 
     def up(*_: Any) -> None:
         done.append("up")
-        raise LabError("that was enough")
+        raise LabError("that was enough", code="any")
 
     monkeypatch.setattr(Session, "find", lambda *_: (None, record))
     monkeypatch.setattr(server, "_for_this", lambda *_: record)
@@ -236,5 +236,7 @@ def test_fault_25_a_load_that_does_not_come_back_ends_with_the_server_and_its_li
     with pytest.raises(LabError) as caught, server._ended_by_a_loop(session):
         (run_dir / "stuck-m-0.json").write_text(json.dumps(note))
         assert ended.wait(60), "nobody ended the server"
-        raise LabError("m was not loaded within 60 s")  # what the load says when its server goes
+        raise LabError(
+            "m was not loaded within 60 s", code="model-load-slow"
+        )  # what the load says when its server goes
     assert "exercises/02a/model.py:9: is there a loop without an end?" in f"{caught.value}"

@@ -93,10 +93,10 @@ def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_somet
 
 def test_an_explanation_is_only_for_its_own_error(trial: Trial) -> None:
     with pytest.raises(Explained, match="timed out"), trial.explain_errors("it timed out", because="timed out"):
-        raise LabError("client.py failed", "timed out")
+        raise LabError("client.py failed", "timed out", code="answer-failed")
     with (
         pytest.raises(LabError, match="NameError") as caught,
         trial.explain_errors("it timed out", because="timed out"),
     ):
-        raise LabError("client.py failed", "client.py, line 3: NameError")
+        raise LabError("client.py failed", "client.py, line 3: NameError", code="answer-failed")
     assert not isinstance(caught.value, Explained)

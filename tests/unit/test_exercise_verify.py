@@ -88,7 +88,7 @@ def test_an_answer_that_is_not_judged_as_foreseen_is_named_and_fails(
 
 def test_a_server_that_does_not_come_up_is_a_failure(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: Any) -> Outcome:
-        raise LabError("no server", "it is broken", "mend it")
+        raise LabError("no server", "it is broken", "mend it", code="any")
 
     monkeypatch.setattr(judge, "check", broken)
     assert run("02a").exit_code == 1
@@ -99,7 +99,7 @@ def test_an_exercise_whose_packages_are_missing_is_left_out_and_fails_where_aske
 ) -> None:
     def refuse(session: Any, exercise: Exercise, runtime: str) -> None:
         if exercise.id == "02b":
-            raise LabError("vllm is not installed", "", "")
+            raise LabError("vllm is not installed", "", "", code="layer-missing")
 
     monkeypatch.setattr("labctl.learn.server.refuse_runtime", refuse)
     assert run("02a", "02b").exit_code == 0

@@ -175,7 +175,7 @@ def test_down_all_finds_what_is_remembered_nowhere_on_either_runtime(
 
 
 def test_a_tear_down_that_fails_is_not_begun_again(session: Session) -> None:
-    runtime: Any = Runtime(stop=LabError("no engine"))
+    runtime: Any = Runtime(stop=LabError("no engine", code="docker-missing"))
     with pytest.raises(LabError, match="no engine"):
         take_down(session, runtime, "s")
     assert runtime.told == [("stop", False, 0)]
@@ -311,7 +311,7 @@ def test_a_model_that_triton_refuses_is_loaded_again_only_where_it_was_loaded(
     session: Session, edited: tuple[Plan, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, record = edited
-    triton = reloaded(session, plan, record, monkeypatch, {2: LabError("refused")}, LabError)
+    triton = reloaded(session, plan, record, monkeypatch, {2: LabError("refused", code="model-load-failed")}, LabError)
     assert len(triton.patience) == 3
     assert "# edited" not in triton.has["127.0.0.1:1"]
 
@@ -320,7 +320,7 @@ def test_a_model_that_triton_may_be_loading_still_is_loaded_again(
     session: Session, edited: tuple[Plan, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, record = edited
-    late = LabError("not loaded in time")
+    late = LabError("not loaded in time", code="model-load-slow")
     late.__cause__ = Unreachable("timed out")
     triton = reloaded(session, plan, record, monkeypatch, {1: late}, LabError)
     assert "# edited" not in triton.has["127.0.0.1:1"]

@@ -136,7 +136,7 @@ def test_the_build_that_is_installed_unasked_is_the_machines(
 ) -> None:
     def gpus() -> list[str]:
         if not driver:
-            raise LabError("there is no NVIDIA driver here")
+            raise LabError("there is no NVIDIA driver here", code="nvidia-driver-missing")
         return ["NVIDIA H100"]
 
     monkeypatch.setattr("labctl.runtimes.nvidia.gpus", gpus)

@@ -78,7 +78,7 @@ def test_an_entry_that_is_written_after_the_client_was_told_is_waited_for(
 
 
 def test_every_part_of_an_error_is_explained(explain: faults.Explain) -> None:
-    told = faults.explain_error(LabError("a", ENTRY.format(1), "c", [ENTRY.format(1)]), explain)
+    told = faults.explain_error(LabError("a", ENTRY.format(1), "c", [ENTRY.format(1)], code="any"), explain)
     assert (told.what, told.remedy) == ("a", "c")
     assert told.why == told.details[0] == "KeyError: 'b' (model_repos/iterative/iterative-gpt2/1/model.py:101)"
 

@@ -91,7 +91,7 @@ def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:
         (Found(False, "m"), True, "passes"),
         (CannotTell("m"), False, "cannot tell here"),
         (CannotTell("m"), True, "cannot tell here"),
-        (LabError("m"), False, "cannot tell here"),
+        (LabError("m", code="any"), False, "cannot tell here"),
         (ConnectionRefusedError("m"), False, "cannot tell here"),
     ],
 )

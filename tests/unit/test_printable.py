@@ -73,7 +73,7 @@ def watched() -> str:
 
 
 def error() -> str:
-    return _said(lambda: console.show_error(LabError(EVIL, EVIL, EVIL, [EVIL])))
+    return _said(lambda: console.show_error(LabError(EVIL, EVIL, EVIL, [EVIL], code="any")))
 
 
 def progress() -> str:

@@ -35,7 +35,7 @@ def test_a_script_is_run_as_python_itself_runs_it(tmp_path: Path) -> None:
 
 
 def test_a_foreseeable_fault_is_a_sentence(tmp_path: Path) -> None:
-    with started(tmp_path, "raise LabError('it is gone', 'who knows', 'look for it')") as process:
+    with started(tmp_path, "raise LabError('it is gone', 'who knows', 'look for it', code='gone')") as process:
         assert process.communicate()[1] == "error: it is gone\nwho knows\nTry: look for it\n"
     assert process.returncode == 1
 

@@ -94,7 +94,7 @@ def test_clients_run_one_after_another_in_processes_of_their_own_that_one_has_st
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("raise LabError('it is gone')", 1),
+        ("raise LabError('it is gone', code='gone')", 1),
         ("sys.exit(7)", 7),
         ("raise KeyboardInterrupt", 130),
         ("os.kill(os.getpid(), 9)", -9),

@@ -63,7 +63,7 @@ def test_the_orphan_of_another_stack_that_cannot_be_taken_down_fails_no_other_co
     here: Session, listener: Noting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object, **more: object) -> None:
-        raise LabError("something of codegen is still there")
+        raise LabError("something of codegen is still there", code="down-incomplete")
 
     monkeypatch.setattr(taking_down, "take_down", fail)
     assert sweep(here, "iterative") == []

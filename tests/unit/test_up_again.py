@@ -182,7 +182,7 @@ def test_a_restart_starts_prometheus_again_where_it_was(
     def start(session: Session, runtime: object, record: Record, options: UpOptions) -> None:
         asked.append(options.ports)
         if taken and len(asked) == 1:
-            raise LabError("port 9090 is already in use")
+            raise LabError("port 9090 is already in use", code="port-taken")
 
     monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)

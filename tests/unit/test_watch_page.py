@@ -39,7 +39,7 @@ class Asker:
 class Clock:
     def act(self, action, amount, model, endpoint=""):
         if amount < 1:
-            raise LabError("too fast")
+            raise LabError("too fast", code="any")
         return {"m": amount} if action == "step" else {}
 
 with WatchServer("<p>the page</p>", None, acts(Asker(), Clock(), ""), exposed=False).serving(0) as address:

@@ -115,7 +115,7 @@ def _ended_by_a_loop(session: Session) -> Iterator[None]:
     except LabError as error:
         if loops:
             raise LabError("the model was not loaded", loops[0], code="model-not-loaded") from error
-        if "was not loaded within" in error.what:
+        if error.code == "model-load-slow":
             stop(session)
         raise
 

@@ -55,7 +55,12 @@ def when(trial, wanted):
     """The first page that shows what is wanted."""
     page = trial.wait_for(trial.page, lambda page: wanted(metrics.parse(page)))
     if not wanted(metrics.parse(page)):
-        raise trial.Error("the server was never as this check needs it", "is the machine very busy?", "check once more")
+        raise trial.Error(
+            "the server was never as this check needs it",
+            "is the machine very busy?",
+            "check once more",
+            code="requests-missing",
+        )
     return page
 
 

@@ -81,7 +81,9 @@ class Routed:
         ]
         given = self.trial.call("score.py", "scores", known)
         if not isinstance(given, list) or len(given) != len(known) or not all(map(is_number, given)):
-            raise self.trial.Error("score gave something else than a number", f"for three servers: {given!r}")
+            raise self.trial.Error(
+                "score gave something else than a number", f"for three servers: {given!r}", code="answer-invalid"
+            )
         return given
 
     def send(self, prompts):

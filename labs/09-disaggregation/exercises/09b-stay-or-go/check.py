@@ -57,7 +57,7 @@ class Pair:
         known = {"prompt": len(ids), "cached": cached, "readers": readers, "token_ms": token_ms, "limit_ms": LIMIT_MS}
         stays = self.trial.call("bypass.py", "stays", known)
         if not isinstance(stays, bool):
-            raise self.trial.Error("stays is to return True or False", f"not {stays!r}")
+            raise self.trial.Error("stays is to return True or False", f"not {stays!r}", code="answer-invalid")
         inputs = [text_tensor("text_input", prompt)]
         if not stays:
             self.moved.append(readers > 0 and (len(ids) - cached) * token_ms > LIMIT_MS)

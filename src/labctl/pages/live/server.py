@@ -120,7 +120,8 @@ class WatchServer:
                 raise ValueError("no object")
             return JSONResponse(await asyncio.to_thread(act, call))
         except LabError as error:
-            return JSONResponse({"detail": ": ".join(part for part in (error.what, error.why) if part)}, 409)
+            detail = ": ".join(part for part in (error.what, error.why) if part)
+            return JSONResponse({"detail": detail, "code": error.code}, 409)
         except (ValueError, KeyError, TypeError, RecursionError):
             return JSONResponse({"detail": "this is no call that the page makes"}, 400)
 
