@@ -110,7 +110,14 @@ def write(
         if images:
             listener.step("container images")
             save = Command(["docker", "save", "--output", str(stage / "images.tar"), *images])
-            processes.run_to_end(save, listener, "the container images cannot be saved", "docker info", merged=True)
+            processes.run_to_end(
+                save,
+                listener,
+                "the container images cannot be saved",
+                "docker info",
+                merged=True,
+                code="images-not-saved",
+            )
             listener.done(f"{(stage / 'images.tar').stat().st_size / 1e6:,.0f} MB")
         listener.step(target.name)
         part = stage / "bundle.tar"
@@ -154,7 +161,9 @@ def _wheels(workspace: Workspace, stage: Path, listener: Listener) -> None:
     env = {"PATH": path, "LABS_PIP": "python -m pip", "LABS_DOWNLOAD": "wheels"}
     remedy = "check the network and pip's settings; PyTorch's CPU build may need LABS_TORCH_INDEX"
     command = Command(["sh", str(script), *locks], env, cwd=stage)
-    processes.run_to_end(command, listener, "the wheels cannot be downloaded", remedy, merged=True)
+    processes.run_to_end(
+        command, listener, "the wheels cannot be downloaded", remedy, merged=True, code="wheels-not-downloaded"
+    )
 
 
 def _below(places: Iterable[Path]) -> list[Path]:

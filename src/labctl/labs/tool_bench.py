@@ -122,7 +122,7 @@ def _measurement(tool: Tool, load: Load) -> Action[dict[str, Any]]:
             listener.progress(line.strip()[:72])
 
         failed = f"{tool.name} could not measure {load.model}"
-        processes.run_to_end(command, listener, failed, merged=True, on_line=progress)
+        processes.run_to_end(command, listener, failed, merged=True, on_line=progress, code="tool-failed")
         return tool.read(load)
 
     return Action(f"requests to {load.model} by {tool.name}", do, [command], [f"{load.out}/"], expected={})

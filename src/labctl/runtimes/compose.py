@@ -138,11 +138,13 @@ class ComposeRuntime:
             with replace_dir(target) as fresh:
                 create, ask, copy, remove = compose_commands.copy_out(server, name, path, fresh)
                 try:
-                    processes.run_to_end(create, listener, failed)
+                    processes.run_to_end(create, listener, failed, code="copy-out-failed")
                     code, answer, _ = processes.run_tool(ask, listener, listener.progress)
-                    processes.run_to_end(copy, listener, failed)
+                    processes.run_to_end(copy, listener, failed, code="copy-out-failed")
                 finally:
-                    processes.run_to_end(remove, listener, f"container {name} cannot be removed")
+                    processes.run_to_end(
+                        remove, listener, f"container {name} cannot be removed", code="container-not-removed"
+                    )
             found = "" if code else answer.strip()
             if found != version:
                 listener.note(
@@ -188,11 +190,15 @@ class ComposeRuntime:
             if record.front:
                 self._configure(record)
             self._projects.write_override(stack, services(self._projects, dataclasses.replace(launch, record=record)))
-            processes.run_to_end(command, listener, f"the containers of {stack} cannot be started")
+            processes.run_to_end(
+                command, listener, f"the containers of {stack} cannot be started", code="containers-not-started"
+            )
             servers = docker_engine.containers(self._root, stack, "triton")
             if not servers:
                 raise LabError(
-                    f"the containers of {stack} cannot be started", "docker compose made none", code="containers-none"
+                    f"the containers of {stack} cannot be started",
+                    "docker compose made none",
+                    code="containers-not-started",
                 )
             numbers = {server.number for server in launch.starting}
             parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
@@ -209,7 +215,9 @@ class ComposeRuntime:
 
         def do(listener: Listener) -> None:
             self._configure(record)
-            processes.run_to_end(command, listener, f"the {record.front} of {record.stack} cannot be started")
+            processes.run_to_end(
+                command, listener, f"the {record.front} of {record.stack} cannot be started", code="front-not-started"
+            )
 
         return Action(f"the {record.front} of {record.stack}", do, [command])
 

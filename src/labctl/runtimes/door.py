@@ -169,7 +169,7 @@ def _require_readable_inside(tls: Pair) -> None:
 def _start_container(started: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
     """Start it, and wait until Compose finds it healthy."""
     try:
-        processes.run_to_end(started, listener, FAILED, f"labctl openai {record.stack}")
+        processes.run_to_end(started, listener, FAILED, f"labctl openai {record.stack}", code="openai-not-started")
     except LabError as error:
         with docker_engine.speaking("looking for the container of the OpenAI API"):
             there = docker_engine.containers(str(workspace.root), record.stack, SERVICE)

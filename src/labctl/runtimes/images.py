@@ -198,7 +198,7 @@ def push(image: str, registry: str) -> Action[str]:
 def _docker_action(title: str, failed: str, outcome: str, *commands: Command) -> Action[str]:
     def do(listener: Listener) -> str:
         for command in commands:
-            processes.run_to_end(command, listener, failed)
+            processes.run_to_end(command, listener, failed, code="image-pull-failed")
         return outcome
 
     return Action(title, do, commands, minutes=PULL_MINUTES)
@@ -210,7 +210,7 @@ def _build(name: str, command: Command) -> Action[str]:
             return "there"
         failed = f"image {name} cannot be built"
         # Compose 2.26 tells of a build on stdout
-        tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True)
+        tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True, code="image-build-failed")
         if not digest(name):
             raise LabError(
                 failed, "docker compose says that it was built", BUILD_REMEDY, details=tail, code="image-build-failed"

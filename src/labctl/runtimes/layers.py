@@ -143,7 +143,9 @@ class Layer:
 
             with replace_dir(self.path) as fresh:
                 for command in self._commands(fresh):
-                    processes.run_to_end(command, listener, failed, remedy, merged=True, on_line=progress)
+                    processes.run_to_end(
+                        command, listener, failed, remedy, merged=True, on_line=progress, code="layer-install-failed"
+                    )
             size = sum(path.lstat().st_size for path in self.path.rglob("*") if path.is_file())
         return f"{size / 1e9:.1f} GB in {self.path}"
 

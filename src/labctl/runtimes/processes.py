@@ -176,14 +176,16 @@ def run_to_end(
     remedy: str = LOOK_ABOVE,
     merged: bool = False,
     on_line: Callable[[str], None] | None = None,
+    *,
+    code: str,
 ) -> list[str]:
-    """:func:`run_tool` for a command that must succeed, else LabError ``failed``; its last stderr lines.
+    """:func:`run_tool` for a command that must succeed, else LabError ``failed`` of that code; its last stderr lines.
 
     All of them are progress, where ``on_line`` does not say otherwise.
     """
-    code, _, tail = run_tool(command, listener, on_line or listener.progress, merged)
-    if code:
-        raise LabError(failed, describe_exit(code), remedy, details=tail, code="command-failed")
+    status, _, tail = run_tool(command, listener, on_line or listener.progress, merged)
+    if status:
+        raise LabError(failed, describe_exit(status), remedy, details=tail, code=code)
     return tail
 
 

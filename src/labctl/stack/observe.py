@@ -78,7 +78,7 @@ def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]
         atomic_write(password, secrets.token_urlsafe(18), mode=0o600)
         if os.getuid() == 0:
             os.chown(password, NOBODY, NOBODY)
-        processes.run_to_end(command, listener, FAILED, FAILED_REMEDY)
+        processes.run_to_end(command, listener, FAILED, FAILED_REMEDY, code="observe-not-started")
         access = {"Grafana": f", user admin, password in {password}"}
         return [f"{name}: http://{place}{access.get(name, '')}" for name, place in places.items()]
 
