@@ -1,4 +1,4 @@
-"""Errors for people, in tests: known by their code and the values they name, not by words (those: golden/messages.txt)."""
+"""Errors for people, in tests: known by their code and the values they name; the words are in golden/messages.txt."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lab_errors import lab_error
 from transformers import AutoModelForCausalLM
 
 from labbuild.exports import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.artifacts import engines, weights
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 from labserve.logits.ragged import cut, pad
 
 pytestmark = pytest.mark.night
@@ -107,11 +107,11 @@ class Wrong(TorchScript):
 def test_an_export_that_computes_something_else_is_refused(
     workspace: Workspace, original: Any, tmp_path: Path, spoil: Any
 ) -> None:
-    with torch.inference_mode(), pytest.raises(LabError, match="does not compute what the model computes"):
+    with torch.inference_mode(), lab_error("export-inexact"):
         Wrong(spoil).make(weights.parse(SPEC).locate(workspace), {}, tmp_path, print, None)
 
 
 def test_another_architecture_is_refused(workspace: Workspace, tmp_path: Path) -> None:
     llama = weights.parse("random:tiny-llama").make(workspace, print)
-    with pytest.raises(LabError, match="is not a GPT-2"):
+    with lab_error("weights-not-gpt2"):
         TorchScript().make(llama, {}, tmp_path, print, None)

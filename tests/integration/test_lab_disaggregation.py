@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 from lab_server import LabServer
 from machinery import labctl
 from waiting import eventually
 
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import tensor, text_tensor
-from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
 
 PROMPT = "I have lived in a village near the river for as long as people can remember"
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_refused_by_name(
     server = lab_server("two-servers", **FAST)
     with stream_of(server) as stream:
         given = name or handed_over(stream, max_tokens=8)
-    with stream_of(server) as stream, pytest.raises(LabError, match=words):
+    with stream_of(server) as stream, lab_error("model-error", words):
         taken_over(stream, given, prompt, max_tokens=tokens)
 
 

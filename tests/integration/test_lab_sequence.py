@@ -18,6 +18,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from gpt2_reference import Reference
+from lab_errors import lab_error
 from lab_server import LabServer
 from machinery import labctl
 from tritonclient.utils import InferenceServerException
@@ -26,7 +27,6 @@ from waiting import eventually
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
 from labkit.clients.sequences import SequenceClient, identifiers, together
-from labkit.errors import LabError
 from labkit.evidence import slot_log, slots, steplog
 from labkit.records import RequestRecord
 
@@ -179,11 +179,11 @@ def test_a_bad_text_is_answered_with_an_error_that_names_the_input(server: LabSe
 
 def test_a_sequence_must_begin_with_start_and_is_over_after_end(server: LabServer) -> None:
     with client(server) as asked:
-        with pytest.raises(LabError) as never_begun:
+        with lab_error("sequence-refused") as never_begun:
             asked.ask("I have", next(ids))
         over = next(ids)
         asked.ask("I have", over, start=True, end=True)
-        with pytest.raises(LabError) as ended:
+        with lab_error("sequence-refused") as ended:
             asked.ask("I have", over)
     for caught in (never_begun, ended):
         assert "must specify the START flag on the first request of the sequence" in caught.value.why
@@ -246,7 +246,7 @@ def test_sequences_may_be_named_with_texts(named: LabServer) -> None:
 
 
 def test_the_client_refuses_a_correlation_id_of_the_other_type(named: LabServer) -> None:
-    with client(named) as asked, pytest.raises(LabError, match="is not of the type"):
+    with client(named) as asked, lab_error("correlation-id-type"):
         asked.ask("I have", 1001, start=True, end=True)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 from lab_server import LabServer
 from watch_page import Visitor, watch
 
 from labkit.clients.router import POLICIES, Router, each
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import text_tensor
-from labkit.errors import LabError
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("two-servers")]
 MODEL = "apart-gpt2"
@@ -62,5 +62,5 @@ def test_the_page_shows_the_decision_and_what_the_server_found(
 
 
 def test_a_route_that_is_none_is_refused_and_named(lab_server: Callable[..., LabServer]) -> None:
-    with TextStream(lab_server("two-servers", **FAST).grpc) as stream, pytest.raises(LabError, match="route: expected"):
+    with TextStream(lab_server("two-servers", **FAST).grpc) as stream, lab_error("model-error", "route"):
         sent(stream, "{}")

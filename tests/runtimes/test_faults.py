@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from lab_errors import lab_error
 from machinery import labctl, runtime, share_server, started, status
 from waiting import DEADLINE_S, eventually
 
@@ -24,7 +25,6 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.stack.up import up
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 STACK = "quick"
 LOADING = ("--set", "behaviour=slow", "--set", "seconds=60")
@@ -190,7 +190,7 @@ def test_fault_4_a_port_of_a_person_that_is_taken_before_the_server_listens_is_n
     own: Path, where: str, thief: list[int]
 ) -> None:
     wanted = ",".join(map(str, ports.free_ports("127.0.0.1", 3)))
-    with pytest.raises(LabError, match=r"HTTP port \d+ .*is already in use"):
+    with lab_error("port-taken", "HTTP port"):
         brought_up(own, where, wanted)
     assert nothing_left(own, where)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from fake_triton import FakeTriton, serve
+from lab_errors import lab_error
 
 from labctl.cli import options
 from labctl.cli.edit import scale_command
@@ -49,7 +50,7 @@ def test_it_stays_between_its_bounds_from_the_first_look_on() -> None:
 
 @pytest.mark.parametrize("text", ["", "3", "0:2", "3:2", "1:99", "a:b"])
 def test_bounds_that_make_no_sense_are_refused(text: str) -> None:
-    with pytest.raises(LabError, match="cannot be used"):
+    with lab_error("scale-bounds-invalid"):
         bounds(text)
     assert bounds("1:4") == (1, 4)
 
@@ -117,7 +118,7 @@ def test_the_loop_goes_on_after_another_command_has_held_the_stack(
         assert next(lines) == "2 -> 1: nothing waits for 2"
         assert next(lines).startswith("2 stay: another 'labctl reload' of iterative is in progress")
         assert next(lines) == "2 -> 1: nothing waits for 2"
-        with pytest.raises(LabError, match="iterative is not up"):  # it goes with its last replica
+        with lab_error("stack-not-up", "iterative"):  # it goes with its last replica
             next(lines)
 
 

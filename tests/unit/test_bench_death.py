@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.cli import bench as command
 from labctl.labs import bench
@@ -30,9 +31,9 @@ from labkit.slo import Slo
 from labkit.workloads.bench import PROMPTS, Workload, run, tabulate
 
 
-@pytest.mark.parametrize(("dead", "said"), [(True, "died: killed by SIGFPE"), (False, "no first response")])
+@pytest.mark.parametrize(("dead", "code"), [(True, "server-died"), (False, "token-late")])
 def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_was_one(
-    session: Session, monkeypatch: pytest.MonkeyPatch, dead: bool, said: str
+    session: Session, monkeypatch: pytest.MonkeyPatch, dead: bool, code: str
 ) -> None:
     lab = session.catalog.lab("iterative")
 
@@ -50,7 +51,7 @@ def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where
     monkeypatch.setattr(
         bench, "death", lambda *_: LabError("quick died: killed by SIGFPE", code="server-died") if dead else None
     )
-    with pytest.raises(LabError, match=said):
+    with lab_error(code):
         bench.bench(session, lab, "quick", UpOptions(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
 
 
@@ -76,7 +77,7 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
 
     monkeypatch.setattr(bench, "ephemeral", brought_up)
     monkeypatch.setattr("labkit.workloads.bench.run", measured)
-    with pytest.raises(LabError, match=r"iterative-gpt2 has not come back .* it is at model\.py:31"):
+    with lab_error("models-stuck", "model.py:31"):
         bench.bench(session, lab, "iterative", UpOptions(), "iterative-gpt2", Workload(), [1])
     assert told == ["went on"]
 
@@ -116,7 +117,7 @@ def test_goodput_of_a_model_whose_responses_are_not_tokens_is_refused_before_any
     monkeypatch: pytest.MonkeyPatch, decoupled: bool, tells_end: bool
 ) -> None:
     monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(decoupled=decoupled, tells_end=tells_end))
-    with pytest.raises(LabError, match="goodput can be measured only") as caught:
+    with lab_error("goodput-needs-tokens") as caught:
         run({"grpc": "nowhere"}, "m", Workload(slo=Slo(ttft=1)), 1, lambda _: None)
     assert "--slo" in caught.value.remedy
 
@@ -136,7 +137,7 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     assert up._already(there, asked).already
     other = UpOptions(Choices(set={"max_batch_size": "8"}), expose=True)
     assert as_it_runs(session, stack, other) == other
-    with pytest.raises(LabError, match="already up with other settings"):
+    with lab_error("stack-up-otherwise"):
         up._already(there, other)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.bundle import pack
 from labctl.listener import Silent
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Stands in for make: says that it was called, and with what.
@@ -198,7 +198,7 @@ def test_fault_50_a_clone_without_git_is_told_before_anything_is_made(
 ) -> None:
     (workspace.root / ".git").mkdir()
     monkeypatch.setenv("PATH", str(workspace.root))
-    with pytest.raises(LabError, match="its files cannot be listed") as caught:
+    with lab_error("tracked-files-unknown") as caught:
         pack.checkout_files(workspace.root)
     assert caught.value.why == "git is not installed"
 
@@ -214,7 +214,7 @@ def test_nothing_is_left_when_the_wheels_cannot_be_had(
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     target = tmp_path / "out" / "b.tar"
     target.parent.mkdir()
-    with pytest.raises(LabError, match="wheels cannot be downloaded"):
+    with lab_error("wheels-not-downloaded"):
         pack.write(target, workspace, ["02"], [], [], Silent())
     assert list(target.parent.iterdir()) == []
 

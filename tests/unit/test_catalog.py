@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import yaml
+from lab_errors import lab_error
 from minimal_lab import MINIMAL, changed, write
 
 from labctl.manifest.catalog import Catalog, load
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def refusal(tmp_path: Path, manifest: Any) -> str:
-    with pytest.raises(LabError) as caught:
+    with lab_error("manifest-broken") as caught:
         load(write(tmp_path, "09-demo", manifest))
     return str(caught.value)
 
@@ -45,7 +45,7 @@ def test_a_lab_answers_to_all_its_names(tmp_path: Path, word: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="no lab or stack 'nope'") as caught:
+    with lab_error("stack-unknown", "'nope'") as caught:
         load(write(tmp_path, "09-demo", MINIMAL)).lab("nope")
     assert "demo-stack" in caught.value.why
 
@@ -165,13 +165,13 @@ def test_two_labs_may_not_share_a_name(tmp_path: Path) -> None:
     manifest = changed(number="08", name="other", short="demo-stack", run=None)
     manifest["stacks"] = {"s": MINIMAL["stacks"]["demo-stack"]}
     workspace = write(tmp_path, "08-other", manifest)
-    with pytest.raises(LabError, match="manifest") as caught:
+    with lab_error("manifest-broken") as caught:
         load(workspace)
     assert "the name 'demo-stack' is already taken by 08-other" in str(caught.value)
 
 
 def test_the_folder_must_say_what_the_manifest_says(tmp_path: Path) -> None:
-    with pytest.raises(LabError) as caught:
+    with lab_error("manifest-broken") as caught:
         load(write(tmp_path, "09-elsewhere", MINIMAL))
     assert "number and name say 09-demo, the folder is 09-elsewhere" in str(caught.value)
 
@@ -214,7 +214,7 @@ def test_a_key_that_is_there_twice_is_refused_with_its_lines(tmp_path: Path) -> 
     good = yaml.safe_dump(MINIMAL, sort_keys=False)
     text = good.replace("    models:\n", "    repository: ./others\n    models:\n")
     first = text.splitlines().index("    repository: ./models") + 1
-    with pytest.raises(LabError) as caught:
+    with lab_error("manifest-broken") as caught:
         load(write(tmp_path, "09-demo", text))
     said = " ".join([caught.value.why, *caught.value.details])
     assert f"lab.yaml: line {first + 1}: the key 'repository' is there already, in line {first}" in said
@@ -235,6 +235,6 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
     catalog = load(workspace, at_use=True)
     assert catalog.stack("another")[1] == "another"
     for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load(workspace)):
-        with pytest.raises(LabError, match="a lab manifest is broken") as caught:
+        with lab_error("manifest-broken") as caught:
             ask()
         assert "09-demo/lab.yaml: stacks.demo-stack.repository" in str(caught.value)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 from minimal_lab import MINIMAL, changed, write
 
 from labctl.cli.main import cli
@@ -54,7 +55,7 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
     catalog = load(workspace, at_use=True)
     assert catalog.stack("another")[1] == "another"
     for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load(workspace)):
-        with pytest.raises(LabError, match="a lab manifest is broken") as caught:
+        with lab_error("manifest-broken") as caught:
             ask()
         assert "09-demo/lab.yaml: stacks.demo-stack.repository" in str(caught.value)
 

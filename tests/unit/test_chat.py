@@ -12,6 +12,7 @@ from chat_stand_in import SPEED, STILL, chat_stand_in
 from click.testing import CliRunner
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from lab_errors import lab_error
 
 from labctl.cli.main import cli
 from labctl.pages import chat
@@ -68,7 +69,7 @@ def test_a_clock_that_stands_still_is_said_before_an_answer_comes(page: Client) 
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_remedy(page: Client) -> None:
-    with pytest.raises(LabError) as raised, chat.serve(cast(Any, None), urlsplit(page.src).port):
+    with lab_error("port-taken") as raised, chat.serve(cast(Any, None), urlsplit(page.src).port):
         pass
     assert "--port" in raised.value.remedy
 

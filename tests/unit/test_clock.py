@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.clock.clock import Clock as Remote
 from labctl.clock.clock import PauseLimit, pause_limit
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults
 from labctl.stack.session import Session
-from labkit.errors import LabError
 from labserve.observe.clock import Clock
 
 WAIT_S = 20.0
@@ -224,9 +224,9 @@ def test_a_damaged_control_file_holds_nobody(tmp_path: Path, text: str) -> None:
 
 def test_a_model_or_a_factor_that_is_not_there_is_refused(tmp_path: Path) -> None:
     remote = Remote(tmp_path, ("m",))
-    with pytest.raises(LabError, match="no model 'n'"):
+    with lab_error("model-unknown", "'n'"):
         remote.pause("n")
-    with pytest.raises(LabError, match=r"0\.5 is no factor"):
+    with lab_error("slow-factor-invalid", "0.5"):
         remote.slow(0.5)
     assert list(tmp_path.iterdir()) == []
 

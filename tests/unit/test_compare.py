@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl.cli.explain import compare_command
 from labkit.compare import compare
-from labkit.errors import LabError
 
 
 def result(folder: Path, **changed: Any) -> Path:
@@ -51,7 +51,7 @@ def test_two_results_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -
 
 def test_a_result_named_twice_is_refused_with_its_name(tmp_path: Path) -> None:
     one = result(tmp_path / "x")
-    with pytest.raises(LabError, match="fewer than two") as caught:
+    with lab_error("compare-too-few") as caught:
         compare([one, one / "result.json"])
     assert "x: it is named twice" in caught.value.why
 
@@ -104,26 +104,26 @@ def test_a_run_without_a_result_and_a_bench_beside_runs_are_skipped_and_told(tmp
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "code"),
     [
-        ({"lab": "03"}, "different labs"),
-        ({"metrics": {"other": 1.0}}, "no metric in common"),
-        ({"schema_version": 99}, "schema version"),
-        ({"lab": None}, "not a result"),
-        ({"lab": ["02"]}, "not a result"),
-        ({"metrics": None}, "not a result"),
-        ({"metrics": [1, 2]}, "not a result"),
-        ({"settings": "none"}, "not a result"),
+        ({"lab": "03"}, "compare-other-labs"),
+        ({"metrics": {"other": 1.0}}, "compare-nothing-common"),
+        ({"schema_version": 99}, "result-other-version"),
+        ({"lab": None}, "result-invalid"),
+        ({"lab": ["02"]}, "result-invalid"),
+        ({"metrics": None}, "result-invalid"),
+        ({"metrics": [1, 2]}, "result-invalid"),
+        ({"settings": "none"}, "result-invalid"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(LabError, match=message):
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, changed: dict[str, Any], code: str) -> None:
+    with lab_error(code):
         compare([result(tmp_path / "x"), result(tmp_path / "y", **changed)])
 
 
 def test_one_result_alone_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
     (tmp_path / "cut").mkdir()
-    with pytest.raises(LabError) as caught:
+    with lab_error("compare-too-few") as caught:
         compare([result(tmp_path / "x"), tmp_path / "cut"])
     assert "cut: it has no result.json" in caught.value.why
 

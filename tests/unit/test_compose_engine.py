@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.artifacts.store import WEIGHTS
 from labctl.listener import Silent
@@ -17,7 +18,6 @@ from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 
 def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_fault_5_a_dead_docker_host_is_named_without_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     began = time.monotonic()
-    with pytest.raises(LabError) as caught:
+    with lab_error("docker-missing") as caught:
         docker_engine.engine()
     assert time.monotonic() - began < 20
     assert "no Docker engine answers" in caught.value.what and "127.0.0.1:9" in caught.value.why
@@ -48,7 +48,7 @@ def test_why_an_engine_does_not_answer_is_one_short_sentence_with_its_address(
     address: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", address)
-    with pytest.raises(LabError) as caught:
+    with lab_error("docker-missing") as caught:
         docker_engine.engine()
     assert reason in caught.value.why and caught.value.why.endswith(f"({address})")
     assert len(caught.value.why) < 90 and "DOCKER_HOST" in caught.value.remedy
@@ -60,7 +60,7 @@ def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_tha
     fake_docker(tmp_path, "exit 1", monkeypatch)
     monkeypatch.setattr(docker_engine, "_client", lambda host: "No such file or directory")  # one may answer here
     monkeypatch.setenv("HOME", str(tmp_path))  # no context of the docker command
-    with pytest.raises(LabError) as caught:
+    with lab_error("docker-missing") as caught:
         ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).check("cpu")
     assert f"No such file or directory ({docker_engine.DEFAULT_SOCKET})" in caught.value.why
     assert "there is no docker compose plugin" in caught.value.why
@@ -88,7 +88,7 @@ assert not {"docker", "torch"} & set(sys.modules)
 @pytest.mark.parametrize("version", ["2.19.1", "v2.5.0", "1.29.2"])
 def test_a_compose_that_is_too_old_is_named(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_docker(tmp_path, f"echo {version}", monkeypatch)
-    with pytest.raises(LabError, match=version.removeprefix("v")):
+    with lab_error("docker-plugin-missing", version.removeprefix("v")):
         docker_engine.require_plugin()
 
 
@@ -97,7 +97,7 @@ def test_fault_50_a_missing_compose_plugin_is_named(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_docker(tmp_path, script, monkeypatch)
-    with pytest.raises(LabError, match="there is no docker compose"):
+    with lab_error("docker-plugin-missing"):
         docker_engine.require_plugin()
 
 
@@ -146,7 +146,7 @@ def test_paths_are_those_of_the_mounts(tmp_path: Path) -> None:
     assert runtime.server_path(workspace.models / "tiny") == "/labs/models/tiny"
     assert runtime.client_path(workspace.results_dir("l") / "1") == "/labs/results/l/1"
     assert runtime.client_path(workspace.labs / "l" / "client.py") == "/labs/checkout/labs/l/client.py"
-    with pytest.raises(LabError, match="cannot see"):
+    with lab_error("path-outside-containers"):
         runtime.server_path(Path("/somewhere/else"))
 
 
@@ -158,7 +158,7 @@ def test_a_cache_that_the_server_cannot_look_into_is_refused(
     cache.mkdir()
     cache.chmod(mode)
     monkeypatch.setattr("os.getuid", lambda: uid)
-    with pytest.raises(LabError, match=str(cache)) if refused else contextlib.nullcontext():
+    with lab_error("cache-unreadable-inside", cache) if refused else contextlib.nullcontext():
         Projects(Workspace(tmp_path, cache)).require_readable_cache()
 
 

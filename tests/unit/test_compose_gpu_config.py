@@ -7,6 +7,7 @@ from typing import Any
 
 import compose_view
 import pytest
+from lab_errors import lab_error
 from machinery import PARTS
 
 from labctl.manifest.catalog import load
@@ -16,7 +17,6 @@ from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.record import Choices, Endpoints, Record
 from labctl.stack.stack import launch_of
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 ONLY_CPU = {"vllm-backend"}  # on the gpu profile NVIDIA's image has the backend itself
@@ -124,9 +124,9 @@ def planned(workspace: Workspace, gpus: tuple[str, ...], **settings: Any) -> Any
 
 def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_path: Path) -> None:
     workspace = Workspace(ROOT, tmp_path)
-    with pytest.raises(LabError, match="spread over 2 GPUs, but --gpus names 1"):
+    with lab_error("gpus-named-wrong"):
         planned(workspace, ("3",), engine="tensorrt-llm", tp_size=2)
-    with pytest.raises(LabError, match="cannot be spread over MIG slices"):
+    with lab_error("mig-spread"):
         planned(workspace, (SLICE, SLICE), engine="tensorrt-llm", tp_size=2)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
+from lab_errors import lab_error
 
 from labctl.runtimes.processes import as_they_come
 from labkit.errors import LabError
@@ -19,5 +19,5 @@ def test_what_one_stream_raises_is_not_lost() -> None:
         yield "first"
         raise LabError("the engine is gone", code="docker-silent")
 
-    with pytest.raises(LabError, match="the engine is gone"):
+    with lab_error("docker-silent"):
         list(as_they_come([broken(), iter([])]))

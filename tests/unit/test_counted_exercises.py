@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 from machinery import ROOT
 from prometheus_here import prometheus, promtool
 
@@ -88,7 +89,7 @@ def test_a_metric_that_the_server_does_not_have_is_named(tmp_path: Path, promtoo
 def test_rules_that_prometheus_cannot_read_are_explained_in_its_words(
     tmp_path: Path, promtool: None, expression: str, words: str
 ) -> None:
-    with pytest.raises(LabError) as raised:
+    with lab_error("rules-unreadable") as raised:
         rules_say(tmp_path, f"groups: [{{name: g, rules: [{{alert: A, expr: '{expression}'}}]}}]")
     assert words in raised.value.why
 
@@ -96,7 +97,7 @@ def test_rules_that_prometheus_cannot_read_are_explained_in_its_words(
 def test_a_rule_that_fails_while_it_is_evaluated_is_explained_in_prometheus_words(
     tmp_path: Path, promtool: None
 ) -> None:
-    with pytest.raises(LabError) as raised:
+    with lab_error("rules-invalid") as raised:
         rules_say(
             tmp_path, "groups: [{name: g, rules: [{alert: A, expr: 'sum(up) / on() group_left() up / on() up'}]}]"
         )
@@ -109,7 +110,7 @@ def test_without_promtool_the_check_says_what_to_install(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(docker_engine, "engine", no_engine)
-    with pytest.raises(Missing) as raised:
+    with lab_error("promtool-missing", kind=Missing) as raised:
         rules_say(tmp_path, "groups: []")
     assert "apt-get install prometheus" in raised.value.remedy
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labbuild.protocol import Engine
 from labctl.artifacts import engines
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def refused(number: int, target: Path, *named: str) -> LabError:
     """What a person reads of an error of the operating system while ``target`` is written."""
-    with pytest.raises(LabError, match="cannot write") as caught, disk.disk_errors(target):
+    with lab_error("write-failed") as caught, disk.disk_errors(target):
         raise OSError(number, os.strerror(number), *named)
     return caught.value
 
@@ -58,7 +59,7 @@ def test_fault_45_the_cache_can_go_elsewhere_and_nothing_else(tmp_path: Path, mo
 
 def test_fault_45_small_sizes_are_not_rounded_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "free_bytes", lambda path: 12_000)
-    with pytest.raises(LabError) as caught:
+    with lab_error("disk-too-full") as caught:
         disk.need_space(tmp_path / "x", 36_000)
     assert caught.value.why == "about 36.0 kB are needed, 12.0 kB are free on that disk"
 
@@ -82,7 +83,7 @@ def test_a_builder_that_cannot_load_a_model_is_not_told_as_a_full_disk(
 
     monkeypatch.setitem(engines.ENGINES, "broken", Broken())
     build = engines.request("broken", "shipped:tiny-gpt2", {})
-    with pytest.raises(LabError, match="cannot be built") as caught:
+    with lab_error("engine-build-failed") as caught:
         build.make(Workspace(ROOT, tmp_path / "cache"), lambda text: None)
     assert "'/data/Model/config.json' is not a valid JSON file" in caught.value.why
     assert "free" not in str(caught.value)
@@ -101,7 +102,7 @@ def test_fault_45_whatever_a_command_writes_a_refusal_is_one_sentence(
 
 def test_fault_45_a_measurement_that_fails_leaves_no_results_folder(session: Session) -> None:
     lab = session.catalog.lab("iterative")
-    with pytest.raises(LabError, match="no"), results_folder(session, lab) as folder:
+    with lab_error("any"), results_folder(session, lab) as folder:
         raise LabError("no", code="any")
     assert not folder.exists()
     with results_folder(session, lab) as folder:
@@ -114,7 +115,7 @@ def test_a_deleted_current_folder_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(LabError, match="current folder does not exist any more"):
+    with lab_error("folder-gone"):
         Workspace.find()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import compose_view
 import pytest
+from lab_errors import lab_error
 from machinery import ROOT
 from programs import needs
 
@@ -23,7 +24,6 @@ from labctl.stack.session import Session
 from labctl.stack.stack import Stack
 from labctl.stack.up import bring_up
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 from labkit.tls import Pair
 
 STACK, PORT = "iterative", 9123
@@ -90,7 +90,7 @@ def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_reader
     another = max(found.st_uid, found.st_gid) + 1  # who runs the tests may be nobody
     monkeypatch.setattr(os, "getuid", lambda: 0)  # root's containers run as nobody
     monkeypatch.setattr(door, "NOBODY", another)
-    with pytest.raises(LabError, match=r"cannot read .*server.key") as caught:
+    with lab_error("openai-file-unreadable", "server.key") as caught:
         started(tmp_path, files, expose=True)
     assert caught.value.remedy == f"chgrp {another} {files.key} && chmod g+r {files.key}"
     monkeypatch.setattr(door, "NOBODY", found.st_gid)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from lab_errors import lab_error
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,7 +26,6 @@ from labdoor import app, exchange, gate
 from labdoor.__main__ import MOST_HEAD, configured
 from labdoor.models import Model, Vocabulary
 from labkit.clients.text_model import TextModel
-from labkit.errors import LabError
 
 TOKEN = "a-token-of-some-length"
 MINE = {"authorization": f"Bearer {TOKEN}"}
@@ -165,12 +165,12 @@ def test_a_token_is_read_from_its_file_and_a_bad_one_is_refused(tmp_path: Path) 
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     assert gate.read_token(path) == TOKEN
-    for text, why in (("", "too short"), ("short", "too short"), ("\N{SNOWMAN}" * 20, "cannot be read")):
+    for text, code in (("", "token-too-short"), ("short", "token-too-short"), ("\N{SNOWMAN}" * 20, "token-unreadable")):
         path.write_text(text)
-        with pytest.raises(LabError, match=why) as caught:
+        with lab_error(code) as caught:
             gate.read_token(path)
         assert "short" not in caught.value.why
-    with pytest.raises(LabError, match="cannot be read"):
+    with lab_error("token-unreadable"):
         gate.read_token(tmp_path / "none")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from golden_releases import GOLDEN
+from lab_errors import lab_error
 
 from labctl.cli.main import cli
 from labkit.errors import LabError
@@ -66,7 +67,7 @@ def test_up_with_openai_shows_the_program_that_serves_it() -> None:
 
 def test_without_the_packages_of_the_openai_api_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labctl.runtimes.door.PACKAGES", ("no_such_package",))
-    with pytest.raises(LabError, match="no_such_package") as caught:
+    with lab_error("openai-libraries-missing", "no_such_package") as caught:
         shown("--runtime", "local", "--openai")
     assert "make setup" in caught.value.remedy
 

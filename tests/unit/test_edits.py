@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl import repository, unfinished
 from labctl.listener import Silent
@@ -78,7 +79,7 @@ def test_templates_outside_of_the_checkout_are_nobodys_edits(checkout: Workspace
 def test_a_checkout_that_knows_nothing_of_what_was_shipped_says_so(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text("mine")
-    with pytest.raises(LabError, match="does not know which files were shipped"):
+    with lab_error("shipped-files-unknown"):
         shipped.undo(Workspace(tmp_path, tmp_path / "cache"), [path])
     assert path.read_text() == "mine"
 
@@ -92,7 +93,7 @@ def test_fault_50_without_git_what_was_shipped_is_not_known_and_told(
     if (checkout.root / ".bundle").is_dir():
         assert shipped.edited_files(checkout, [model]) == [model]
         return
-    with pytest.raises(LabError, match="does not know which files were shipped") as caught:
+    with lab_error("shipped-files-unknown") as caught:
         shipped.undo(checkout, [model])
     assert "git cannot be run: No such file" in caught.value.why
     assert model.read_text() == "mine\n"
@@ -190,7 +191,7 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
         raise LabError("enough", code="any")
 
     monkeypatch.setattr(repository, "render", render)
-    with pytest.raises(LabError, match="enough"), edits._render_fresh(plan):
+    with lab_error("any"), edits._render_fresh(plan):
         pass
     assert made and not made[0].exists()
 
@@ -252,7 +253,7 @@ def test_a_reload_that_fails_says_which_version_serves(
 
     monkeypatch.setattr("labctl.triton.server_api.load_model", load)
     monkeypatch.setattr("labctl.triton.readiness.probe", fails)
-    with pytest.raises(LabError, match="READY but answers with an error") as caught:
+    with lab_error("model-error") as caught:
         edits.load_differing(there, ["simple-gpt2"])
     assert [said] == list(caught.value.details)
     assert served.read_text().endswith("# as it was loaded\n")

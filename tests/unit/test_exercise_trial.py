@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.learn.outcome import Explained, Slow, Stuck
 from labctl.learn.trial import Trial
@@ -43,9 +44,9 @@ def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
     with Silent() as client:
         refused = client.answered("Request timeout expired")
         trial.wait_ended(client, client.answered(), refused)
-        with pytest.raises(LabError, match="Request timeout expired"):
+        with lab_error("model-error", "Request timeout expired"):
             trial.wait(client, refused)
-        with pytest.raises(Stuck, match=r"m has not answered within 0\.05 s"):
+        with lab_error("model-silent", "0.05 s", kind=Stuck):
             trial.wait_ended(client, refused, client.send_inputs("m", "a prompt", []))
 
 
@@ -54,7 +55,7 @@ def test_a_connection_that_breaks_is_not_taken_for_a_model_that_does_not_answer(
     with Silent() as client:
         waiting = client.send_inputs("m", "a prompt", [])
         client._broken = "division by zero"
-        with pytest.raises(LabError, match="the connection to the server broke") as caught:
+        with lab_error("connection-broken") as caught:
             trial.wait(client, waiting)
         assert not isinstance(caught.value, Stuck)
 
@@ -65,7 +66,7 @@ def test_an_error_of_the_server_is_not_called_a_broken_connection() -> None:
     for _ in range(2):
         stream._open[str(_)] = RequestRecord("m-1", "m", "p")
     stream._arrived(None, Exception("scheduler.py, line 27: TypeError"))
-    with pytest.raises(LabError, match=r"(?s)answered a request with an error.*line 27") as caught:
+    with lab_error("request-refused", "line 27") as caught:
         stream.check()
     assert "connection" not in f"{caught.value}"
 
@@ -84,7 +85,7 @@ def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_somet
         thread = threading.Thread(target=answers)
         thread.start()
         try:
-            with pytest.raises(Slow, match=r"m still answers after 1\.2 s, but slowly \(\d+ tokens so far\)"):
+            with lab_error("model-slow", "1.2 s", kind=Slow):
                 trial.wait(client, record)
         finally:
             done.set()
@@ -92,11 +93,11 @@ def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_somet
 
 
 def test_an_explanation_is_only_for_its_own_error(trial: Trial) -> None:
-    with pytest.raises(Explained, match="timed out"), trial.explain_errors("it timed out", because="timed out"):
-        raise LabError("client.py failed", "timed out", code="answer-failed")
     with (
-        pytest.raises(LabError, match="NameError") as caught,
+        lab_error("answer-explained", "timed out", kind=Explained),
         trial.explain_errors("it timed out", because="timed out"),
     ):
+        raise LabError("client.py failed", "timed out", code="answer-failed")
+    with lab_error("answer-failed", "NameError") as caught, trial.explain_errors("it timed out", because="timed out"):
         raise LabError("client.py failed", "client.py, line 3: NameError", code="answer-failed")
     assert not isinstance(caught.value, Explained)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from exercise_cases import EXERCISES, ROOT, begin_in
+from lab_errors import lab_error
 
 from labctl import repository
 from labctl.cli.main import cli
@@ -79,7 +80,7 @@ def test_an_exercise_hides_its_solution_and_its_wrong_answers_differ(exercise: E
 def test_every_id_is_of_its_lab_and_can_be_named() -> None:
     assert [exercise.id for exercise in EXERCISES] == sorted({exercise.id for exercise in EXERCISES})
     assert find_exercise(EXERCISES, "02A").id == "02a"
-    with pytest.raises(LabError, match="no exercise '99z'"):
+    with lab_error("exercise-unknown", "'99z'"):
         find_exercise(EXERCISES, "99z")
 
 
@@ -103,10 +104,10 @@ def test_reset_keeps_what_was_written(workspace: Workspace) -> None:
 
 def test_a_file_that_is_gone_is_named_with_the_way_back(workspace: Workspace) -> None:
     exercise = find_exercise(EXERCISES, "02a")
-    with pytest.raises(LabError, match="not started"):
+    with lab_error("exercise-not-started", "02a"):
         desk.files(exercise, workspace)
     (desk.lay_out(exercise, workspace) / "model.py").unlink()
-    with pytest.raises(LabError, match=r"exercises/02a/model\.py is gone") as caught:
+    with lab_error("exercise-file-missing", "exercises/02a/model.py") as caught:
         desk.files(exercise, workspace)
     assert "labctl exercise reset 02a" in caught.value.remedy
 
@@ -223,7 +224,7 @@ def test_a_broken_manifest_is_refused_with_its_file_and_key(
     text = text + change if isinstance(change, str) else yaml.safe_dump({**yaml.safe_load(text), **change})
     (folder / "exercise.yaml").write_text(text)
     workspace = Workspace(tmp_path, tmp_path / "cache")
-    with pytest.raises(LabError) as caught:
+    with lab_error("exercise-broken") as caught:
         find_all(workspace, load(workspace))
     assert "02a-broken/exercise.yaml" in f"{caught.value}"
     assert said in f"{caught.value}"

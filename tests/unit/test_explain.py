@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from counting_engine import CountingEngine
+from lab_errors import lab_error
 from model_cases import CASES, Case, answered, ids, request
 
 from labctl.cli.explain import explain_command
 from labctl.pages.live import story
-from labkit.errors import LabError
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.policy import Policy
 from labserve.inflight.request import Request
@@ -114,7 +114,7 @@ def test_as_json_the_numbers_stand_by_themselves(tmp_path: Path) -> None:
 
 
 def test_a_request_that_is_not_there_is_refused_with_those_that_waited_longest(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="has no request z") as caught:
+    with lab_error("request-unknown", "request z") as caught:
         explain(run(tmp_path / "run"), "z")
     assert caught.value.why == "the longest waits, in steps: c (6), b (2)"
 
@@ -123,7 +123,7 @@ def test_a_request_that_is_not_there_is_refused_with_those_that_waited_longest(t
 def test_a_folder_without_a_step_log_is_refused_by_name(there: bool, tmp_path: Path) -> None:
     if there:
         (tmp_path / "run").mkdir()
-    with pytest.raises(LabError, match=r"run (has no step log|does not exist)"):
+    with lab_error("step-log-missing" if there else "result-missing", "run"):
         explain(tmp_path / "run", "b")
 
 
@@ -136,7 +136,7 @@ def test_a_log_of_another_form_is_refused_and_warm_up_is_left_out(tmp_path: Path
     refused = {"waiting": ["b"], "queue": 1, "why": "no KV block", "because": {"need": 2}}
     for odd in ({"rows": 7}, refused, {"waiting": ["b"], "queue": 1, "why": []}):
         log.write_text(json.dumps({**json.loads(first), **odd}))
-        with pytest.raises(LabError, match="step log of engine, phase load has lines of another form"):
+        with lab_error("step-log-invalid", "engine, phase load"):
             explain(folder, "b")
 
 
@@ -171,10 +171,10 @@ def test_two_phases_of_one_run_are_compared_by_their_files(tmp_path: Path) -> No
 
 def test_runs_of_other_requests_or_phases_are_refused(tmp_path: Path) -> None:
     one = run(tmp_path / "a")
-    with pytest.raises(LabError, match="did not have the same requests"):
+    with lab_error("runs-with-other-requests"):
         explain("--diff", one, run(tmp_path / "b", requests=REQUESTS[:2]))
     run(one, phase="more")
-    with pytest.raises(LabError, match="no phase and model in common"):
+    with lab_error("runs-without-common-phase"):
         explain("--diff", one, run(tmp_path / "c", phase="other"))
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.runtimes.lock import stack_lock
 from labctl.workspace import Workspace
@@ -20,7 +21,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def refused(workspace: Workspace) -> LabError:
-    with pytest.raises(LabError) as caught, stack_lock(workspace, "s", "up"):
+    with lab_error("path-not-own") as caught, stack_lock(workspace, "s", "up"):
         pass
     return caught.value
 

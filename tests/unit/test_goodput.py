@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from fake_backend import METRICS as SHOWN
 from fake_backend import Request
+from lab_errors import lab_error
 
 from labctl.cli.main import cli
 from labctl.pages.live.counters import Counters
@@ -169,14 +170,14 @@ def test_a_stack_whose_requests_wait_and_are_never_answered_asks_for_another(mon
 
 
 def test_a_stack_without_limits_is_refused_with_the_way_to_have_them() -> None:
-    with pytest.raises(LabError, match="has no limits of latency") as raised:
+    with lab_error("slo-none") as raised:
         signals.WithinLimits(0.9).look(record(slo=""))
     assert "--set" in raised.value.remedy
 
 
 @pytest.mark.parametrize("target", ["", "%", "-1", "101%", "4%%", "1e3", "four"])
 def test_a_target_that_is_neither_a_number_nor_a_share_is_refused(target: str) -> None:
-    with pytest.raises(LabError, match="cannot be used"):
+    with lab_error("scale-target-invalid"):
         signals.parse(target)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from gpu_machine import FULL, machine_fixture, planned, workspace_fixture
+from lab_errors import lab_error
 
 from labctl.labs.run import add_gpus
 from labctl.listener import Silent
@@ -15,7 +15,6 @@ from labctl.runtimes.record import Choices
 from labctl.stack.session import Session
 from labctl.stack.up import check_machine
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 __all__ = ("machine_fixture", "workspace_fixture")
@@ -43,7 +42,7 @@ def session(workspace: Workspace, listener: Silent) -> Session:
 
 def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
     machine(FULL)
-    with pytest.raises(LabError, match=r"GPU memory: 9\.4 of 85\.5 GB free") as caught:
+    with lab_error("check-failed", "9.4 of 85.5 GB") as caught:
         check_machine(session(workspace, Silent()), planned(workspace), Compose())  # type: ignore[arg-type]
     assert "tp_size=2" in caught.value.remedy
 

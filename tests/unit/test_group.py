@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl.cli.main import cli
-from labkit.errors import LabError
 
 
 def exercises(path: Path, **states: str) -> Path:
@@ -52,6 +52,6 @@ def test_a_bad_file_is_named_and_the_others_are_told(tmp_path: Path, content: st
 
 
 def test_nothing_but_bad_files_is_an_error_with_the_way_to_make_good_ones(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="none of the files") as caught:
+    with lab_error("reports-unreadable") as caught:
         report(tmp_path / "gone.json")
     assert "labctl exercise list --json" in caught.value.remedy

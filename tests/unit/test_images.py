@@ -10,6 +10,7 @@ import compose_view
 import docker.errors
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 from requests import Response
 
 from labctl.cli.main import cli
@@ -18,7 +19,6 @@ from labctl.runtimes import docker_engine, images
 from labctl.runtimes.images import build
 from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, BUSY = "labs-server:cpu-0123456789ab", "labs-client:0123456789ab"
@@ -103,7 +103,7 @@ def test_an_image_that_another_command_built_meanwhile_is_not_built_again(monkey
     there: set[str] = set()
     monkeypatch.setattr(images, "exists", lambda name: name in there)
     (action,) = build({"labs-server:cpu-1": Command(["false"])}, "")
-    with pytest.raises(LabError, match="cannot be built"):
+    with lab_error("image-build-failed"):
         action.do(Silent())
     there.add("labs-server:cpu-1")
     assert action.do(Silent()) == "there"

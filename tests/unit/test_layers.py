@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.listener import Silent
 from labctl.runtimes import layers
@@ -54,7 +55,7 @@ def test_a_library_of_the_system_that_is_missing_is_named_with_its_package(
     found = Layer("vllm", workspace)
     found.install().do(Silent())
     monkeypatch.setitem(layers.LIBRARIES, "vllm", ("libnowhere.so.1", "libnowhere1"))
-    with pytest.raises(LabError, match="vllm cannot compute on this machine") as raised:
+    with lab_error("layer-broken") as raised:
         found.require()
     assert "libnowhere.so.1" in raised.value.why and "apt-get install libnowhere1" in raised.value.remedy
 
@@ -62,7 +63,7 @@ def test_a_library_of_the_system_that_is_missing_is_named_with_its_package(
 def test_a_failed_install_leaves_nothing_and_shows_what_pip_said(workspace: Workspace) -> None:
     (workspace.root / "docker" / "install-packages.sh").write_text(FAILS)
     found = Layer("vllm", workspace)
-    with pytest.raises(LabError) as raised:
+    with lab_error("layer-install-failed") as raised:
         found.install().do(Silent())
     assert "exit status 3" in raised.value.why and "ERROR: no such file" in raised.value.details
     assert [path.name for path in found.path.parent.iterdir() if path.suffix != ".lock"] == []
@@ -81,7 +82,7 @@ def test_another_lock_can_be_named_and_must_be_a_file(
     found, own = Layer("vllm", workspace), tmp_path / "own.txt"
     before = found.path
     monkeypatch.setenv("LABS_VLLM_LOCK", str(own))
-    with pytest.raises(LabError, match="LABS_VLLM_LOCK"):
+    with lab_error("lock-missing", "LABS_VLLM_LOCK"):
         found.install()
     own.write_text("vllm @ https://wheels.example/vllm.whl --hash=sha256:00\n")
     action = found.install()
@@ -92,19 +93,19 @@ def test_a_disk_without_room_is_refused_before_anything_is_downloaded(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm": 1e18})
-    with pytest.raises(LabError, match="of disk") as raised:
+    with lab_error("disk-too-full") as raised:
         Layer("vllm", workspace).install().do(Silent())
     assert "LABS_CACHE" in raised.value.remedy
 
 
 def test_a_layer_that_is_missing_names_the_one_command(workspace: Workspace) -> None:
-    with pytest.raises(LabError, match="vllm is not installed") as raised:
+    with lab_error("layer-missing") as raised:
         Layer("vllm", workspace).require()
     assert raised.value.remedy == "labctl engines install vllm"
 
 
 def test_another_name_is_refused(workspace: Workspace) -> None:
-    with pytest.raises(LabError, match="no engine 'sglang'"):
+    with lab_error("layer-unknown", "'sglang'"):
         layer("sglang", workspace)
 
 
@@ -123,7 +124,7 @@ def test_a_gpu_has_a_build_of_its_own_which_needs_no_library_of_the_system(
     monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm-gpu": 1.0})
     found = layer("vllm", workspace, "gpu")
     assert found.path != layer("vllm", workspace, "cpu").path
-    with pytest.raises(LabError, match="vllm is not installed") as raised:
+    with lab_error("layer-missing") as raised:
         found.require()
     assert raised.value.remedy == "labctl engines install vllm --profile gpu"
     found.install().do(Silent())

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 from transformers import AutoTokenizer
 
 from labctl.cli.main import cli
 from labkit.clients import tensors
-from labkit.errors import LabError
 from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
 from labkit.workloads import bench, dataset, identity
@@ -55,7 +55,7 @@ def test_a_users_file_gives_prompts_and_lengths_as_the_original_reads_it(tmp_pat
 def test_a_file_that_is_no_dataset_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "data.json"
     file.write_text(text)
-    with pytest.raises(LabError, match=r"data\.json"):
+    with lab_error("dataset-empty" if text == "[]" else "dataset-unreadable", file):
         dataset.load(file)
 
 
@@ -65,7 +65,7 @@ def test_prompts_that_are_too_long_are_skipped() -> None:
 
     items = [dataset.Item("abc", 1), dataset.Item("abcdef", 1)]
     assert [len(r.prompt) for r in identity.encode(items, letters, 4)] == [3]
-    with pytest.raises(LabError, match="no prompt of the dataset"):
+    with lab_error("prompts-too-long", "2 tokens"):
         identity.encode(items, letters, 2)
 
 
@@ -135,7 +135,7 @@ def test_integers_are_sent_as_the_servers_release_wants_them(
 
 def test_an_input_that_a_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", Server)
-    with pytest.raises(LabError, match="no input max_tokens"):
+    with lab_error("input-missing", "max_tokens"):
         tensors.kind_of("new", "tensorrt_llm", "max_tokens")
 
 
@@ -160,12 +160,12 @@ def test_a_traces_request_is_its_tenants() -> None:
 
 def test_a_traces_requests_that_the_model_cannot_hold_are_left_out() -> None:
     assert [at for at, _ in bench.trace_items([arrival("1", 1019), arrival("2", 1020)], str(TINY))] == [1.0]
-    with pytest.raises(LabError, match="no request of the trace fits"):
+    with lab_error("prompts-too-long"):
         bench.trace_items([arrival("2", 1020)], str(TINY))
 
 
 def test_a_trace_is_refused_for_a_model_whose_tokenizer_is_unknown() -> None:
-    with pytest.raises(LabError, match="cannot be sent to this model"):
+    with lab_error("tokenizer-unknown"):
         bench.trace_items([arrival("1", 4)], "")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl.cli import bench as command_line
 from labctl.cli.main import cli
@@ -23,7 +24,6 @@ from labctl.labs.tool import ABSENT, OURS, Load, Tool, names_table
 from labctl.listener import Silent
 from labctl.runtimes.environments import Environment
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 from labkit.slo import Slo
 from labkit.workloads.bench import Workload
 
@@ -208,13 +208,13 @@ def test_goodput_is_read_where_limits_were_given(tool: type[Tool], load: Load) -
 )
 def test_a_request_that_failed_is_not_averaged_away(tool: type[Tool], failed: dict[str, Any], load: Load) -> None:
     recorded(tool, load, **failed)
-    with pytest.raises(LabError, match="2 of 12 requests failed; nothing is averaged"):
+    with lab_error("requests-failed", "2 of 12"):
         made(tool).read(load)
 
 
 @EVERY
 def test_a_result_that_is_missing_is_named(tool: type[Tool], load: Load) -> None:
-    with pytest.raises(LabError, match=f"{tool.name} left no result"):
+    with lab_error("tool-result-missing", tool.name):
         made(tool).read(load)
 
 
@@ -248,13 +248,13 @@ def test_the_choices_of_the_command_line_are_the_tools() -> None:
 
 
 def test_a_tool_that_is_not_installed_is_refused_before_a_server_starts(empty: Path) -> None:
-    with pytest.raises(LabError, match="vllm is not installed") as raised:
+    with lab_error("layer-missing") as raised:
         CliRunner().invoke(cli, ["bench", "iterative", "--client", "vllm-bench"], catch_exceptions=False)
     assert raised.value.remedy == "labctl engines install vllm"
 
 
 def test_a_stack_without_a_text_model_is_refused(empty: Path) -> None:
-    with pytest.raises(LabError, match="has no text model"):
+    with lab_error("text-model-none"):
         CliRunner().invoke(cli, ["bench", "sequence-batcher", "--client", "aiperf"], catch_exceptions=False)
 
 

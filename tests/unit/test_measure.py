@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labkit import stats, tables
-from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
 from labkit.lane import Lane
 from labkit.pictures import perfetto, timeline
@@ -104,14 +104,14 @@ def test_limits_are_written_as_they_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "ttft", "ttft=500", "ttft<0", "ttft<²", "ttft<-1ms", "e2e<5", "ttft<1,ttft<2"])
 def test_other_limits_are_refused_with_the_spelling(text: str) -> None:
-    with pytest.raises(LabError) as caught:
+    with lab_error("slo-invalid") as caught:
         Slo.parse(text)
     assert caught.value.remedy == '--slo "ttft<500ms,tpot<60ms"'
 
 
 @pytest.mark.parametrize("broken", [record(0.0, 1.0, error="boom"), record(0.0)])
 def test_a_run_with_a_failed_request_is_never_averaged(broken: RequestRecord) -> None:
-    with pytest.raises(LabError, match="1 of 2 requests failed"):
+    with lab_error("requests-failed", "1 of 2"):
         stats.metrics([record(0.0, 1.0), broken])
 
 

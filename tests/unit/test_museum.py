@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl.cli.main import cli
 from labctl.museum import visit
@@ -68,7 +69,7 @@ def test_an_exhibit_answers_to_its_number_its_short_number_and_its_name() -> Non
 
 
 def test_an_unknown_number_names_the_list() -> None:
-    with pytest.raises(LabError) as refused:
+    with lab_error("exhibit-unknown") as refused:
         named(EXHIBITS, "server#1")
     assert refused.value.remedy == "labctl reproduce list"
 
@@ -77,7 +78,7 @@ def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:
     broken = tmp_path / "labs" / "extras" / "museum" / "x"
     broken.mkdir(parents=True)
     (broken / "exhibit.yaml").write_text("wing: cellar\n")
-    with pytest.raises(LabError) as refused:
+    with lab_error("museum-broken") as refused:
         find_all(Workspace(tmp_path, tmp_path))
     assert any(line.startswith("x: wing: ") for line in refused.value.details)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from benchmarks import mystery as bench
 from labctl.cli.mystery import mystery_command
 from labctl.mystery import case, detector
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 from labkit.predict import clinic
 from labkit.predict.clinic import HEALTHY, Fault, Line
 
@@ -124,7 +124,7 @@ def test_evidence_holds_only_if_the_step_shows_the_named_fault() -> None:
     pieces = [("step", str(good)), ("step", str(bad)), ("step", "999999"), ("counter", "labs_slots")]
     assert held(sick.judge("leaking_slot", pieces)) == [True, True, False, False, False]
     assert held(sick.judge("ghosts", [("step", str(good))])) == [False, False]
-    with pytest.raises(LabError, match="there is no fault nonsense"):
+    with lab_error("mystery-unknown", "nonsense"):
         sick.judge("nonsense", pieces)
 
 
@@ -140,19 +140,18 @@ def test_a_detector_is_scored_by_what_it_finds_and_what_it_calls_sick_wrongly(tm
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "code", "why"),
     [
-        ("def sick(steps):\n    return 1\n", "must return True or False"),
-        ("def sick(steps):\n    return steps[0]['nothing']\n", "mine.py, line 2: KeyError"),
-        ("def ill(steps):\n    return True\n", "has no attribute 'sick'"),
+        ("def sick(steps):\n    return 1\n", "detector-answer-invalid", "returned 1"),
+        ("def sick(steps):\n    return steps[0]['nothing']\n", "answer-failed", "mine.py, line 2: KeyError"),
+        ("def ill(steps):\n    return True\n", "answer-failed", "has no attribute 'sick'"),
     ],
 )
-def test_a_detector_that_fails_is_told_in_words(tmp_path: Path, text: str, why: str) -> None:
+def test_a_detector_that_fails_is_told_in_words(tmp_path: Path, text: str, code: str, why: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(text)
-    with pytest.raises(LabError) as error:
+    with lab_error(code, why):
         detector.judge(file, FAULTS[HEALTHY], [FAULTS["ghosts"]], 1, "seed")
-    assert why in f"{error.value.what} {error.value.why}"
 
 
 def test_record_prints_the_steps_that_a_detector_gets() -> None:

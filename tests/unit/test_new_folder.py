@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl import workspace
 from labctl.bundle import folder
@@ -15,7 +16,6 @@ from labctl.cli.main import cli
 from labctl.stack import shipped
 from labctl.unfinished import HELD, making
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 MODEL = "labs/01-a/models/m/1/model.py"
 FILES = {
@@ -74,7 +74,7 @@ def test_the_files_of_a_wheel_serve_where_there_is_no_checkout(
 
 def test_a_labctl_without_the_labs_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspace, "INSTALLED_FROM", tmp_path)
-    with pytest.raises(LabError, match="came without the labs"):
+    with lab_error("labs-missing"):
         make_folder(tmp_path / "new")
 
 
@@ -96,7 +96,7 @@ def test_a_place_that_is_taken_is_refused_and_left_as_it_is(
             target.mkdir()
             monkeypatch.chdir(target)
     before = target.lstat()
-    with pytest.raises(LabError, match="cannot become a new folder") as caught:
+    with lab_error("new-folder-unusable") as caught:
         make_folder(target)
     assert caught.value.why and "labctl new" in caught.value.remedy
     assert (target.lstat().st_ino, target.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -109,7 +109,7 @@ def test_what_is_put_there_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "new" / "mine").write_text("mine")
 
     monkeypatch.setattr(folder, "_copy", copy)
-    with pytest.raises(LabError, match="cannot write"):
+    with lab_error("write-failed"):
         make_folder(tmp_path / "new")
     assert found(tmp_path / "new") == {"mine": "mine"}
 

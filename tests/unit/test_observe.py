@@ -13,13 +13,13 @@ import fake_backend  # noqa: F401  without it no module of a model can be import
 import pytest
 import yaml
 from board_tables import dashboards
+from lab_errors import lab_error
 
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
 from labctl.stack import observe
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 from labserve.observe.gauges import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +138,7 @@ def test_a_machine_without_prometheus_is_told_where_it_comes_from(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LabError, match="not installed") as refused:
+    with lab_error("prometheus-missing") as refused:
         observe.as_process(Workspace(ROOT, tmp_path), RECORD, {"Prometheus": 9090})
     assert "apt-get install prometheus" in refused.value.remedy
 
@@ -186,7 +186,7 @@ def test_a_port_that_is_taken_is_named_as_prometheuss(session: Session, monkeypa
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setattr(observe, "USUAL", {"Prometheus": port, "Grafana": port})
-        with pytest.raises(LabError, match=f"^Prometheus port {port} .*is already in use") as refused:
+        with lab_error("port-taken", f"Prometheus port {port}") as refused:
             observe.start(session, LocalRuntime(session.workspace), RECORD, UpOptions())
     assert "Grafana" not in refused.value.why
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lab_errors import lab_error
 from waiting import eventually
 
 from labctl.artifacts import weights
@@ -23,7 +24,6 @@ from labctl.stack.down import down
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.disk import cache_folder
-from labkit.errors import LabError
 
 # What leads from a folder back to itself, or to the checkout: each is appended to a name, or taken in its place.
 DETOURS = st.lists(st.sampled_from([".", "labs/..", "labs/../model_repos/..", "labs/home", "labs/up/c"]), max_size=4)
@@ -107,5 +107,5 @@ def test_a_copy_of_a_checkout_is_another_one(tmp_path: Path, server: subprocess.
 def test_what_cannot_be_looked_into_is_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     (tmp_path / "circle").symlink_to("circle")
     monkeypatch.setenv("LABS_ROOT", str(tmp_path / where))
-    with pytest.raises(LabError, match="is not inside a checkout"):
+    with lab_error("checkout-missing"):
         Workspace.find()

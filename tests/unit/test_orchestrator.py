@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from lab_errors import lab_error
 
 from labctl.labs.verdicts import judge
 from labctl.listener import Silent
@@ -24,7 +25,6 @@ from labctl.stack import ports
 from labctl.stack.ports import claim_endpoints, free_endpoints
 from labctl.stack.stack import named_endpoints
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 
 def record(http: int) -> Record:
@@ -43,10 +43,10 @@ def taken() -> Any:
 def test_fault_4_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> None:
     free = claim_endpoints("auto", "127.0.0.1", [])
     grpc, metrics = free.grpc.split(":")[1], free.metrics.split(":")[1]
-    with pytest.raises(LabError, match=f"HTTP port {taken}") as caught:
+    with lab_error("port-taken", f"HTTP port {taken}") as caught:
         claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [])
     assert "--ports auto" in caught.value.remedy
-    with pytest.raises(LabError, match="labctl down other"):
+    with lab_error("port-taken", "labctl down other"):
         claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [record(taken)])
 
 
@@ -84,7 +84,7 @@ def test_fault_4_a_port_that_another_labctl_has_picked_is_not_picked_again(monke
 
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(LabError, match="--ports"):
+    with lab_error("ports-invalid"):
         named_endpoints(text, "127.0.0.1")
 
 
@@ -93,10 +93,7 @@ def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_
     me = Proc.current().pid
     with stack_lock(workspace, "s", "up"):
         assert holder(workspace, "s") == (me, "up")
-        with (
-            pytest.raises(LabError, match=rf"another 'labctl up' of s is in progress \(pid {me}\)"),
-            stack_lock(workspace, "s", "down"),
-        ):
+        with lab_error("stack-busy", me), stack_lock(workspace, "s", "down"):
             pass
         with stack_lock(workspace, "another", "up"):
             pass
@@ -123,7 +120,7 @@ def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) 
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as command:
         assert command.stdout
         assert command.stdout.readline() == "held\n"
-        with pytest.raises(lock.Busy, match=f"pid {command.pid}"):
+        with lab_error("stack-busy", command.pid, kind=lock.Busy):
             stack_lock(workspace, "s", "up").__enter__()
         command.kill()
     assert holder(workspace, "s") == (0, "")
@@ -140,7 +137,7 @@ def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
         note = tmp_path / ".labs" / "s" / "lock.json"
         for text in (None, "", "null", '{"pid": 0}'):
             note.unlink() if text is None else note.write_text(text)
-            with pytest.raises(lock.Busy, match="another labctl command on s is in progress") as caught:
+            with lab_error("stack-busy", kind=lock.Busy) as caught:
                 stack_lock(workspace, "s", "down").__enter__()
             assert "kill" not in str(caught.value)
             note.touch()
@@ -156,7 +153,7 @@ def test_the_holder_of_a_lock_is_named_although_its_note_comes_a_moment_later(
         note.unlink()
         monkeypatch.setattr(lock, "NOTE_S", 60.0)
         monkeypatch.setattr("time.sleep", lambda seconds: note.write_text(text))
-        with pytest.raises(lock.Busy, match=rf"'labctl up' of s is in progress \(pid {Proc.current().pid}\)"):
+        with lab_error("stack-busy", Proc.current().pid, kind=lock.Busy):
             stack_lock(workspace, "s", "down").__enter__()
 
 
@@ -230,5 +227,5 @@ def test_a_tool_that_still_works_when_its_command_is_cut_short_is_asked_to_end(t
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
-    with pytest.raises(LabError, match="cannot run /nowhere"):
+    with lab_error("command-not-started", "/nowhere"):
         processes.run_tool(Command(["/nowhere"]), Silent(), lambda line: None)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from counting_engine import CountingEngine
+from lab_errors import lab_error
 from model_cases import CASES, answered, request
 from recordings import SETTINGS, cost, made_up_recording, written
 from step_schema import LINES, RequestLine
@@ -107,23 +108,23 @@ def of_another_program(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "code"),
     [
-        (cut, "is damaged"),
-        (without_a_step, "is cut off"),
-        (without_a_record, "is cut off"),
-        (without_a_number, "is damaged"),
-        (of_another_program, "has no recording"),
-        (lambda lines: [], "has no recording"),
+        (cut, "step-log-damaged"),
+        (without_a_step, "recording-cut"),
+        (without_a_record, "recording-cut"),
+        (without_a_number, "step-log-damaged"),
+        (of_another_program, "recording-missing"),
+        (lambda lines: [], "recording-missing"),
     ],
     ids=["cut", "step", "record", "number", "foreign", "empty"],
 )
 def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
-    harm: Callable[[list[str]], list[str]], said: str, made_up: Recording, tmp_path: Path
+    harm: Callable[[list[str]], list[str]], code: str, made_up: Recording, tmp_path: Path
 ) -> None:
     path = written(tmp_path, made_up)
     path.write_text("".join(f"{line}\n" for line in harm(path.read_text().splitlines())))
-    with pytest.raises(LabError, match=said):
+    with lab_error(code):
         recording.read(path)
 
 
@@ -179,19 +180,19 @@ def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) ->
 
 
 @pytest.mark.parametrize(
-    ("assignments", "said"),
+    ("assignments", "code", "said"),
     [
-        ({"speculation": "draft"}, "speculation"),
-        ({"model": "x"}, "model"),
-        ({"max_num_sequences": "many"}, "settings"),
-        ({"scheduling": "random"}, "settings"),
-        ({"max_num_tokens": "2"}, "settings"),
-        ({"gpt_model_type": "V2"}, "V2"),
+        ({"speculation": "draft"}, "setting-unpredictable", "speculation"),
+        ({"model": "x"}, "setting-unpredictable", "model"),
+        ({"max_num_sequences": "many"}, "settings-unpredictable", "many"),
+        ({"scheduling": "random"}, "settings-unpredictable", "random"),
+        ({"max_num_tokens": "2"}, "settings-unpredictable", "max_num_tokens: 2"),
+        ({"gpt_model_type": "V2"}, "setting-unpredictable", "V2"),
     ],
     ids=str,
 )
-def test_what_cannot_be_predicted_is_refused_by_name(assignments: dict[str, str], said: str) -> None:
-    with pytest.raises(LabError, match=said):
+def test_what_cannot_be_predicted_is_refused_by_name(assignments: dict[str, str], code: str, said: str) -> None:
+    with lab_error(code, said):
         replay.changed(SETTINGS, assignments)
 
 
@@ -220,13 +221,13 @@ VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
     ids=str,
 )
 def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it(assignments: dict[str, str], said: str) -> None:
-    with pytest.raises(LabError) as error:
+    with lab_error("settings-unpredictable") as error:
         replay.changed(VLLM, vllm.labs_names(VLLM, assignments))
     assert said in error.value.why
 
 
 def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording) -> None:
-    with pytest.raises(LabError, match="vLLM"):
+    with lab_error("replay-needs-vllm"):
         replay.replay(made_up, VLLM)
 
 
@@ -235,14 +236,14 @@ def test_predict_says_how_to_install_vllm_for_a_recording_of_it(
 ) -> None:
     monkeypatch.setenv("LABS_CACHE", str(tmp_path))
     path = written(tmp_path, replace(made_up, settings=VLLM))
-    with pytest.raises(LabError, match="vllm is not installed") as error:
+    with lab_error("layer-missing") as error:
         CliRunner().invoke(predict_command, [str(path), "--set", "max_num_seqs=2"], catch_exceptions=False)
     assert error.value.remedy == "labctl engines install vllm"
 
 
 def test_vllm_changed_by_files_of_ones_own_is_refused(made_up: Recording, tmp_path: Path) -> None:
     path = written(tmp_path, replace(made_up, settings=replace(VLLM, own="vllm.json")))
-    with pytest.raises(LabError, match="only vLLM's own"):
+    with lab_error("scheduler-not-vllms"):
         CliRunner().invoke(predict_command, [str(path), "--set", "max_num_seqs=2"], catch_exceptions=False)
 
 
@@ -319,7 +320,7 @@ def test_a_larger_batch_than_was_recorded_is_extrapolated_and_marked(made_up: Re
 def test_strict_refuses_a_larger_batch_than_was_recorded(made_up: Recording) -> None:
     predictor = answer.Predictor.of(made_up, strict=True)
     predictor.predict({})
-    with pytest.raises(LabError) as refused:
+    with lab_error("prediction-extrapolated") as refused:
         predictor.predict({"max_num_sequences": "30"})
     assert "--strict" in refused.value.remedy
 
@@ -480,7 +481,7 @@ def test_a_trace_in_csv_is_read(text: str, wanted: list[tuple[float, int, int]],
 def test_a_damaged_trace_is_refused_with_its_line(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text(text)
-    with pytest.raises(LabError, match="cannot be read as a trace") as error:
+    with lab_error("trace-unreadable") as error:
         traces.read(path)
     assert said in error.value.why
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 from recordings import SETTINGS, cost, made_up_recording
 
 from labctl.cli.explain import compare_command
 from labkit import prediction
-from labkit.errors import LabError
 from labkit.lane import Lane
 from labkit.predict import answer, figures, replay
 
@@ -91,7 +91,7 @@ def test_compare_shows_the_prediction_that_a_result_keeps(both: Both, tmp_path: 
 
 def test_a_damaged_prediction_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / prediction.FILE).write_text('{"set": {}}')
-    with pytest.raises(LabError, match="is damaged"):
+    with lab_error("prediction-damaged"):
         prediction.kept(tmp_path)
 
 

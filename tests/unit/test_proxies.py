@@ -16,12 +16,12 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lab_errors import lab_error
 from tritonclient.utils import InferenceServerException
 
 from labkit import proxies
 from labkit.clients.base import connect
 from labkit.clients.text_model import TextModel
-from labkit.errors import LabError
 
 NAMES = [f"{kind}_proxy" for kind in ("http", "https", "grpc", "all", "no", "no_grpc")]
 DEAD = "http://127.0.0.1:9"  # nothing listens there
@@ -154,11 +154,11 @@ def test_without_a_proxy_the_environment_stays_as_it_is() -> None:
 
 def test_a_proxy_that_refuses_is_named_and_not_taken_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", DEAD)
-    with pytest.raises(LabError) as refused:
+    with lab_error("server-silent") as refused:
         TextModel.of("triton.invalid:8001", "m")
     assert "http_proxy" in refused.value.why
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
-        with pytest.raises(LabError) as refused:
+        with lab_error("server-silent") as refused:
             TextModel.of(f"127.0.0.1:{unheard.getsockname()[1]}", "m")
     assert "proxy" not in refused.value.why

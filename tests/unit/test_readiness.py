@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from fake_triton import FakeTriton, serve
+from lab_errors import lab_error
 
 from labctl.manifest.schema import Probe
 from labctl.triton import readiness
-from labkit.errors import LabError
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_model_that_loads_slowly_is_waited_for_and_told_of(fake: FakeTriton, e
 def test_an_unavailable_model_fails_at_once_with_tritons_reason(fake: FakeTriton, endpoint: str) -> None:
     fake.index = [model("a", "READY"), model("b", "UNAVAILABLE", "Internal: no such file\n\nAt:\n  x.py(3): f")]
     clock = Clock()
-    with pytest.raises(LabError, match="Triton could not load b") as caught:
+    with lab_error("model-load-failed", " b") as caught:
         wait(endpoint, "a", "b", clock=clock, pause=clock.pause)
     assert caught.value.why == "Internal: no such file"
     assert clock.pauses == 0
@@ -90,20 +90,20 @@ def test_an_ensembles_failure_is_told_with_the_step_that_caused_it(fake: FakeTri
         model("e", "UNAVAILABLE", "ensemble 'e' depends on 's' which has no loaded version"),
         model("s", "UNAVAILABLE", "Internal: bad weights"),
     ]
-    with pytest.raises(LabError) as caught:
+    with lab_error("model-load-failed") as caught:
         wait(endpoint, "e", "s")
     assert caught.value.why == "Internal: bad weights"
 
 
 def test_a_dead_server_ends_the_wait_with_how_and_the_last_log_lines(endpoint: str) -> None:
-    with pytest.raises(LabError, match="killed by SIGKILL") as caught:
+    with lab_error("server-died", "SIGKILL") as caught:
         wait(endpoint, "a", exited=lambda: "killed by SIGKILL")
     assert "last words" in caught.value.details
 
 
 def test_a_timeout_names_the_models_that_are_missing(fake: FakeTriton, endpoint: str) -> None:
     fake.index = [model("a", "READY"), model("slow", "LOADING")]
-    with pytest.raises(LabError, match=r"not ready within 30 s: slow") as caught:
+    with lab_error("not-ready-in-time", "30 s", "slow") as caught:
         wait(endpoint, "a", "slow")
     assert "--timeout" in caught.value.remedy
 
@@ -111,13 +111,13 @@ def test_a_timeout_names_the_models_that_are_missing(fake: FakeTriton, endpoint:
 def test_a_timeout_tells_the_time_that_was_asked_for_whatever_of_it_was_left(fake: FakeTriton, endpoint: str) -> None:
     fake.index = [model("slow", "LOADING")]
     clock = Clock()
-    with pytest.raises(LabError, match=r"not ready within 30 s: slow"):
+    with lab_error("not-ready-in-time", "30 s", "slow"):
         wait(endpoint, "slow", spent=20.0001, clock=clock, pause=clock.pause)
     assert clock() < 11
 
 
 def test_a_server_that_never_answers_is_a_timeout_and_not_an_endless_poll() -> None:
-    with pytest.raises(LabError, match="not ready within 30 s") as caught:
+    with lab_error("not-ready-in-time", "30 s") as caught:
         wait("127.0.0.1:1", "a")
     assert "does not answer" in caught.value.why
 
@@ -125,7 +125,7 @@ def test_a_server_that_never_answers_is_a_timeout_and_not_an_endless_poll() -> N
 def test_a_ready_model_that_answers_with_an_error_is_not_ready(fake: FakeTriton, endpoint: str) -> None:
     fake.index = [model("a", "READY")]
     fake.answers["/v2/models/a/infer"] = (500, '{"error": "Stub process is unhealthy"}')
-    with pytest.raises(LabError, match="READY but answers with an error") as caught:
+    with lab_error("model-error") as caught:
         wait(endpoint, "a", probes={"a": Probe(body={})})
     assert caught.value.why == "Stub process is unhealthy"
 
@@ -133,7 +133,7 @@ def test_a_ready_model_that_answers_with_an_error_is_not_ready(fake: FakeTriton,
 def test_an_error_inside_a_stream_counts_although_its_status_is_200(fake: FakeTriton, endpoint: str) -> None:
     fake.index = [model("a", "READY")]
     fake.answers["/v2/models/a/generate_stream"] = (200, 'data: {"error": "no tokens today"}')
-    with pytest.raises(LabError) as caught:
+    with lab_error("model-error") as caught:
         wait(endpoint, "a", probes={"a": Probe(path="generate_stream", body={})})
     assert caught.value.why == "no tokens today"
 
@@ -141,7 +141,7 @@ def test_an_error_inside_a_stream_counts_although_its_status_is_200(fake: FakeTr
 def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:
     log = ['I1 model_lifecycle.cc] "loading: b:1"', "I1 model_lifecycle.cc] \"successfully loaded 'a'\""]
     told: list[str] = []
-    with pytest.raises(LabError, match=r"not ready within 3 s: b\n"):
+    with lab_error("not-ready-in-time", "3 s: b\n"):
         wait("127.0.0.1:9", "a", "b", log=lambda: log, progress=told.append, timeout=3.0)
     assert "a ready, b loading" in told
 
@@ -158,7 +158,7 @@ def test_a_configuration_that_triton_refuses_fails_at_once_in_the_words_of_its_l
 ) -> None:
     fake.index = [model("a", "READY"), model("b", "")]
     log = [f'E1 manager] "{line}{reason}"']
-    with pytest.raises(LabError, match="could not load b") as caught:
+    with lab_error("model-load-failed", " b") as caught:
         wait(endpoint, "a", "b", log=lambda: log)
     assert caught.value.why == reason
 
@@ -181,13 +181,13 @@ def failed(reason: str) -> list[str]:
 
 def test_a_model_that_fails_while_another_still_loads_ends_the_wait_with_its_file_and_line() -> None:
     log = failed("Internal: KeyError: 'x'\n\nAt:\n  /r/b/1/model.py(3): initialize")
-    with pytest.raises(LabError, match="Triton could not load b") as caught:
+    with lab_error("model-load-failed", " b") as caught:
         wait("127.0.0.1:9", "a", "b", log=lambda: log)
     assert caught.value.why == "Internal: KeyError: 'x' At: /r/b/1/model.py(3): initialize"
 
 
 def test_a_syntax_error_names_the_model_whose_file_it_is_in() -> None:
     log = failed("Internal: SyntaxError: no (model.py, line 7)")
-    with pytest.raises(LabError) as caught:
+    with lab_error("model-load-failed") as caught:
         wait("127.0.0.1:9", "a", "b", log=lambda: log)
     assert caught.value.why == "Internal: SyntaxError: no (b/1/model.py, line 7)"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.manifest.settings import expand, holds, same
-from labkit.errors import LabError
 
 SCOPE = {"settings.on": True, "settings.n": 3, "settings.sizes": [8, 32], "run_dir": "/run"}
 
@@ -20,7 +20,7 @@ def test_a_reference_alone_keeps_its_type_and_within_a_text_becomes_text() -> No
 
 @pytest.mark.parametrize("text", ["{artifacts.engine}", "{run_dirr}/x", "{settings.kv-cache}"])
 def test_a_reference_to_nothing_is_told(text: str) -> None:
-    with pytest.raises(LabError, match="refers to"):
+    with lab_error("manifest-name-unknown"):
         expand(text, SCOPE)
 
 

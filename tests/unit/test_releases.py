@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from golden_releases import GOLDEN
+from lab_errors import lab_error
 from machinery import ROOT
 
 from labbuild.releases import LLM_API_RELEASE, release, table
@@ -19,7 +20,6 @@ from labctl.manifest.catalog import load
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 
 def plan(tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", **settings: Any) -> Any:
@@ -34,7 +34,7 @@ def test_a_release_answers_to_its_other_names(spelling: str, name: str) -> None:
 
 
 def test_an_unknown_release_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(LabError, match=r"unknown TensorRT-LLM release '0\.19\.0'") as caught:
+    with lab_error("release-unknown", "'0.19.0'") as caught:
         release("0.19.0")
     assert all(name in caught.value.why for name in table())
 
@@ -48,7 +48,7 @@ def test_templates_of_another_release_are_told_apart(tmp_path: Path) -> None:
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = load(workspace).stack("inflight-batching")
     choices = Choices("gpu", {}, "0.5.0", GOLDEN / "0.17.0" / "templates")
-    with pytest.raises(LabError, match="cannot be rendered") as caught:
+    with lab_error("template-invalid") as caught:
         repository.render(make_plan(workspace, lab, name, choices, str, tmp_path / "out").request)
     assert any("batching_strategy: no value is given" in line for line in caught.value.details)
     assert "the templates must be those of TensorRT-LLM 0.5.0" in caught.value.remedy
@@ -67,21 +67,21 @@ def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: P
     assert 'string_value: "${newer}"' in (tmp_path / "out" / "tensorrt_llm" / "config.pbtxt").read_text()
     assert repository.unknown(request) == ["newer"]
     config.write_text(config.read_text() + "max_batch_size: ${bare}\n")
-    with pytest.raises(LabError) as caught:  # outside of quotes it is no configuration
+    with lab_error("template-invalid") as caught:  # outside of quotes it is no configuration
         repository.render(request)
     assert any("bare: no value is given" in line for line in caught.value.details)
 
 
 def test_every_key_and_type_that_the_llm_api_does_not_take_is_named_at_once() -> None:
     values = {"modle": "x", "tensor_parallel_size": "two", "triton_config.decoupled": 1, "backend": "pytorch"}
-    with pytest.raises(LabError, match=r"model\.yaml cannot be written") as caught:
+    with lab_error("model-yaml-invalid") as caught:
         release(LLM_API_RELEASE).model_yaml(values)
     assert len(caught.value.details) == 3
 
 
 @pytest.mark.parametrize("key", ["exact", "threads", "kv_cache_memory_mib", "engine_precision"])
 def test_what_only_the_cpu_engine_knows_is_refused_by_name(tmp_path: Path, key: str) -> None:
-    with pytest.raises(LabError) as caught:
+    with lab_error("settings-unusable") as caught:
         plan(tmp_path, "inflight-batching", engine="tensorrt-llm", **{key: "1"})
     assert any(line.startswith(f"{key}: ") for line in caught.value.details)
 
@@ -92,13 +92,13 @@ def test_settings_of_other_engines_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_release_is_refused_where_none_serves(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"--release 0\.5\.0 does not apply here"):
+    with lab_error("release-not-applicable", "0.5.0"):
         plan(tmp_path, "inflight-batching", "cpu", "0.5.0")
 
 
 @pytest.mark.parametrize(("engine", "profile"), [("tensorrt-llm", "cpu"), ("openvino", "gpu")])
 def test_an_engine_is_refused_on_a_profile_that_it_does_not_know(tmp_path: Path, engine: str, profile: str) -> None:
-    with pytest.raises(LabError, match=f"engine={engine} is not served on the {profile} profile"):
+    with lab_error("setting-not-on-profile", f"engine={engine}", profile):
         plan(tmp_path, "inflight-batching", profile, engine=engine)
 
 

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from golden_deploy import CASES, GOLDEN, ROOT, Case, built, rendered, session
 from kubernetes_validate import utils as validator
+from lab_errors import lab_error
 from programs import needs
 from prometheus_here import prometheus
 
@@ -28,7 +29,6 @@ from labctl.listener import Silent
 from labctl.runtimes.envoy import config as envoy
 from labctl.runtimes.record import Choices
 from labctl.stack import deploy
-from labkit.errors import LabError
 
 __all__ = ["prometheus"]
 VERSIONS = ("1.32.0", "1.36.0")  # the oldest and the newest that are in use
@@ -213,7 +213,7 @@ def render(folder: Path, case: Case) -> Path:
 def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew_with_its_token(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     case = CASES["swarm/iterative"]
-    with pytest.raises(LabError, match="is not empty"):
+    with lab_error("output-not-empty"):
         render(tmp_path, case)
     folder = render(tmp_path / "new", case)
     token = (folder / "token").read_text()
@@ -235,7 +235,7 @@ def test_a_second_rendering_keeps_the_namespace_and_the_components_that_a_person
     assert document["components"] == ["kubernetes/components/guard", *theirs]
     assert document["namespace"] == "team-a"
     path.write_text("components: [")
-    with pytest.raises(LabError, match="cannot be read") as refused:
+    with lab_error("deploy-file-unreadable") as refused:
         render(tmp_path / "out", CASES["kubernetes/iterative"])
     assert refused.value.remedy
 
@@ -267,17 +267,17 @@ def test_images_build_makes_each_image_and_pushes_it_where_it_is_pulled_from(nam
 
 
 @pytest.mark.parametrize(
-    ("target", "settings", "said"),
+    ("target", "settings", "code"),
     [
-        ("kubernetes", {"engine": "tensorrt-llm"}, "no template for"),
-        ("swarm", {"engine": "tensorrt-llm"}, "no template for"),
-        ("swarm", {"engine": "tensorrt-llm", "tp_size": 2}, "spread over 2 GPUs"),
+        ("kubernetes", {"engine": "tensorrt-llm"}, "template-missing"),
+        ("swarm", {"engine": "tensorrt-llm"}, "template-missing"),
+        ("swarm", {"engine": "tensorrt-llm", "tp_size": 2}, "swarm-spread"),
     ],
 )
 def test_what_cannot_be_rendered_is_refused_with_a_way_out(
-    target: str, settings: dict[str, Any], said: str, tmp_path: Path
+    target: str, settings: dict[str, Any], code: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(LabError, match=said) as refused:
+    with lab_error(code) as refused:
         render(tmp_path / "out", Case(target, "inflight-batching", "gpu", settings))
     assert refused.value.remedy and not (tmp_path / "out").exists()
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.runtimes.lock import Busy, stack_lock
 from labctl.runtimes.record import Choices
 from labctl.stack.build import render_repository
 from labctl.stack.session import Session
-from labkit.errors import LabError
 
 STACK = "iterative"
 
@@ -48,7 +48,7 @@ def test_the_repository_of_a_stack_that_is_up_is_not_overwritten(
     before = contents(served)
     up: Any = (None, None)
     monkeypatch.setattr(Session, "find", lambda self, stack: up if stack == STACK else None)
-    with pytest.raises(LabError, match="iterative is up") as caught:
+    with lab_error("output-served", "iterative") as caught:
         render(session, served if named else None, batch=4)
     assert "--output" in caught.value.remedy
     assert contents(served) == before
@@ -58,7 +58,7 @@ def test_the_repository_of_a_stack_that_is_up_is_not_overwritten(
 
 def test_the_repository_of_a_stack_that_comes_up_just_now_is_not_overwritten(session: Session, served: Path) -> None:
     before = contents(served)
-    with stack_lock(session.workspace, STACK, "up"), pytest.raises(Busy, match="'labctl up' of iterative"):
+    with stack_lock(session.workspace, STACK, "up"), lab_error("stack-busy", "iterative", kind=Busy):
         render(session, batch=4)
     assert contents(served) == before
 
@@ -66,6 +66,6 @@ def test_the_repository_of_a_stack_that_comes_up_just_now_is_not_overwritten(ses
 def test_a_folder_with_something_else_in_it_is_not_replaced(session: Session, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "diary").write_text("mine")
-    with pytest.raises(LabError, match="is not empty"):
+    with lab_error("output-not-empty"):
         render(session, tmp_path / "home")
     assert (tmp_path / "home" / "diary").read_text() == "mine"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl import repository
 from labctl.repository import RenderRequest
-from labkit.errors import LabError
 
 BROKEN = sorted((Path(__file__).parent / "data" / "broken_repositories").iterdir())
 VALUES: dict[str, Any] = {"word": "many", "empty": "", "block": "dynamic_batching {\n}\n", "count": 4}
@@ -18,7 +18,7 @@ VALUES: dict[str, Any] = {"word": "many", "empty": "", "block": "dynamic_batchin
 @pytest.mark.parametrize("folder", BROKEN, ids=lambda folder: folder.name)
 def test_a_broken_repository_is_refused_with_its_reason(tmp_path: Path, folder: Path) -> None:
     request = RenderRequest([folder], [], {}, tmp_path / "out", defaults=VALUES, optional={"empty"})
-    with pytest.raises(LabError) as caught:
+    with lab_error("template-invalid") as caught:
         repository.render(request)
     expected = (folder / "expected.txt").read_text().strip()
     assert any(line.startswith(expected) for line in caught.value.details), str(caught.value)
@@ -54,7 +54,7 @@ def test_of_several_template_families_the_one_that_is_meant_is_taken(tmp_path: P
 def test_a_model_that_is_there_twice_is_refused_with_both_folders(tmp_path: Path) -> None:
     config(tmp_path / "t" / "one", "m")
     config(tmp_path / "t" / "two", "m")
-    with pytest.raises(LabError, match=r"have the model m more than once") as caught:
+    with lab_error("template-ambiguous", "model m") as caught:
         repository.render(RenderRequest([tmp_path / "t"], [], {}, tmp_path / "out"))
     assert caught.value.details == (str(tmp_path / "t" / "one" / "m"), str(tmp_path / "t" / "two" / "m"))
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
 from labctl.repository import RenderRequest
 from labctl.texts import Replacement
-from labkit.errors import LabError
 
 CONFIG = """\
 # ${note} ${never_given}
@@ -47,7 +47,7 @@ def request(tmp_path: Path, parameters: Mapping[str, Any] = GOOD, **more: Any) -
 
 
 def refused(wanted: RenderRequest) -> str:
-    with pytest.raises(LabError) as caught:
+    with lab_error("template-invalid") as caught:
         repository.render(wanted)
     assert not wanted.output.exists()
     assert not list(wanted.output.parent.glob(".out*")), "a half-written folder is left"
@@ -130,7 +130,7 @@ def test_fault_11_rendering_twice_is_byte_identical_and_the_old_one_is_replaced(
 
 def test_fault_10_a_refused_render_leaves_the_old_repository_intact(tmp_path: Path) -> None:
     repository.render(request(tmp_path))
-    with pytest.raises(LabError):
+    with lab_error("template-invalid"):
         repository.render(request(tmp_path, {}))
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").max_batch_size == 4
 
@@ -142,7 +142,7 @@ def test_fault_7_a_full_disk_leaves_the_old_repository_intact(tmp_path: Path, mo
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(LabError, match="cannot write") as caught:
+    with lab_error("write-failed") as caught:
         repository.render(request(tmp_path, {**GOOD, "size": 9}))
     assert "no space left" in caught.value.why
     assert str(tmp_path / "out") in caught.value.what
@@ -189,7 +189,7 @@ def test_a_literal_replacement_is_made(tmp_path: Path) -> None:
 
 def test_a_missing_model_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
     source(tmp_path, m=CONFIG)
-    with pytest.raises(LabError, match="no template for nope"):
+    with lab_error("template-missing", "nope"):
         repository.render(RenderRequest([tmp_path / "templates"], ["nope"], {}, tmp_path / "out"))
 
 

@@ -16,12 +16,12 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from lab_errors import lab_error
 from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from labkit.clients import ask, tensors
 from labkit.clients.stream import TextStream
-from labkit.errors import LabError
 from labkit.records import RequestRecord
 from labkit.workloads import bench, identity, load
 
@@ -184,6 +184,6 @@ def test_whole_numbers_of_another_releases_type_are_told_with_the_release_that_t
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
 
     tensors.kind_of.cache_clear()
-    with serving(Refusing()) as endpoint, pytest.raises(LabError, match="answered with an error") as caught:
+    with serving(Refusing()) as endpoint, lab_error("model-error") as caught:
         lab_03().at_once(endpoint, "ensemble", ["a"], 4)
     assert "--release 0.5.0" in caught.value.remedy

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.clock import clock, texts
 from labctl.clock.clock import Clock
@@ -25,7 +26,6 @@ from labctl.stack.replicas import make_room
 from labctl.stack.session import Session
 from labctl.stack.status import _effective
 from labkit import nofollow
-from labkit.errors import LabError
 from labkit.evidence import slot_log, steplog
 
 PLACE = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -113,9 +113,9 @@ def test_a_link_in_place_of_a_replicas_folder_leads_nowhere_and_the_stack_goes_d
     assert nofollow.folders(run_dir) == [run_dir]
     assert not steplog.read(run_dir) and not read_faults(run_dir, 0.0)
     use_all(session, run_dir)
-    with pytest.raises(LabError, match="replica-9 cannot be used"):
+    with lab_error("path-not-own", "replica-9"):
         make_room(session.workspace, RECORD, RECORD.servers)
-    with pytest.raises(LabError, match="replica-9 cannot be used"):
+    with lab_error("clock-unusable", "replica-9"):
         Clock(run_dir / "replica-9", ("m",)).pause()
     assert contents(outside) == before
 
@@ -138,7 +138,7 @@ def test_a_run_folder_that_a_model_holds_locked_keeps_no_command(
     handle = os.open(run_dir, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        with pytest.raises(LabError, match="run is locked"):
+        with lab_error("clock-locked"):
             Clock(run_dir, ("m",)).pause()
         runtime: Any = Stopping()
         take_down(session, runtime, "s")
@@ -169,7 +169,7 @@ def test_a_log_of_triton_that_is_no_file_is_an_error_and_hangs_no_client(
     run_dir: Path, make: Callable[[Path], None]
 ) -> None:
     make(run_dir / "triton.log")
-    with pytest.raises(LabError, match=r"triton\.log cannot be read"):
+    with lab_error("log-unreadable", "triton.log"):
         slot_log.read(run_dir / "triton.log", "m")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
@@ -14,7 +15,6 @@ from labctl.manifest import catalog
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +65,7 @@ def test_python_models_stand_in_for_the_native_backends_on_a_gpu_too(tmp_path: P
 
 
 def test_the_native_backends_are_refused_where_there_is_no_gpu_profile(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="backends=native is not served on the cpu profile"):
+    with lab_error("setting-not-on-profile", "backends=native"):
         render(tmp_path, backends="native")
 
 

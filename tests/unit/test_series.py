@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from lab_errors import lab_error
 from waiting import eventually
 
 from labctl.labs.run import finish
@@ -24,7 +25,6 @@ from labctl.runtimes.processes import Action, Command
 from labctl.runtimes.series import Series
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 CLIENT = """\
 import json, os, sys, time
@@ -114,7 +114,7 @@ def test_the_end_of_the_process_itself_is_the_failure_of_the_phase_that_was_at_w
     session = Session(Workspace(Path(), Path()), Catalog(()), heard)
     with series(heard) as made:
         bad = client(made, tmp_path, "bad", "os.kill(os.getppid(), 9); time.sleep(600)")
-        with pytest.raises(LabError, match=r"it failed[^$]*killed by SIGKILL"):
+        with lab_error("phase-failed", "SIGKILL"):
             finish(bad, session, "it failed")
         eventually(lambda: not psutil.pid_exists(pid_of(tmp_path, "bad")))
         assert client(made, tmp_path, "late", "").do(heard) == -signal.SIGKILL

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.manifest.settings import Setting, parse_assignments, resolve
-from labkit.errors import LabError
 
 DECLARED = {
     "kv_cache": Setting(type="bool", default=True, help="cache"),
@@ -36,7 +36,7 @@ def test_lists_of_numbers() -> None:
 
 
 def test_all_problems_are_told_at_once_with_the_good_values() -> None:
-    with pytest.raises(LabError) as caught:
+    with lab_error("settings-unusable") as caught:
         resolve(DECLARED, "cpu", {"max_batch_sise": 3, "max_batch_size": 99, "strategy": "x", "budget": "nan"})
     text = str(caught.value)
     assert "max_batch_sise: unknown; did you mean 'max_batch_size'?" in text
@@ -47,13 +47,13 @@ def test_all_problems_are_told_at_once_with_the_good_values() -> None:
 
 def test_an_assignment_needs_an_equals_sign() -> None:
     assert parse_assignments(("a=b=c", "note=")) == {"a": "b=c", "note": ""}
-    with pytest.raises(LabError, match="key=value"):
+    with lab_error("settings-not-pairs"):
         parse_assignments(("kv_cache",))
 
 
 def test_an_empty_value_is_refused_unless_it_means_something() -> None:
     assert resolve(DECLARED, "cpu", {"note": ""})["note"] == ""
-    with pytest.raises(LabError, match="settings"):
+    with lab_error("settings-unusable"):
         resolve(DECLARED, "cpu", {"max_batch_size": ""})
 
 
@@ -68,7 +68,7 @@ LIMIT = Setting(type="int", default=64, when={"engine": ["fast"]}, instead="sequ
 
 
 def test_a_setting_that_means_nothing_here_names_the_one_that_is_meant() -> None:
-    with pytest.raises(LabError) as caught:
+    with lab_error("settings-unusable") as caught:
         resolve({"engine": ENGINE, "sequences": SEQUENCES, "limit": LIMIT}, "cpu", {"limit": 8})
     assert caught.value.details == (
         "limit: it means something only with engine=fast; here it is sequences (sequences in the running batch)",
@@ -85,7 +85,7 @@ def test_a_condition_on_a_bool_holds() -> None:
 
 
 def test_a_refusal_names_what_is_wrong_in_fewer_than_twelve_lines() -> None:
-    with pytest.raises(LabError) as caught:
+    with lab_error("settings-unusable") as caught:
         resolve(DECLARED, "cpu", {f"no_such_{n}": 1 for n in range(30)}, what="lab demo")
     assert len(str(caught.value).splitlines()) < 12
     assert caught.value.details[-1] == "and 22 more"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
-from labkit.errors import LabError
 from labkit.evidence import slot_log, slots
 from labkit.evidence.slots import Execution, Timeline
 from labkit.evidence.steplog import Step
@@ -79,7 +79,7 @@ def test_a_log_that_is_missing_or_not_verbose_is_refused_with_the_remedy(tmp_pat
     path = tmp_path / "triton.log"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(LabError) as caught:
+    with lab_error("log-unreadable" if content is None else "slot-lines-none") as caught:
         slot_log.read(path, "tokenizer")
     assert caught.value.remedy == "--set log_verbose=true"
 

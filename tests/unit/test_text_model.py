@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 from google.protobuf import text_format
+from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2
 
 from labkit.clients.text_model import TextModel
-from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.records import RequestRecord
 from labkit.workloads import bench
@@ -180,5 +180,5 @@ def test_a_priority_is_no_parameter_of_the_request(ask: Any, config: str) -> Non
 
 
 def test_a_model_that_takes_no_text_is_refused_by_name(ask: Any) -> None:
-    with pytest.raises(LabError, match="model is not a text-generation model"):
+    with lab_error("text-model-not"):
         ask('input { name: "ids" data_type: TYPE_INT32 dims: 1 } output { name: "out" data_type: TYPE_INT32 dims: 1 }')

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from certificates import authority, pair
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl.cli.openai import openai_command
 from labctl.cli.stacks import up_command
-from labkit.errors import LabError
 from labkit.tls import Pair
 
 
@@ -31,7 +31,7 @@ def test_a_certificate_with_its_key_is_what_a_server_can_listen_with(folder: Pat
 def test_a_key_that_others_can_read_is_refused_with_the_command_that_helps(folder: Path) -> None:
     made = pair(folder, "open")
     made.key.chmod(0o644)
-    with pytest.raises(LabError, match="not private") as caught:
+    with lab_error("tls-key-exposed") as caught:
         made.context()
     assert caught.value.remedy == f"chmod o= {made.key}"
     made.key.chmod(0o640)
@@ -40,12 +40,12 @@ def test_a_key_that_others_can_read_is_refused_with_the_command_that_helps(folde
 
 def test_a_key_of_another_certificate_is_refused(folder: Path) -> None:
     one, other = pair(folder, "one"), pair(folder, "other")
-    with pytest.raises(LabError, match="do not belong together"):
+    with lab_error("tls-pair-mismatch"):
         Pair(one.certificate, other.key).context()
 
 
 def test_a_certificate_that_has_expired_is_refused(folder: Path) -> None:
-    with pytest.raises(LabError, match="certificate has expired"):
+    with lab_error("tls-certificate-invalid", "expired"):
         pair(folder, "old", days=-1).context()
 
 
@@ -64,15 +64,15 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(folder
     ]
     subprocess.run(words, check=True, timeout=60)
     (folder / "locked.enc").chmod(0o600)
-    with pytest.raises(LabError, match="is encrypted"):
+    with lab_error("tls-key-encrypted"):
         Pair(made.certificate, folder / "locked.enc").context()
 
 
 def test_a_file_that_is_missing_or_no_certificate_is_named(folder: Path) -> None:
     made = pair(folder, "there")
-    with pytest.raises(LabError, match=r"--tls-cert: .*missing.pem cannot be read"):
+    with lab_error("tls-file-unreadable", "--tls-cert", "missing.pem"):
         Pair(folder / "missing.pem", made.key).context()
-    with pytest.raises(LabError, match="are no certificate and its key"):
+    with lab_error("tls-files-invalid"):
         Pair(made.key, made.key).context()
 
 

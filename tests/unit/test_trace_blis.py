@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from lab_errors import lab_error
 from recordings import SETTINGS, made_up_recording, some_requests, written
 
 from labctl.cli.predict import predict_command
@@ -63,7 +64,7 @@ def test_a_row_of_blis_has_its_group_and_the_servers_own_count(tmp_path: Path) -
 def test_a_row_that_cannot_be_sent_is_refused_with_its_line(row: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(HEAD + row)
-    with pytest.raises(LabError, match="cannot be read as a trace") as error:
+    with lab_error("trace-unreadable") as error:
         traces.read(path)
     assert said in error.value.why and "line 2" in error.value.why
 

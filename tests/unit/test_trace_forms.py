@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from lab_errors import lab_error
 
 from labkit.errors import LabError
 from labkit.predict import blis, traces
@@ -152,7 +153,7 @@ def test_what_published_files_have(tmp_path: Path, text: str, said: str) -> None
     if not said:
         assert read(tmp_path, text) == ([(0.0, 10, 5)], 0)
         return
-    with pytest.raises(LabError) as refused:
+    with lab_error("trace-unreadable") as refused:
         read(tmp_path, text)
     assert refused.value.why == said
 
@@ -175,7 +176,7 @@ def test_a_dataset_holds_texts_or_is_refused_with_row_and_field(tmp_path: Path, 
     if all(texts):
         assert [item.prompt for item in dataset.load(path)] == [f"{row['input']} {row['instruction']}" for row in rows]
     else:
-        with pytest.raises(LabError) as refused:
+        with lab_error("dataset-unreadable") as refused:
             dataset.load(path)
         assert f"row {texts.index(False) + 1}" in refused.value.why
         assert not PYTHONS_WORDS.search(refused.value.why)
@@ -187,5 +188,5 @@ def test_what_is_no_text_never_becomes_a_prompt(tmp_path: Path, wrong: object) -
     for row in ({"input": wrong, "instruction": "Summarize.", "output": "x"}, wrong):
         path.write_text(json.dumps([row]))
         for take in (dataset.load, bench.prompts_from):
-            with pytest.raises(LabError, match="cannot be read as a dataset"):
+            with lab_error("dataset-unreadable"):
                 take(path)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.triton.arguments import receiver
-from labkit.errors import LabError
 from labserve.observe.tracing import Tracer
 
 
@@ -31,7 +31,7 @@ def test_a_receiver_is_a_host_and_a_port(asked: str, url: str) -> None:
     "asked", ["127.0.0.1:4318", "http://127.0.0.1:4318", "otlp://:4318", "otlp://h:x", "otlp://u@h:1"]
 )
 def test_anything_else_is_refused_with_an_example(asked: str) -> None:
-    with pytest.raises(LabError) as refused:
+    with lab_error("trace-receiver-invalid") as refused:
         receiver(asked)
     assert "otlp://127.0.0.1:4318" in refused.value.remedy
 

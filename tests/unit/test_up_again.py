@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
@@ -58,7 +59,7 @@ def test_another_release_or_address_is_refused(
     session: Session, monkeypatch: pytest.MonkeyPatch, asked: UpOptions, said: str
 ) -> None:
     running(session, monkeypatch, options("0.17.0"))
-    with pytest.raises(LabError, match="already up with other settings") as caught:
+    with lab_error("stack-up-otherwise") as caught:
         up(session, *session.catalog.stack(STACK), asked)
     assert said in caught.value.details
 
@@ -69,7 +70,7 @@ def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still
     running(session, monkeypatch, options("0.17.0"))
     clock = Clock(session.workspace.folder(STACK).run_dir(), ("tensorrt_llm",))
     clock.pause()
-    with pytest.raises(LabError, match="its clock stands still") as caught:
+    with lab_error("clock-stopped") as caught:
         up(session, *session.catalog.stack(STACK), options("0.17.0"))
     assert caught.value.remedy == f"labctl clock {STACK} run"
     clock.run()
@@ -78,7 +79,7 @@ def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still
 
 def test_other_templates_are_refused(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     running(session, monkeypatch, options("0.17.0"))
-    with pytest.raises(LabError, match="already up") as caught:
+    with lab_error("stack-up-otherwise") as caught:
         up(session, *session.catalog.stack(STACK), options("0.17.0", tmp_path))
     assert caught.value.details == (f"--templates: it runs with none, you asked for {tmp_path}",)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import fake_backend  # noqa: F401  (Triton's Python module, which labserve imports)
 import pytest
+from lab_errors import lab_error
 
 from labctl.learn import server
 from labctl.learn.exercise import find_all, find_exercise
@@ -23,7 +24,6 @@ from labctl.runtimes.record import Choices
 from labctl.stack.session import Session
 from labctl.stack.up import refuse
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 from labserve.inflight.own import class_beside
 from labserve.inflight.request import End, Request
 from labserve.model_shape import Shape
@@ -100,7 +100,7 @@ def test_a_model_whose_attention_heads_the_cpu_build_cannot_compute_is_refused()
 def test_a_plan_refuses_it_before_anything_is_made(stack: str, asked: dict[str, Any], said: str) -> None:
     workspace = Workspace.find(Path(__file__).parent)
     lab, name = catalog.load(workspace).stack(stack)
-    with pytest.raises(LabError) as raised:
+    with lab_error("setting-not-served") as raised:
         make_plan(workspace, lab, name, Choices(set={"engine": "vllm", **asked}), str)
     assert said in raised.value.why
 
@@ -109,7 +109,7 @@ def test_without_the_packages_up_names_the_one_command(tmp_path: Path) -> None:
     workspace = Workspace(Workspace.find(Path(__file__).parent).root, tmp_path)
     lab, name = catalog.load(workspace).stack("inflight-batching")
     plan = make_plan(workspace, lab, name, Choices(set={"engine": "vllm"}), str)
-    with pytest.raises(LabError, match="vllm is not installed") as raised:
+    with lab_error("layer-missing") as raised:
         refuse(plan, LocalRuntime(workspace), workspace)
     assert raised.value.remedy == "labctl engines install vllm"
 
@@ -212,7 +212,7 @@ def test_an_exercise_with_vllm_is_refused_before_the_learners_file_is_blamed(
     session = Session(workspace, catalog.load(workspace), Silent())
     exercise = find_exercise(find_all(workspace, session.catalog), "08a")
     monkeypatch.setattr(server, "_kept_to", lambda workspace, runtime: runtime)
-    with pytest.raises(LabError) as refused:
+    with lab_error("layer-missing") as refused:
         server.refuse_runtime(session, exercise, "local")
     assert refused.value.remedy == "labctl engines install vllm"
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 
 from labctl.cli.main import cli
 from labctl.pages import address as page_address
 from labctl.pages import gate
 from labctl.pages.live.page import document
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 JSON = {"Content-Type": "application/json"}
 # In a process of its own: an event loop in a thread of the tests would outlive its test.
@@ -181,7 +181,7 @@ def test_a_taken_port_is_another_one_unless_somebody_asked_for_it(page: str, mon
         monkeypatch.setitem(page_address.PORTS, page, taken)
         with page_address.listening("127.0.0.1", None, page) as second:
             assert second.getsockname()[1] not in (0, taken)
-        with pytest.raises(LabError, match=f"port {taken} is taken"):
+        with lab_error("port-taken", taken):
             page_address.listening("127.0.0.1", taken, page)
 
 

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
+from lab_errors import lab_error
 from step_logs import recorded
 
 from labctl.pages.live import replay
-from labkit.errors import LabError
 from labkit.evidence import steplog
 from labkit.records import RequestRecord
 
@@ -46,7 +45,7 @@ def test_each_replica_has_lanes_of_its_own(tmp_path: Path) -> None:
 
 def test_warm_up_is_not_shown(tmp_path: Path) -> None:
     run(tmp_path, "a", 100.0, 3, warm_up=True)
-    with pytest.raises(LabError, match="no step that can be shown"):
+    with lab_error("steps-none"):
         replay.recording(tmp_path)
     assert replay.write(tmp_path) is None and not (tmp_path / replay.NAME).exists()
 
@@ -69,5 +68,5 @@ def test_a_run_without_texts_says_so_and_how_to_have_them(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=str(tmp_path)):
+    with lab_error("steps-none", tmp_path):
         replay.page(tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lab_errors import lab_error
 from recordings import SETTINGS, cost, some_requests, written
 
 from labctl.cli.pages import watch_command
@@ -19,7 +20,6 @@ from labctl.pages.live.parting import parting
 from labctl.pages.live.story import Lane
 from labctl.pages.live.terminal import Screen
 from labctl.pages.live.whatif import WhatIf
-from labkit.errors import LabError
 from labkit.evidence.steplog import recorded
 from labkit.predict import recording, replay
 from labkit.predict.recording import Arrival, Recording
@@ -184,28 +184,27 @@ def test_what_one_look_has_no_time_for_is_computed_at_the_next(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("words", "own", "policy", "said"),
+    ("words", "own", "policy", "code", "said"),
     [
-        ({"engine": "vllm"}, "", {"scheduling": "fair"}, "vLLM"),
-        ({"speculation": "draft"}, "", {"scheduling": "fair"}, "speculation"),
-        ({}, "scheduler.py", {"scheduling": "fair"}, "scheduler.py"),
-        ({}, "", {"model": "other"}, "model cannot be predicted"),
-        ({}, "", {"scheduling": "random"}, "random"),
+        ({"engine": "vllm"}, "", {"scheduling": "fair"}, "settings-unpredictable", "'fair'"),
+        ({"speculation": "draft"}, "", {"scheduling": "fair"}, "setting-unpredictable", "speculation"),
+        ({}, "scheduler.py", {"scheduling": "fair"}, "scheduler-not-recorded", "scheduler.py"),
+        ({}, "", {"model": "other"}, "setting-unpredictable", "model"),
+        ({}, "", {"scheduling": "random"}, "settings-unpredictable", "random"),
     ],
     ids=str,
 )
 def test_what_cannot_be_replayed_is_refused_by_name(
-    words: dict[str, str], own: str, policy: dict[str, str], said: str, tmp_path: Path
+    words: dict[str, str], own: str, policy: dict[str, str], code: str, said: str, tmp_path: Path
 ) -> None:
     settings = replace(SETTINGS, words={**SETTINGS.words, **words}, own=own)
     written(tmp_path, Recording(settings, [])).rename(tmp_path / "steps-tensorrt_llm-0.jsonl")
-    with pytest.raises(LabError) as error:
+    with lab_error(code, said):
         WhatIf("inflight-batching", tmp_path, policy)
-    assert said in f"{error.value.what}: {error.value.why}"
 
 
 def test_a_stack_without_such_a_scheduler_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="iterative has no scheduler that can be replayed"):
+    with lab_error("what-if-unsupported", "iterative"):
         WhatIf("iterative", tmp_path, {"scheduling": "fair"})
 
 

@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from lab_errors import lab_error
 
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock
 from labkit.disk import atomic_write, need_space
-from labkit.errors import LabError
 
 
 def test_templates_are_the_labs_own_or_in_the_common_folder(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_checkout_is_found_from_below(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_outside_a_checkout_the_remedy_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="not inside a checkout") as caught:
+    with lab_error("checkout-missing") as caught:
         Workspace.find(tmp_path)
     assert "LABS_ROOT" in caught.value.remedy
 
@@ -65,7 +65,7 @@ def test_a_failed_file_leaves_the_old_one_and_no_trace(tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(LabError, match="cannot write"):
+    with lab_error("write-failed"):
         atomic_write(tmp_path / "f", "new")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("f", "old")]
 
@@ -83,7 +83,7 @@ def test_a_key_has_one_maker_at_a_time(tmp_path: Path) -> None:
     thread = threading.Thread(target=first)
     thread.start()
     assert held.wait(10)
-    with pytest.raises(LabError, match="being made by another process"), key_lock(tmp_path / "key", timeout=0):
+    with lab_error("artifact-busy"), key_lock(tmp_path / "key", timeout=0):
         pass
     go.set()
     with key_lock(tmp_path / "key"):
@@ -93,7 +93,7 @@ def test_a_key_has_one_maker_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_cannot_fit_is_refused_before_it_is_begun(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="no space left") as error:
+    with lab_error("disk-too-full") as error:
         need_space(tmp_path / "not" / "there" / "yet", 10**18)
     assert "about 1,000,000,000,000 MB are needed" in error.value.why
     need_space(tmp_path, 1)
