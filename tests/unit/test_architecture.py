@@ -83,16 +83,14 @@ def test_the_local_runtime_takes_arm(arm: None, monkeypatch: pytest.MonkeyPatch,
 
 def test_the_local_runtime_refuses_another_processor_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    with lab_error("platform-unsupported", "riscv64") as raised:
+    with lab_error("platform-unsupported", "riscv64"):
         LocalRuntime(Workspace(tmp_path, tmp_path)).check("cpu")
-    assert "x86_64 and aarch64" in raised.value.why and "--runtime compose" in raised.value.remedy
 
 
 def test_vllm_is_refused_on_arm_before_anything_is_downloaded(arm: None, tmp_path: Path) -> None:
     found = Layer("vllm", Workspace(ROOT, tmp_path))
-    with lab_error("layer-unsupported") as raised:
+    with lab_error("layer-unsupported", "x86_64", "aarch64"):
         found.install().do(Silent())
-    assert "built for x86_64, and this machine is aarch64" in raised.value.why
     with lab_error("layer-unsupported"):
         found.require()
     assert list(tmp_path.iterdir()) == []

@@ -117,9 +117,8 @@ def test_goodput_of_a_model_whose_responses_are_not_tokens_is_refused_before_any
     monkeypatch: pytest.MonkeyPatch, decoupled: bool, tells_end: bool
 ) -> None:
     monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(decoupled=decoupled, tells_end=tells_end))
-    with lab_error("goodput-needs-tokens") as caught:
+    with lab_error("goodput-needs-tokens"):
         run({"grpc": "nowhere"}, "m", Workload(slo=Slo(ttft=1)), 1, lambda _: None)
-    assert "--slo" in caught.value.remedy
 
 
 def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(

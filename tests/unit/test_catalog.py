@@ -45,9 +45,8 @@ def test_a_lab_answers_to_all_its_names(tmp_path: Path, word: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with lab_error("stack-unknown", "'nope'") as caught:
+    with lab_error("stack-unknown", "'nope'", "demo-stack"):
         load(write(tmp_path, "09-demo", MINIMAL)).lab("nope")
-    assert "demo-stack" in caught.value.why
 
 
 @pytest.mark.parametrize(
@@ -165,15 +164,13 @@ def test_two_labs_may_not_share_a_name(tmp_path: Path) -> None:
     manifest = changed(number="08", name="other", short="demo-stack", run=None)
     manifest["stacks"] = {"s": MINIMAL["stacks"]["demo-stack"]}
     workspace = write(tmp_path, "08-other", manifest)
-    with lab_error("manifest-broken") as caught:
+    with lab_error("manifest-broken", "'demo-stack'", "08-other"):
         load(workspace)
-    assert "the name 'demo-stack' is already taken by 08-other" in str(caught.value)
 
 
 def test_the_folder_must_say_what_the_manifest_says(tmp_path: Path) -> None:
-    with lab_error("manifest-broken") as caught:
+    with lab_error("manifest-broken", "09-demo", "09-elsewhere"):
         load(write(tmp_path, "09-elsewhere", MINIMAL))
-    assert "number and name say 09-demo, the folder is 09-elsewhere" in str(caught.value)
 
 
 SHARED: dict[str, Any] = {
@@ -235,6 +232,5 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
     catalog = load(workspace, at_use=True)
     assert catalog.stack("another")[1] == "another"
     for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load(workspace)):
-        with lab_error("manifest-broken") as caught:
+        with lab_error("manifest-broken", "09-demo/lab.yaml: stacks.demo-stack.repository"):
             ask()
-        assert "09-demo/lab.yaml: stacks.demo-stack.repository" in str(caught.value)

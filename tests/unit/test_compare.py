@@ -51,9 +51,8 @@ def test_two_results_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -
 
 def test_a_result_named_twice_is_refused_with_its_name(tmp_path: Path) -> None:
     one = result(tmp_path / "x")
-    with lab_error("compare-too-few") as caught:
+    with lab_error("compare-too-few", "x: "):
         compare([one, one / "result.json"])
-    assert "x: it is named twice" in caught.value.why
 
 
 def test_how_it_was_run_is_a_setting_that_differs(tmp_path: Path) -> None:
@@ -123,9 +122,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, changed: dict[str, A
 
 def test_one_result_alone_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
     (tmp_path / "cut").mkdir()
-    with lab_error("compare-too-few") as caught:
+    with lab_error("compare-too-few", "cut: "):
         compare([result(tmp_path / "x"), tmp_path / "cut"])
-    assert "cut: it has no result.json" in caught.value.why
 
 
 def test_ten_rows_are_shown_and_the_judged_ones_first(tmp_path: Path) -> None:

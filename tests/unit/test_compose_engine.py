@@ -30,10 +30,9 @@ def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_fault_5_a_dead_docker_host_is_named_without_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     began = time.monotonic()
-    with lab_error("docker-missing") as caught:
+    with lab_error("docker-missing", "127.0.0.1:9"):
         docker_engine.engine()
     assert time.monotonic() - began < 20
-    assert "no Docker engine answers" in caught.value.what and "127.0.0.1:9" in caught.value.why
 
 
 @pytest.mark.parametrize(
@@ -60,10 +59,8 @@ def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_tha
     fake_docker(tmp_path, "exit 1", monkeypatch)
     monkeypatch.setattr(docker_engine, "_client", lambda host: "No such file or directory")  # one may answer here
     monkeypatch.setenv("HOME", str(tmp_path))  # no context of the docker command
-    with lab_error("docker-missing") as caught:
+    with lab_error("docker-missing", docker_engine.DEFAULT_SOCKET, "docker compose") as caught:
         ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).check("cpu")
-    assert f"No such file or directory ({docker_engine.DEFAULT_SOCKET})" in caught.value.why
-    assert "there is no docker compose plugin" in caught.value.why
     script = next(word for word in caught.value.remedy.split() if word.endswith(".sh"))
     assert (Path(__file__).resolve().parents[2] / script).is_file()
 

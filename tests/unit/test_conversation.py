@@ -203,7 +203,5 @@ def test_a_server_that_is_not_there_is_told_as_such() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{closed.getsockname()[1]}"
-        with lab_error("server-silent") as caught:
+        with lab_error("server-silent", endpoint, "nothing listens there"):
             TextModel.of(endpoint, "m")
-    assert caught.value.what == f"the server at {endpoint} does not answer"
-    assert (caught.value.why, caught.value.remedy) == ("nothing listens there", "labctl status says whether it is up")

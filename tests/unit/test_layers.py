@@ -55,17 +55,15 @@ def test_a_library_of_the_system_that_is_missing_is_named_with_its_package(
     found = Layer("vllm", workspace)
     found.install().do(Silent())
     monkeypatch.setitem(layers.LIBRARIES, "vllm", ("libnowhere.so.1", "libnowhere1"))
-    with lab_error("layer-broken") as raised:
+    with lab_error("layer-broken", "libnowhere.so.1", "libnowhere1"):
         found.require()
-    assert "libnowhere.so.1" in raised.value.why and "apt-get install libnowhere1" in raised.value.remedy
 
 
 def test_a_failed_install_leaves_nothing_and_shows_what_pip_said(workspace: Workspace) -> None:
     (workspace.root / "docker" / "install-packages.sh").write_text(FAILS)
     found = Layer("vllm", workspace)
-    with lab_error("layer-install-failed") as raised:
+    with lab_error("layer-install-failed", "exit status 3", "ERROR: no such file"):
         found.install().do(Silent())
-    assert "exit status 3" in raised.value.why and "ERROR: no such file" in raised.value.details
     assert [path.name for path in found.path.parent.iterdir() if path.suffix != ".lock"] == []
 
 
@@ -93,9 +91,8 @@ def test_a_disk_without_room_is_refused_before_anything_is_downloaded(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm": 1e18})
-    with lab_error("disk-too-full") as raised:
+    with lab_error("disk-too-full"):
         Layer("vllm", workspace).install().do(Silent())
-    assert "LABS_CACHE" in raised.value.remedy
 
 
 def test_a_layer_that_is_missing_names_the_one_command(workspace: Workspace) -> None:
@@ -124,9 +121,8 @@ def test_a_gpu_has_a_build_of_its_own_which_needs_no_library_of_the_system(
     monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm-gpu": 1.0})
     found = layer("vllm", workspace, "gpu")
     assert found.path != layer("vllm", workspace, "cpu").path
-    with lab_error("layer-missing") as raised:
+    with lab_error("layer-missing", "--profile gpu"):
         found.require()
-    assert raised.value.remedy == "labctl engines install vllm --profile gpu"
     found.install().do(Silent())
     assert found.require() == found.path
 

@@ -248,9 +248,8 @@ def test_the_choices_of_the_command_line_are_the_tools() -> None:
 
 
 def test_a_tool_that_is_not_installed_is_refused_before_a_server_starts(empty: Path) -> None:
-    with lab_error("layer-missing") as raised:
+    with lab_error("layer-missing"):
         CliRunner().invoke(cli, ["bench", "iterative", "--client", "vllm-bench"], catch_exceptions=False)
-    assert raised.value.remedy == "labctl engines install vllm"
 
 
 def test_a_stack_without_a_text_model_is_refused(empty: Path) -> None:

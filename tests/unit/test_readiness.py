@@ -96,16 +96,14 @@ def test_an_ensembles_failure_is_told_with_the_step_that_caused_it(fake: FakeTri
 
 
 def test_a_dead_server_ends_the_wait_with_how_and_the_last_log_lines(endpoint: str) -> None:
-    with lab_error("server-died", "SIGKILL") as caught:
+    with lab_error("server-died", "SIGKILL", "last words"):
         wait(endpoint, "a", exited=lambda: "killed by SIGKILL")
-    assert "last words" in caught.value.details
 
 
 def test_a_timeout_names_the_models_that_are_missing(fake: FakeTriton, endpoint: str) -> None:
     fake.index = [model("a", "READY"), model("slow", "LOADING")]
-    with lab_error("not-ready-in-time", "30 s", "slow") as caught:
+    with lab_error("not-ready-in-time", "30 s", "slow"):
         wait(endpoint, "a", "slow")
-    assert "--timeout" in caught.value.remedy
 
 
 def test_a_timeout_tells_the_time_that_was_asked_for_whatever_of_it_was_left(fake: FakeTriton, endpoint: str) -> None:

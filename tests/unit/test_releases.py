@@ -48,10 +48,8 @@ def test_templates_of_another_release_are_told_apart(tmp_path: Path) -> None:
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = load(workspace).stack("inflight-batching")
     choices = Choices("gpu", {}, "0.5.0", GOLDEN / "0.17.0" / "templates")
-    with lab_error("template-invalid") as caught:
+    with lab_error("template-invalid", "batching_strategy: ", "TensorRT-LLM 0.5.0"):
         repository.render(make_plan(workspace, lab, name, choices, str, tmp_path / "out").request)
-    assert any("batching_strategy: no value is given" in line for line in caught.value.details)
-    assert "the templates must be those of TensorRT-LLM 0.5.0" in caught.value.remedy
 
 
 def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: Path) -> None:
@@ -67,9 +65,8 @@ def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: P
     assert 'string_value: "${newer}"' in (tmp_path / "out" / "tensorrt_llm" / "config.pbtxt").read_text()
     assert repository.unknown(request) == ["newer"]
     config.write_text(config.read_text() + "max_batch_size: ${bare}\n")
-    with lab_error("template-invalid") as caught:  # outside of quotes it is no configuration
+    with lab_error("template-invalid", "bare: "):  # outside of quotes it is no configuration
         repository.render(request)
-    assert any("bare: no value is given" in line for line in caught.value.details)
 
 
 def test_every_key_and_type_that_the_llm_api_does_not_take_is_named_at_once() -> None:

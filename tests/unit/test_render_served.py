@@ -48,9 +48,8 @@ def test_the_repository_of_a_stack_that_is_up_is_not_overwritten(
     before = contents(served)
     up: Any = (None, None)
     monkeypatch.setattr(Session, "find", lambda self, stack: up if stack == STACK else None)
-    with lab_error("output-served", "iterative") as caught:
+    with lab_error("output-served", "iterative"):
         render(session, served if named else None, batch=4)
-    assert "--output" in caught.value.remedy
     assert contents(served) == before
     render(session, tmp_path / "elsewhere", batch=4)
     assert contents(tmp_path / "elsewhere") != before

@@ -83,9 +83,8 @@ def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_local_folder_must_be_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
-    with lab_error("model-folder-incomplete") as caught:
+    with lab_error("model-folder-incomplete", "tokenizer.json", "model.safetensors"):
         weights.parse(str(tmp_path)).ready(Workspace(tmp_path, tmp_path))
-    assert caught.value.why == "missing: tokenizer.json, model.safetensors"
 
 
 def test_random_weights_are_the_same_each_time_and_made_once(workspace: Workspace, tmp_path: Path) -> None:
@@ -132,19 +131,16 @@ def test_fault_7_a_full_disk_is_told_with_path_and_space(workspace: Workspace, m
 
     monkeypatch.setattr(random_weights, "make", make)
     monkeypatch.setenv("LABS_CACHE", str(workspace.cache))
-    with lab_error("write-failed") as caught:
+    with lab_error("write-failed"):
         pull("random:tiny-gpt2", workspace)
-    assert "MB free" in caught.value.why
-    assert "LABS_CACHE" in caught.value.remedy
 
 
 def test_fault_8_a_truncated_file_is_refused_with_its_path_and_the_remedy(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
     with (made / "model.safetensors").open("r+b") as stream:
         stream.truncate(1000)
-    with lab_error("artifact-damaged", "model.safetensors") as caught:
+    with lab_error("artifact-damaged", "model.safetensors", "random:tiny-gpt2"):
         weights.parse("random:tiny-gpt2").ready(workspace)
-    assert "labctl weights prune random:tiny-gpt2" in caught.value.remedy
 
 
 def change_last_byte(path: Path) -> None:
@@ -163,9 +159,8 @@ def test_a_changed_byte_is_found_before_use(workspace: Workspace) -> None:
 def test_a_garbage_manifest_is_refused_and_can_be_pruned(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
     (made / "weights.json").write_text("{")
-    with lab_error("artifact-damaged", "weights.json") as caught:
+    with lab_error("artifact-damaged", "weights.json", made.name):
         weights.parse("random:tiny-gpt2").ready(workspace)
-    assert f"prune {made.name}" in caught.value.remedy
     assert WEIGHTS.prune(workspace) == [made.name]
 
 
