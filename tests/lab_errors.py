@@ -16,6 +16,13 @@ def lab_error(code: str, *values: object, kind: type[LabError] = LabError) -> It
     __tracebackhide__ = True
     with pytest.raises(kind) as caught:
         yield caught
-    assert caught.value.code == code, caught.value
-    said = str(caught.value)
+    is_lab_error(caught.value, code, *values)
+
+
+def is_lab_error(error: BaseException | None, code: str, *values: object) -> None:
+    """The same of an error that was caught by somebody else, as click's runner does."""
+    __tracebackhide__ = True
+    assert isinstance(error, LabError), error
+    said = str(error)
+    assert error.code == code, said
     assert all(str(value) in said for value in values), said

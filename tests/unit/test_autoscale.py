@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from fake_triton import FakeTriton, serve
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 
 from labctl.cli import options
 from labctl.cli.edit import scale_command
@@ -22,7 +22,6 @@ from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 LOOKS = 10  # after which the stream that is open on the second replica ends
 
@@ -151,7 +150,7 @@ def test_the_loop_waits_for_a_replica_that_goes_as_long_as_drain_says_and_writes
     with two_replicas(tmp_path, monkeypatch, listener) as (session, _):
         monkeypatch.setattr(options, "open_session", lambda *_, **__: session)
         done = CliRunner().invoke(scale_command, ["iterative", "--auto", "1:1", *words])
-    assert isinstance(done.exception, LabError), done.output  # the loop ends where the stack does
+    is_lab_error(done.exception, "stack-not-up")  # the loop ends where the stack does
     assert listener.words == [said]
     (line,) = (session.workspace.folder("iterative").path / "scale.log").read_text().splitlines()
     moment, _, decision = line.partition(" ")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 from minimal_lab import MINIMAL, changed, write
 
 from labctl.cli.main import cli
@@ -15,7 +15,6 @@ from labctl.manifest.catalog import Catalog, load
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 
 @pytest.fixture
@@ -44,8 +43,7 @@ def test_a_broken_manifest_blocks_neither_status_nor_down(half_written: Session,
 
 def test_everything_else_still_refuses_a_broken_manifest(half_written: Session) -> None:
     done = CliRunner().invoke(cli, ["list"])
-    assert isinstance(done.exception, LabError)
-    assert "labs/10-mine/lab.yaml" in done.exception.details[0]
+    is_lab_error(done.exception, "manifest-broken", "labs/10-mine/lab.yaml")
 
 
 def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_is_broken(tmp_path: Path) -> None:
@@ -61,6 +59,5 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
 
 def test_a_stack_that_nobody_knows_is_refused_with_the_broken_manifest_named(half_written: Session) -> None:
     done = CliRunner().invoke(cli, ["down", "nope"])
-    assert isinstance(done.exception, LabError)
-    assert "there is no lab or stack 'nope'" in done.exception.what
+    is_lab_error(done.exception, "stack-unknown", "'nope'")
     assert "left out: labs/10-mine/lab.yaml" in done.stderr

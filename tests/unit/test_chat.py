@@ -12,12 +12,11 @@ from chat_stand_in import SPEED, STILL, chat_stand_in
 from click.testing import CliRunner
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
 from labctl.pages import chat
 from labkit.clients import conversation
-from labkit.errors import LabError
 from labkit.records import RequestRecord
 
 
@@ -98,11 +97,9 @@ def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> 
 
 def test_chat_with_a_stack_that_is_not_up_says_how_to_bring_it_up() -> None:
     result = CliRunner().invoke(cli, ["chat", "codegen"])
-    assert isinstance(result.exception, LabError)
-    assert result.exception.remedy == "labctl up codegen"
+    is_lab_error(result.exception, "stack-not-up", "labctl up codegen")
 
 
 def test_chat_with_a_stack_without_texts_names_those_that_have_some() -> None:
     result = CliRunner().invoke(cli, ["chat", "sequence-batcher"])
-    assert isinstance(result.exception, LabError)
-    assert "iterative" in result.exception.remedy
+    is_lab_error(result.exception, "text-model-none", "iterative")

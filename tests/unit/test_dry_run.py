@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from golden_releases import GOLDEN
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
@@ -217,7 +216,7 @@ def test_building_engines_starts_no_server() -> None:
 
 def test_a_stack_without_an_engine_is_refused_as_it_would_be() -> None:
     done = CliRunner().invoke(cli, ["engines", "build", "iterative", "--profile", "gpu", "--dry-run"])
-    assert "stack iterative has no engine" in str(done.exception)
+    is_lab_error(done.exception, "engine-none", "iterative")
 
 
 def test_a_benchmark_shows_its_stack_up_and_down() -> None:
@@ -229,14 +228,12 @@ def test_a_benchmark_shows_its_stack_up_and_down() -> None:
 
 def test_a_runtime_that_has_no_tensorrt_llm_is_refused_before_anything_is_told() -> None:
     done = CliRunner().invoke(cli, ["up", STACK, "--profile", "gpu", "--runtime", "local", "--dry-run", *ENGINE])
-    assert "TensorRT-LLM runs in NVIDIA's image only" in str(done.exception)
+    is_lab_error(done.exception, "image-needed")
 
 
 def test_backends_of_nvidias_image_are_refused_without_it_and_the_way_around_is_named() -> None:
     done = CliRunner().invoke(cli, ["up", "sequence", "--profile", "gpu", "--runtime", "local", "--dry-run"])
-    assert isinstance(done.exception, LabError)
-    assert "served by backends of NVIDIA's image" in done.exception.what
-    assert done.exception.remedy.endswith("--set backends=python")
+    is_lab_error(done.exception, "image-needed", "--set backends=python")
     around = ["--set", "backends=python"]
     done = CliRunner().invoke(cli, ["up", "sequence", "--profile", "gpu", "--runtime", "local", "--dry-run", *around])
     assert "generator_onnx/1/model.py" in done.stdout

@@ -11,14 +11,13 @@ import pytest
 from click.testing import CliRunner
 from fake_backend import METRICS as SHOWN
 from fake_backend import Request
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
 from labctl.pages.live.counters import Counters
 from labctl.replicas import signals
 from labctl.replicas.scale import Scaler
 from labctl.runtimes.record import Endpoints, Record, Replica
-from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.evidence.goodput import Goodput, Rate
 from labserve.observe import gauges, goodput
@@ -197,4 +196,4 @@ def test_the_limits_of_any_stack_reach_its_servers_in_one_form() -> None:
 
 def test_limits_that_cannot_be_read_are_refused_before_anything_starts() -> None:
     done = CliRunner().invoke(cli, ["up", "iterative", "--runtime", "local", "--set", "slo=fast", "--dry-run"])
-    assert isinstance(done.exception, LabError) and "'fast' is not a limit" in str(done.exception)
+    is_lab_error(done.exception, "slo-invalid", "'fast'")

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from fake_hub import FakeHub, serve
 from gpu_machine import A100, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 
 from labbuild.protocol import GpuInfo
 from labbuild.releases import release
@@ -20,7 +20,6 @@ from labctl.cli.main import cli
 from labctl.doctor.gpu import driver, gpu_checks
 from labctl.runtimes import docker_engine, images, nvidia, wheel
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 __all__ = ("machine_fixture", "workspace_fixture")
@@ -250,7 +249,7 @@ def test_doctor_prints_the_checklist_with_its_remedies(
     arguments = ["doctor", "inflight-batching", "--profile", "gpu", "--set", "engine=tensorrt-llm"]
     arguments += ["--set", "quantization=fp8"]
     done = CliRunner().invoke(cli, arguments)
-    assert isinstance(done.exception, LabError)
+    is_lab_error(done.exception, "machine-not-ready")
     for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "does not support fp8", "GPU memory"):
         assert text in done.stdout
 

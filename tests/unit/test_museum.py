@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
 from labctl.museum import visit
@@ -128,8 +128,7 @@ def test_the_list_fits_on_80_columns_and_has_every_number() -> None:
 
 def test_what_ends_its_server_runs_only_with_the_flag() -> None:
     refused = CliRunner().invoke(cli, ["reproduce", "server#8267"], env={"LABS_ROOT": str(ROOT)})
-    assert isinstance(refused.exception, LabError)
-    assert refused.exception.remedy == "labctl reproduce server#8267 --kills"
+    is_lab_error(refused.exception, "exhibit-kills", "labctl reproduce server#8267 --kills")
 
 
 def test_commands_that_run_together_are_each_reported_and_a_late_one_is_ended() -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from lab_errors import is_lab_error
 
 from labctl.cli.main import cli
 from labctl.labs.run import RunResult
 from labctl.labs.verdicts import VerdictResult, judge, section
 from labctl.manifest.schema import Verdict
 from labkit import contention
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,17 +43,13 @@ def dry(*arguments: str) -> Result:
 
 @pytest.mark.parametrize("ports", ["1,2", "a,b,c"])
 def test_a_dry_run_refuses_ports_that_are_none(ports: str) -> None:
-    error = dry("up", "iterative", "--ports", ports).exception
-    assert isinstance(error, LabError)
-    assert f"--ports {ports}" in error.what
+    is_lab_error(dry("up", "iterative", "--ports", ports).exception, "ports-invalid", ports)
 
 
 def test_a_lab_without_a_run_has_no_dry_run_of_one(checkout: Path) -> None:
     manifest = checkout / "labs" / "99-faults" / "lab.yaml"
     manifest.write_text(manifest.read_text().partition("\nrun:")[0])
-    error = dry("run", "faults").exception
-    assert isinstance(error, LabError)
-    assert "no run section" in error.what
+    is_lab_error(dry("run", "faults").exception, "lab-not-runnable")
 
 
 def test_a_phases_setting_that_means_nothing_with_what_was_chosen_is_left_out_and_told() -> None:
@@ -74,9 +70,7 @@ def test_a_setting_that_every_phase_overrules_is_refused(checkout: Path) -> None
     text = manifest.read_text().replace("{name: only, ", "{name: only, set: {seconds: 0.5}, ")
     manifest.write_text(text)
     error = dry("run", "faults", "--set", "seconds=1").exception
-    assert isinstance(error, LabError)
-    assert error.what == "seconds=1 would change nothing in this run"
-    assert "only has 0.5" in error.why
+    is_lab_error(error, "setting-unheeded", "seconds=1", "only has 0.5")
 
 
 def verdict(at_least: float | None = None, at_most: float | None = None) -> Verdict:

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 from recordings import SETTINGS, made_up_recording, some_requests, written
 
 from labctl.cli.predict import predict_command
-from labkit.errors import LabError
 from labkit.predict import traces
 from labkit.predict.recording import HASH_BYTES, Recording
 
@@ -109,4 +108,4 @@ def test_a_mooncake_export_is_read_again_with_the_same_lengths(recorded: Recordi
 
 def test_an_export_of_an_unknown_ending_is_refused(recorded: Recording, tmp_path: Path) -> None:
     done = CliRunner().invoke(predict_command, [str(written(tmp_path, recorded)), "--export", str(tmp_path / "a.txt")])
-    assert isinstance(done.exception, LabError) and "FILE.yaml" in str(done.exception.remedy)
+    is_lab_error(done.exception, "trace-form-unknown", ".txt")

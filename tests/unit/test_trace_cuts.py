@@ -11,12 +11,11 @@ from click.testing import CliRunner
 from machinery import ROOT
 
 from labctl.cli.main import cli
-from labkit.errors import LabError
 from labkit.predict import traces
 from labkit.predict.recording import HASH_BYTES
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from lab_errors import lab_error
+from lab_errors import is_lab_error, lab_error
 
 import cut_traces
 from cut_traces import FOLDER, LARGEST, MOST, SOURCES, cut, make
@@ -49,7 +48,7 @@ def test_a_file_of_yours_comes_before_a_cut_of_its_name(tmp_path: Path, monkeypa
 
 def test_a_name_that_is_neither_is_refused_by_bench() -> None:
     done = CliRunner().invoke(cli, ["bench", "iterative", "--trace", "azure-chat", "--dry-run"])
-    assert isinstance(done.exception, LabError) and "azure-chat cannot be read as a trace" in str(done.exception)
+    is_lab_error(done.exception, "trace-unreadable", "azure-chat")
 
 
 def test_bench_takes_a_cut_by_its_name() -> None:
