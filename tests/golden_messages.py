@@ -41,11 +41,11 @@ def _wordings(node: ast.expr, texts: Texts) -> list[str]:
         case ast.Constant(value=str(text)):
             return [text]
         case ast.JoinedStr():
-            parts = (
-                part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
+            parts = [
+                f"{{{ast.unparse(part.value)}}}" if isinstance(part, ast.FormattedValue) else ast.literal_eval(part)
                 for part in node.values
-            )
-            return ["".join(map(str, parts))]
+            ]
+            return ["".join(parts)]
         case ast.IfExp():
             return [*_wordings(node.body, texts), *_wordings(node.orelse, texts)]
         case ast.Name() if node.id in texts:
