@@ -189,7 +189,7 @@ def test_a_builder_that_makes_no_engine_has_failed(fake: Fake, workspace: Worksp
 def test_a_killed_build_is_swept_before_the_next(fake: Fake, workspace: Workspace) -> None:
     script = """if True:
         import os, signal, sys
-        sys.path.insert(0, sys.argv[1])
+        sys.path[:0] = sys.argv[2:]
         from pathlib import Path
         from test_engines_cache import ROOT, SPEC, Fake
         from labctl.artifacts import engines
@@ -199,9 +199,10 @@ def test_a_killed_build_is_swept_before_the_next(fake: Fake, workspace: Workspac
                 super().make(*args)
                 os.kill(os.getpid(), signal.SIGKILL)
         engines.ENGINES["fake"] = Dying()
-        engines.request("fake", SPEC, {}).make(Workspace(ROOT, Path(sys.argv[2])), print)
+        engines.request("fake", SPEC, {}).make(Workspace(ROOT, Path(sys.argv[1])), print)
     """
-    argv = [sys.executable, "-c", script, str(Path(__file__).parent), str(workspace.cache)]
+    folders = map(str, Path(__file__).parents[:2])
+    argv = [sys.executable, "-c", script, str(workspace.cache), *folders]
     assert subprocess.run(argv, check=False, timeout=60).returncode == -signal.SIGKILL
     build = engines.request("fake", SPEC, {})
     assert not build.ready(workspace)
