@@ -21,8 +21,8 @@ from labctl.labs import arena as on_servers
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.predict import games, referee
-from labkit.predict.recording import Arrival
 from labkit.tables import table
+from labsched.recording import Arrival
 
 POLICIES = Path(__file__).resolve().parents[1] / "labs" / "extras" / "arena"
 MUTANTS, SEEDS = 200, 20

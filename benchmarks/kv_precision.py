@@ -57,8 +57,8 @@ def measure(folder: str, tokenizer: str, count: int, precision: str, answers: li
     """Bytes of the cache, greedy answers, and each token of ``answers`` (None: of its own) asked for again."""
     from tokenizers import Tokenizer
 
-    from labserve.inflight.features import Features
-    from labserve.inflight.kv_budget import KVBudget
+    from labsched.features import Features
+    from labsched.kv_budget import KVBudget
     from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
 
     features = Features(max_num_tokens=256, kv_precision=precision)
@@ -75,7 +75,7 @@ def measure(folder: str, tokenizer: str, count: int, precision: str, answers: li
 
 def _answers(engine: Any, texts: list[list[int]], tokens: int) -> list[list[int]]:
     """Greedy answers, a few at a time."""
-    from labserve.inflight.sampling_options import Sampling
+    from labsched.sampling_options import Sampling
 
     found: list[list[int]] = []
     for first in range(0, len(texts), TOGETHER):

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from labkit.predict.field import Field
 from labkit.predict.policy import Player
-from labkit.predict.recording import Arrival
 from labkit.predict.refereed import Refereed
-from labkit.predict.replay import Replay, scheduler_of
+from labsched.recording import Arrival
+from labsched.replay import Replay, scheduler_of
 
 GROUND = Field(slots=3, blocks=7, block_size=4, step_tokens=512)
 REQUESTS, PROMPT, ANSWER = 5, 8, 8  # of a trace; most tokens of each

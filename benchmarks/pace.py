@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from labkit.errors import LabError
 from labkit.tables import table
-from labserve.inflight.pace import DEVICES, SHAPES, Decoder, Pace, Work
+from labsched.pace import DEVICES, SHAPES, Decoder, Pace, Work
 
 CONTEXT = 800  # tokens, as in the published test of lab 05
 STEPS = [("decode", batch, 1, CONTEXT) for batch in (1, 8, 32, 64)] + [

@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks import predict_seconds, predict_steps
 from labctl.listener import Silent
 from labctl.stack.session import Session
-from labkit.predict import recording, replay
-from labkit.predict.recording import Arrival, Recording
 from labkit.tables import table
-from labserve.inflight.recording import WORDS
+from labsched import recording, replay
+from labsched.recording import Arrival, Recording
+from labsched.request_log import WORDS
 
 PARTS = ("replay", "steps", "seconds", "decisions")
 REPLAY_S = 3.0  # the target for ten recorded minutes

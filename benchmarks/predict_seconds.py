@@ -17,10 +17,10 @@ from typing import Any
 
 from benchmarks.predict_steps import BASE, Server, serving
 from labctl.stack.session import Session
-from labkit.predict import answer, figures
-from labkit.predict.recording import HASH_BYTES, Arrival, Recording
-from labkit.predict.steptime import fit
 from labkit.tables import table
+from labsched import answer, figures
+from labsched.fitting import fit
+from labsched.recording import HASH_BYTES, Arrival, Recording
 
 LOADS = (0.5, 0.8, 1.1)  # of the knee: the rate that the setting would serve if all requests were there at once
 TARGETS = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}

@@ -22,10 +22,10 @@ from labctl.manifest.settings import parse_assignments
 from labctl.runtimes.layers import layer
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack.session import Session
-from labkit.predict import figures, recording, replay
-from labkit.predict.recording import HASH_BYTES, Arrival, Recording
-from labkit.predict.replay import Played
-from labkit.predict.vllm import VllmReplays
+from labkit.predict import vllm as vllms
+from labsched import figures, recording, replay
+from labsched.recording import HASH_BYTES, Arrival, Recording, Settings
+from labsched.replay import Played
 
 STACK = "inflight-batching"
 EACH = 40  # workloads on one server, one after the other
@@ -67,11 +67,11 @@ def serving(session: Session, settings: Mapping[str, str]) -> Iterator[Server]:
 
 
 def run(session: Session, ours: int, vllm: int) -> dict[str, Any]:
-    found = {"our": compared(session, ours, OURS, chosen, replay.replay)}
+    found = {"our": compared(session, ours, OURS, chosen, replay.replay, replay.changed)}
     installed = layer("vllm", session.workspace)
     if vllm and installed.ready:
-        with VllmReplays(installed.require()) as replays:
-            found["vLLM's"] = compared(session, vllm, VLLM, chosen_for_vllm, replays.replay)
+        with vllms.VllmReplays(installed.require()) as replays:
+            found["vLLM's"] = compared(session, vllm, VLLM, chosen_for_vllm, replays.replay, vllms.changed)
     rows = [
         (
             f"steps, {name} scheduler: {one['workloads']:,} workloads, {one['preempted']:,} preemptions",
@@ -93,6 +93,7 @@ def compared(
     fixed: Mapping[str, str],
     choose: Callable[[random.Random, int], dict[str, str]],
     replayed: Callable[..., Played],
+    changed: Callable[[Settings, Mapping[str, str]], Settings],
 ) -> dict[str, Any]:
     """``count`` workloads; the steps before server and prediction part count as predicted.
 
@@ -108,7 +109,7 @@ def compared(
             with serving(session, {**BASE, **fixed}) as server:
                 base = server.pinned(arrivals[:9])
         settings = choose(rng, number // EACH)
-        predicted = replayed(replace(base, arrivals=arrivals), replay.changed(base.settings, settings)).rows
+        predicted = replayed(replace(base, arrivals=arrivals), changed(base.settings, settings)).rows
         with serving(session, {**BASE, **fixed, **settings}) as server:
             seen = server.pinned(arrivals).rows
         parting = figures.parting(predicted, seen)

@@ -18,13 +18,14 @@ from labctl.artifacts import weights
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import table
+from labsched.slots import Slots
+from labsched.steplog import queued
 from labserve.gpt2.decoders import CachedDecoder, step
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.observe.clock import Clock
-from labserve.observe.steplog import StepLog, queued
 from labserve.observe.texts import GrownText, StepTexts
-from labserve.slots import Slots
+from labserve.observe.watched_log import WatchedLog
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
 from labserve.text.sampling import Sampler
@@ -74,7 +75,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
         writers = {}
         for kind in KINDS:
             os.environ["LABS_STEP_LOG"] = kind
-            log = StepLog(run_dir, kind, "0_0")
+            log = WatchedLog(run_dir, kind, "0_0")
             writers[kind] = (log, StepTexts(log, lambda: tokenizer))
         for _ in range(rounds):
             chance = random.Random(0)

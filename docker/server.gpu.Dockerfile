@@ -46,6 +46,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount
         [ -e "$libs" ] || { mkdir "$libs" && cp /opt/tritonserver/backends/tensorrtllm/* "$libs"; }; \
     fi
 # The image's own Python is older than labctl's on some: only what the models import is added, and not by pip.
+COPY src/labsched /opt/labs/labsched
 COPY src/labserve /opt/labs/labserve
 COPY docker/serve.sh /usr/local/bin/serve
 COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks

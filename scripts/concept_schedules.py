@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 
 
 class Arrival(NamedTuple):

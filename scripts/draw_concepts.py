@@ -23,7 +23,7 @@ from concept_schedules import (
     promised_blocks,
     static_batching,
 )
-from labserve.inflight.policy import Policy
+from labsched.policy import Policy
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 SLOTS, BLOCKS = 4, 8

@@ -17,9 +17,9 @@ from counting_engine import CountingEngine
 from fake_backend import START, Request, Response
 from step_schema import LINES, StepLine
 
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
 from labserve.inflight import setup
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
 
 MODELS_DIR = Path(__file__).resolve().parents[1] / "labs" / "shared" / "models"
 GPT2, CODEGEN = str(MODELS_DIR / "tiny-gpt2"), str(MODELS_DIR / "tiny-codegen")

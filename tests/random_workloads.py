@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from labkit.predict.recording import HASH_BYTES, Arrival
+from labsched.recording import HASH_BYTES, Arrival
 
 APART = 10_000  # steps from one workload to the next: the server is idle before each
 ORDERS = ("fcfs", "shortest_first", "priority", "fair")

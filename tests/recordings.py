@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labkit.predict import replay
-from labkit.predict.recording import Arrival, Recording, Row, Settings
+from labsched import replay
+from labsched.recording import Arrival, Recording, Row, Settings
 
 WORDS = {
     "engine": "openvino",

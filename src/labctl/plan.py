@@ -25,7 +25,7 @@ from labctl.texts import Replacement
 from labctl.triton.arguments import receiver, trace_arguments
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.slo import Slo
+from labsched.slo import Slo
 
 MODEL_JSON = "vllm_model/1/model.json"  # vLLM's engine arguments, as its vllm_backend takes them
 

@@ -12,9 +12,9 @@ from typing import Any
 from labkit import results
 from labkit.clients.base import server_version
 from labkit.evidence import steplog
-from labkit.evidence.steplog import Step
 from labkit.records import RequestRecord
 from labkit.stage import Act, ask
+from labsched.steplog import StepRecord
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Context:
     replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by number, where there is a balancer
     began: float = field(default_factory=time.monotonic)  # seconds; a server that was up before has older steps
 
-    def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[Step]:
+    def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[StepRecord]:
         """What the server executed of ``model`` since the first of ``records`` was sent, or since this client began."""
         return steplog.read(self.run_dir, model, since=min((r.start for r in records), default=self.began))
 

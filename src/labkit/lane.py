@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from labkit.evidence.steplog import Step
 from labkit.records import RequestRecord
+from labsched.steplog import StepRecord
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Lane:
 
     title: str
     records: Sequence[RequestRecord]
-    steps: Sequence[Step]
+    steps: Sequence[StepRecord]
 
     def to_json(self) -> dict[str, Any]:
         """All but the title, which is the report's affair."""
@@ -25,4 +25,4 @@ class Lane:
     @classmethod
     def from_json(cls, title: str, data: Mapping[str, Any]) -> Lane:
         """The lane that ``to_json`` wrote; other keys of ``data`` are left alone."""
-        return cls(title, [RequestRecord(**r) for r in data["records"]], [Step(**step) for step in data["steps"]])
+        return cls(title, [RequestRecord(**r) for r in data["records"]], [StepRecord(**step) for step in data["steps"]])

@@ -7,18 +7,18 @@ that folder is therefore opened here: by its name, inside its opened parent fold
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import json
 import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from labkit.errors import LabError
+from labsched.files import json_object as json_object
+from labsched.files import opened, parent_of
+from labsched.files import reading as reading
 
 MOST_JSON = 16 * 2**20  # bytes; none of our small files comes near
 
@@ -53,11 +53,6 @@ def require_own(path: Path, kind: str) -> None:
     raise LabError(f"{path} cannot be used", why, f"see what it is, then remove it: rm -r {path}", code="path-not-own")
 
 
-def reading(path: Path) -> BinaryIO:
-    """Open a regular file to read it. Raises OSError for a link, a FIFO, a folder or a device."""
-    return _opened(path, os.O_RDONLY, "rb")
-
-
 def read_text(path: Path) -> str:
     """The text of a small file. Raises OSError as :func:`reading` does, ValueError for a large one or no UTF-8."""
     with reading(path) as stream:
@@ -72,22 +67,11 @@ def read_object(path: Path) -> dict[str, Any]:
     return json_object(read_text(path))
 
 
-def json_object(text: str | bytes) -> dict[str, Any]:
-    """A JSON object. Raises ValueError for any other text."""
-    try:
-        data = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("the text is nested too deeply") from error
-    if not isinstance(data, dict):
-        raise ValueError("the text is no JSON object")
-    return data
-
-
 def write(path: Path, text: str) -> None:
     """Write a file whole or not at all; its folder is made if it is not there. Raises OSError."""
     temporary = f".{path.name}.{secrets.token_hex(8)}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _parent(path) as folder:
+    with parent_of(path) as folder:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=folder)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -102,7 +86,7 @@ def write(path: Path, text: str) -> None:
 
 def appending(path: Path) -> BinaryIO:
     """Open a regular file to append to it; it is made if it is not there. Raises OSError as :func:`reading` does."""
-    return _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
+    return opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
 
 
 def touch(path: Path) -> None:
@@ -127,7 +111,7 @@ def lock(handle: int, seconds: float) -> None:
 
 def unlink(path: Path) -> None:
     """Remove a file, or a link itself. Raises OSError, but not for a file that is gone."""
-    with contextlib.suppress(FileNotFoundError), _parent(path) as folder:
+    with contextlib.suppress(FileNotFoundError), parent_of(path) as folder:
         os.unlink(path.name, dir_fd=folder)
 
 
@@ -144,22 +128,3 @@ def give_all(folder: Path, owner: int) -> None:
         for name in (*names, *files):
             with contextlib.suppress(FileNotFoundError):
                 os.chown(name, owner, owner, dir_fd=handle, follow_symlinks=False)
-
-
-def _opened(path: Path, flags: int, mode: str) -> BinaryIO:
-    with _parent(path) as folder:
-        handle = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return cast(BinaryIO, os.fdopen(handle, mode))
-
-
-@contextlib.contextmanager
-def _parent(path: Path) -> Iterator[int]:
-    """The opened folder of a path, which must not be a link: a server may have replaced it since it was listed."""
-    handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield handle
-    finally:
-        os.close(handle)

@@ -10,13 +10,13 @@ from typing import Any
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.evidence.steplog import Step
 from labkit.lane import Lane
 from labkit.pictures import batches
-from labkit.predict.lines import MODEL
-from labkit.predict.recording import Row
 from labkit.records import RequestRecord
 from labkit.tables import markdown
+from labsched.lines import MODEL
+from labsched.recording import Row
+from labsched.steplog import StepRecord
 
 FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"
 PACED = "a step takes the time of the device that pace names, whatever the recorded steps took"
@@ -30,7 +30,9 @@ def lane(title: str, rows: Sequence[Row], arrived: Mapping[str, float]) -> Lane:
         for name, start in arrived.items()
         if name in ended
     ]
-    steps = [Step(row.began, row.over, MODEL, "0", tuple(row.batch), {"preempted": len(row.preempted)}) for row in rows]
+    steps = [
+        StepRecord(row.began, row.over, MODEL, "0", tuple(row.batch), {"preempted": len(row.preempted)}) for row in rows
+    ]
     return Lane(title, records, steps)
 
 
@@ -116,7 +118,7 @@ def extrapolated(mark: Mapping[str, Any] | None) -> str:
 
 
 def time_remarks(model: Mapping[str, Any]) -> list[str]:
-    """The same on the model alone (:meth:`labkit.predict.steptime.StepTime.to_json`)."""
+    """The same on the model alone (:meth:`labsched.steptime.StepTime.to_json`)."""
     costs = {term: f"{cost * 1e6:,.1f}" for term, cost in model["seconds"].items()}
     terms = " + ".join(f"{cost} for {term}" for term, cost in costs.items() if cost != "0.0")
     twice, (fastest, slowest) = model["same_shape_steps"], model["parts"]

@@ -65,8 +65,8 @@ def gpt2(word: Word) -> Serve:
 
 def inflight(word: Word) -> Serve:
     """The engine of `tensorrt_llm` with its scheduler."""
-    from labserve.inflight.request import Request
-    from labserve.inflight.sampling_options import Sampling
+    from labsched.request import Request
+    from labsched.sampling_options import Sampling
     from labserve.inflight.setup import open_scheduler
 
     scheduler = open_scheduler(word, "cpu").scheduler

@@ -6,17 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
-class Refusal(ValueError):
-    """Why a request is not served, in words that are meant for its client."""
-
-
-class BadInput(Refusal):
-    """A request that cannot be served; the message begins with the name of the input at fault."""
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"{name}: {why}")
-        self.name = name
+from labsched.errors import BadInput as BadInput
+from labsched.errors import Refusal as Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from machinery import labctl
 from watch_page import Visitor, watch
 
 from labkit.evidence import steplog
-from labkit.evidence.steplog import Step
+from labsched.steplog import StepRecord
 
 pytestmark = pytest.mark.night
 
@@ -46,6 +46,6 @@ def test_the_clock_stops_a_server_in_a_container_and_the_page_reads_its_log(
         visitor.page.close()
 
 
-def steps_of(run_dir: Path, name: str) -> list[Step]:
+def steps_of(run_dir: Path, name: str) -> list[StepRecord]:
     """The steps that a request was in; those before it were of whoever asked whether the server is ready."""
     return [step for step in steplog.read(run_dir, MODEL) if name in step.ids]

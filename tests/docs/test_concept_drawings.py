@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
-from labserve.inflight.policy import Policy
+from labsched.policy import Policy
 
 ROOT = Path(__file__).resolve().parents[2]
 

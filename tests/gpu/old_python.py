@@ -1,4 +1,4 @@
-"""Imports every module of labserve and every model.py, on whatever Python runs this file.
+"""Imports every module of labsched and labserve and every model.py, on whatever Python runs this file.
 
 What is not installed there (PyTorch, and what computes with it) is stood in for: its names can be imported, no more.
 Prints how many files were imported; fails at the first that cannot be.
@@ -46,7 +46,7 @@ def main() -> None:
     sys.meta_path.append(_Finder())
     importlib.import_module("fake_backend")  # Triton's own module
     sources, models = ROOT / "src", sorted((ROOT / "model_repos").glob("*/*/1/model.py"))
-    modules = sorted((sources / "labserve").rglob("*.py"))
+    modules = sorted(path for package in ("labsched", "labserve") for path in (sources / package).rglob("*.py"))
     for path in modules:
         importlib.import_module(".".join(path.relative_to(sources).with_suffix("").parts).removesuffix(".__init__"))
     for number, path in enumerate(models):

@@ -10,9 +10,9 @@ from machinery import ROOT, labctl
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
 from labserve.inflight.engines import open_engine
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
 from labserve.model_shape import Shape
 

@@ -12,7 +12,7 @@ import pytest
 from random_workloads import ORDERS, POLICIES, settings, workloads
 
 from labctl.labs import rerun
-from labkit.predict import figures, recording, replay
+from labsched import figures, recording, replay
 
 pytestmark = pytest.mark.xdist_group("llm")
 MODEL = "random:tiny-llama"

@@ -12,17 +12,17 @@ from random_workloads import ORDERS, POLICIES, settings, workloads
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
-from labkit.predict import figures, replay
-from labkit.predict.counting import Tokens
 from labkit.predict.field import Field
-from labkit.predict.recording import Arrival, Settings
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
+from labsched import figures, replay
+from labsched.counting import Tokens
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.order import order
+from labsched.policy import Policy
+from labsched.recording import Arrival, Settings
+from labsched.sampling_options import Sampling
+from labsched.scheduler import Scheduler
 from labserve.inflight.openvino_engine import BLOCK_SIZE, Handle, OpenVinoEngine
-from labserve.inflight.order import order
-from labserve.inflight.policy import Policy
-from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Scheduler
 
 pytestmark = pytest.mark.night
 

@@ -10,7 +10,7 @@ from machinery import labctl, processes_about
 from waiting import eventually
 
 from labkit import prediction
-from labkit.predict import recording
+from labsched import recording
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 REQUESTS = 12

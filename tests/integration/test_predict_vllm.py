@@ -16,8 +16,8 @@ from random_workloads import vllm_settings, workloads
 
 from labctl.cli.predict import predict_command
 from labctl.labs import rerun
-from labkit.predict import figures, recording, replay
-from labkit.predict.vllm import VllmReplays, labs_names
+from labkit.predict.vllm import VllmReplays, changed, labs_names
+from labsched import figures, recording, replay
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 FIXED = {"engine": "vllm", "model": "shipped:tiny-llama", "decoupled_mode": True, "exact": True}
@@ -68,7 +68,7 @@ def test_steps_of_vllm_under_settings_never_recorded_are_predicted_exactly(
 ) -> None:
     chosen = vllm_settings(random.Random(f"{order} {reuse}"), order, reuse)
     words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
-    predicted = replayed(recorded, replay.changed(recorded.settings, words))
+    predicted = replayed(recorded, changed(recorded.settings, words))
     seen = played(lab_server("inflight-batching", **FIXED, **chosen), list(recorded.arrivals), tmp_path)
     assert figures.parting(predicted.rows, seen.rows) is None
     assert len(seen.rows) > 100 and any(row.preempted for row in seen.rows)
@@ -77,7 +77,7 @@ def test_steps_of_vllm_under_settings_never_recorded_are_predicted_exactly(
 
 def test_vllms_own_names_set_the_labs_settings(recorded: recording.Recording) -> None:
     given = labs_names(recorded.settings, {"max_num_seqs": "2", "max_num_batched_tokens": "32"})
-    settings = replay.changed(recorded.settings, given)
+    settings = changed(recorded.settings, given)
     assert settings.words["max_num_sequences"] == "2" and settings.step_tokens == 32
 
 

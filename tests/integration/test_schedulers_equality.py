@@ -13,14 +13,14 @@ import pytest
 from labctl.artifacts import engines, weights
 from labctl.workspace import Workspace
 from labkit.evidence.near_tie import NEAR, margin
-from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, Features
-from labserve.inflight.kv_budget import KVBudget
+from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, Features
+from labsched.kv_budget import KVBudget
+from labsched.order import ORDERS, order
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.sampling_options import Sampling
+from labsched.scheduler import Scheduler
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
-from labserve.inflight.order import ORDERS, order
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Scheduler
 from labserve.params import BadInput
 
 SPEC = "random:tiny-llama"

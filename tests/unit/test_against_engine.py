@@ -11,7 +11,7 @@ from labctl.cli.bench import account
 from labctl.cli.main import cli
 from labkit.evidence import overhead
 from labkit.evidence.overhead import PARTS, Comparison
-from labkit.evidence.steplog import Step
+from labsched.steplog import StepRecord
 from labserve.alone import run
 
 MODELS_DIR = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models"
@@ -21,11 +21,11 @@ MODELS_DIR = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models"
 BEGAN = 1000.0
 
 
-def steps(count: int = 5, engine_us: int = 98_000, gap: float = 0.002) -> list[Step]:
+def steps(count: int = 5, engine_us: int = 98_000, gap: float = 0.002) -> list[StepRecord]:
     made = []
     for number in range(count):
         began = BEGAN + 0.020 + number * (0.100 + gap)
-        made.append(Step(began, began + 0.100, "tensorrt_llm", "0_0", ("1", "2"), {"engine_us": engine_us}))
+        made.append(StepRecord(began, began + 0.100, "tensorrt_llm", "0_0", ("1", "2"), {"engine_us": engine_us}))
     return made
 
 
@@ -108,8 +108,8 @@ def test_where_nothing_is_lost_the_sentence_says_so() -> None:
     assert "all" in account(found)
 
 
-@pytest.mark.parametrize("log", [[], [Step(0.0, 1.0, "m", "0_0", ("1",), {})]])
-def test_a_step_log_that_does_not_tell_is_an_error(log: list[Step]) -> None:
+@pytest.mark.parametrize("log", [[], [StepRecord(0.0, 1.0, "m", "0_0", ("1",), {})]])
+def test_a_step_log_that_does_not_tell_is_an_error(log: list[StepRecord]) -> None:
     with lab_error("step-log-off"):
         overhead.served(0.0, 1.0, log, 0.0, 0.0, 0.0)
 

@@ -17,7 +17,7 @@ from labkit.predict import attack, audit, games, referee
 from labkit.predict import policy as process
 from labkit.predict.field import Field
 from labkit.predict.policy import Foul, Player
-from labkit.predict.recording import Arrival, Row
+from labsched.recording import Arrival, Row
 
 ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 WRONG = {"wrong_overbooks": "reserve", "wrong_peeks": "crashed", "wrong_starves": "starves"}

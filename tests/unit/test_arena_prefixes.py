@@ -12,8 +12,8 @@ import pytest
 from labkit.predict import games, referee
 from labkit.predict.field import Field
 from labkit.predict.policy import Foul, Player
-from labkit.predict.recording import Arrival
 from labkit.predict.traces import hashes
+from labsched.recording import Arrival
 
 ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 ONE = Field(slots=1, blocks=6, block_size=4, step_tokens=32)  # memory for one request and no more

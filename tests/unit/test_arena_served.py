@@ -11,12 +11,12 @@ import pytest
 
 from labkit.predict import games, referee, served
 from labkit.predict.field import SERVED
-from labkit.predict.figures import parting
 from labkit.predict.policy import Foul, Player
-from labkit.predict.recording import Arrival, Row
-from labkit.predict.replay import Replay, scheduler_of
-from labserve.inflight.plan import Plan
-from labserve.inflight.step import Step
+from labsched.figures import parting
+from labsched.plan import Plan
+from labsched.recording import Arrival, Row
+from labsched.replay import Replay, scheduler_of
+from labsched.step import Step
 
 ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 COUNTS = """

@@ -17,15 +17,15 @@ from machinery import ROOT
 from labctl.learn.exercise import Exercise, find_all
 from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
-from labkit.predict.counting import Answer
-from labkit.predict.recording import Settings
-from labkit.predict.replay import scheduler_of
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.own import scheduler_beside, with_line
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.step import Step
+from labsched.counting import Answer
+from labsched.kv_budget import KVBudget
+from labsched.own import scheduler_beside, with_line
+from labsched.policy import Policy
+from labsched.recording import Settings
+from labsched.replay import scheduler_of
+from labsched.request import Request
+from labsched.scheduler import Scheduler
+from labsched.step import Step
 from labserve.params import Refusal
 
 WORKSPACE = Workspace(ROOT, ROOT / ".cache")
@@ -155,7 +155,7 @@ class CountingTrial:
 
 def own(folder: Path, body: str) -> Path:
     (folder / "scheduler.py").write_text(
-        f"from labserve.inflight import scheduler\n\n\nclass Scheduler(scheduler.Scheduler):\n{body}\n"
+        f"from labsched import scheduler\n\n\nclass Scheduler(scheduler.Scheduler):\n{body}\n"
     )
     return folder
 
@@ -207,7 +207,7 @@ SENSIBLE_RESERVES = {
     " for j in self.running)",
     "one more than there are": "len(self.running) + 1",
 }
-FAIR = """from labserve.inflight import order, scheduler
+FAIR = """from labsched import order, scheduler
 
 
 class Fair(order.Order):

@@ -27,8 +27,8 @@ from labkit import results, stats
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.records import RequestRecord
-from labkit.slo import Slo
 from labkit.workloads.bench import PROMPTS, Workload, run, tabulate
+from labsched.slo import Slo
 
 
 @pytest.mark.parametrize(("dead", "code"), [(True, "server-died"), (False, "token-late")])

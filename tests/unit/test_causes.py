@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from recordings import SETTINGS, cost, written
 
 from labctl.cli.explain import explain_command
-from labkit.predict import causes, replay
-from labkit.predict.recording import Arrival, Recording, Settings
+from labsched import causes, replay
+from labsched.recording import Arrival, Recording, Settings
 
 
 def recorded(arrivals: Sequence[Arrival], set_to: Settings = SETTINGS) -> Recording:

@@ -22,10 +22,10 @@ from labctl.manifest.catalog import load
 from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.predict import admission
-from labkit.predict.admission_file import decisions
-from labkit.predict.counted_time import Cost
-from labkit.slo import Slo
+from labsched import admission
+from labsched.admission_file import decisions
+from labsched.counted_time import Cost
+from labsched.slo import Slo
 
 __all__ = ["prometheus", "promtool"]
 EXERCISES = find_all(Workspace(ROOT, ROOT), load(Workspace(ROOT, ROOT)))

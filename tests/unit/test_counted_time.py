@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.predict.counted_time import Batch, Cost, good_share, latencies, replayed
-from labkit.slo import Slo
+from labsched.counted_time import Batch, Cost, good_share, latencies, replayed
+from labsched.slo import Slo
 
 WORDS = {
     "engine": "openvino",

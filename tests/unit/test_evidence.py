@@ -18,9 +18,9 @@ from labkit.evidence import steplog
 from labkit.evidence.metrics import ModelCounters, Snapshot, parse
 from labkit.pictures.live import Progress
 from labkit.records import RequestRecord, token_overlap
-from labkit.slo import Slo
 from labkit.tables import table
 from labkit.workloads import bench, dataset
+from labsched.slo import Slo
 
 
 def answered(start: float, *times: float, tokens: int = 0) -> RequestRecord:

@@ -15,10 +15,10 @@ from model_cases import CASES, Case, answered, ids, request
 
 from labctl.cli.explain import explain_command
 from labctl.pages.live import story
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
+from labsched.kv_budget import KVBudget
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 
 REQUESTS = (("a", 3, 4), ("b", 2, 4), ("c", 2, 2))  # names, tokens of the prompt, and of the answer
 

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES_PYTHON = (3, 10)  # of the image of TensorRT-LLM 0.5.0
-SOURCES = [*(ROOT / "src" / "labserve").rglob("*.py"), *(ROOT / "model_repos").rglob("*.py")]
+FOLDERS = ("src/labsched", "src/labserve", "model_repos")
+SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())

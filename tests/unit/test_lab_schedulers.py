@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from machinery import ROOT
 
 from labctl.cli.main import cli
-from labkit.evidence.steplog import Step
+from labsched.steplog import StepRecord
 
 LAB = ROOT / "labs" / "06-modern-schedulers"
 
@@ -20,11 +20,11 @@ def of(script: str, name: str) -> Any:
     return runpy.run_path(str(LAB / script))[name]
 
 
-def step(*rows: tuple[str, str, int, int], waiting: tuple[str, ...] = ()) -> Step:
+def step(*rows: tuple[str, str, int, int], waiting: tuple[str, ...] = ()) -> StepRecord:
     """A step of (id, letter, tokens computed, tokens made) for each request, while those others waited."""
     ids, letters, tokens, made = zip(*rows, strict=True)
     more = {"phase": "".join(letters), "tokens": list(tokens), "made": list(made), "waiting": list(waiting)}
-    return Step(0.0, 1.0, "tensorrt_llm", "0_0", ids, more)
+    return StepRecord(0.0, 1.0, "tensorrt_llm", "0_0", ids, more)
 
 
 @pytest.fixture(autouse=True)

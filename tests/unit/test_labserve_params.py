@@ -87,5 +87,5 @@ def test_max_tokens_beyond_the_context_is_refused_and_the_default_shrinks_to_fit
 
 
 def test_importing_labserve_keeps_no_module_out_of_the_process() -> None:
-    code = "import sys, labserve, labserve.params, labserve.observe.steplog; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, labserve, labserve.params, labsched.steplog; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ from typing import Any
 import labserve_tiny
 import pytest
 
-from labserve.observe.steplog import StepLog
+from labsched.steplog import StepLog
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.order import ORDERS, order
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.sampling_options import Sampling
+from labsched.scheduler import Scheduler
 from labserve.inflight.engines import open_engine
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import ORDERS, order
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Scheduler
 from labserve.inflight.transformers_engine import BLOCK_SIZE, TransformersEngine
 from labserve.model_shape import Shape
 from labserve.params import BadInput

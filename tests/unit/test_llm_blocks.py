@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from counting_engine import CountingEngine, InPieces
 
-from labserve.inflight.blocks import Blocks
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
+from labsched.blocks import Blocks
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 
 SIZE, BATCH = 4, 4
 

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 from counting_engine import CountingEngine
 
+from labsched.kv_budget import KVBudget
+from labsched.order import Fair, Priority, ShortestFirst, order
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 from labserve.inflight import parse
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import Fair, Priority, ShortestFirst, order
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
 from labserve.params import BadInput
 
 

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from counting_engine import CountingEngine
 
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import order
-from labserve.inflight.own import scheduler_beside
-from labserve.inflight.plan import Because, share_out
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import End, Request
-from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Scheduler
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.order import order
+from labsched.own import scheduler_beside
+from labsched.plan import Because, share_out
+from labsched.policy import Policy
+from labsched.request import End, Request
+from labsched.sampling_options import Sampling
+from labsched.scheduler import Scheduler
 
 LABS = Path(__file__).resolve().parents[2] / "labs"
 OWN = sorted(
     path.parent
     for path in LABS.glob("*/exercises/*/**/scheduler.py")
-    if "labserve" in path.read_text()  # not vLLM's
+    if "labsched" in path.read_text()  # not vLLM's
 )
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from counting_engine import CountingEngine
 
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.policy import Policy, effective_policy
-from labserve.inflight.request import End, Request
-from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.step import Step
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.policy import Policy, effective_policy
+from labsched.request import End, Request
+from labsched.sampling_options import Sampling
+from labsched.scheduler import Scheduler
+from labsched.step import Step
 from labserve.params import BadInput
 
 

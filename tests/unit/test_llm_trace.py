@@ -6,9 +6,9 @@ import doctest
 
 from counting_engine import CountingEngine
 
-from labserve.inflight import scheduler
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.request import Request
+from labsched import scheduler
+from labsched.kv_budget import KVBudget
+from labsched.request import Request
 
 
 def test_the_trace_in_the_docstring_of_a_step_is_what_happens() -> None:

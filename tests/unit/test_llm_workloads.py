@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 
 from labctl.cli.main import cli
 from labkit.clients import tensors
-from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
 from labkit.workloads import bench, dataset, identity
+from labsched.recording import HASH_BYTES, Arrival
 
 TINY = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2"  # sees 1,024 tokens
 

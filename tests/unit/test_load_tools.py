@@ -24,8 +24,8 @@ from labctl.labs.tool import ABSENT, OURS, Load, Tool, names_table
 from labctl.listener import Silent
 from labctl.runtimes.environments import Environment
 from labctl.workspace import Workspace
-from labkit.slo import Slo
 from labkit.workloads.bench import Workload
+from labsched.slo import Slo
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"

@@ -14,8 +14,9 @@ from labkit.evidence import metrics, steplog
 from labkit.lane import Lane
 from labkit.pictures import perfetto, timeline
 from labkit.records import RequestRecord, overlap
-from labkit.slo import Slo
 from labkit.workloads import bench, load
+from labsched.slo import Slo
+from labsched.steplog import StepRecord
 
 
 def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:
@@ -190,7 +191,7 @@ def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
 
 
 def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
-    steps = [steplog.Step(0.1, 0.2, "m", "0", ("1", "2"), {"prefill": 1, "ended": {"1": "length"}})]
+    steps = [StepRecord(0.1, 0.2, "m", "0", ("1", "2"), {"prefill": 1, "ended": {"1": "length"}})]
     lane = Lane("m: $1 and 서울", [record(0.0, 0.2, 0.4, prompt="costs $5"), record(0.1, 0.4)], steps)
     timeline.draw([lane], tmp_path / "t.png", "title")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")

@@ -89,8 +89,8 @@ def test_a_random_code_needs_no_more_replicas_than_there_are() -> None:
 
 
 def test_a_sealed_scheduler_has_the_fault_and_does_not_name_it(tmp_path: Path) -> None:
-    from labserve.inflight.own import class_beside
-    from labserve.inflight.scheduler import Scheduler
+    from labsched.own import class_beside
+    from labsched.scheduler import Scheduler
 
     for fault in SICK:
         text = case.sealed(fault)

@@ -20,6 +20,7 @@ from labctl.learn.attempts import attempt
 from labctl.learn.exercise import find_exercise
 from labctl.stack.faults import stuck_sentences
 from labkit.evidence import steplog
+from labsched.steplog import StepRecord
 from labserve.observe import exercise as module
 from labserve.observe.exercise import DROPPED, FINISHED, observed
 
@@ -94,7 +95,7 @@ def answer(id: str, name: str) -> str:
     return attempt(find_exercise(EXERCISES, id), name).files["model.py"]
 
 
-def steps(tmp_path: Path) -> list[steplog.Step]:
+def steps(tmp_path: Path) -> list[StepRecord]:
     return steplog.read(tmp_path / "run")
 
 
@@ -128,9 +129,9 @@ def test_the_learners_own_step_log_is_not_written(model: Any, tmp_path: Path) ->
     forged = source.replace(
         "    def execute(self, requests):",
         """\
-        from labserve.observe.steplog import StepLog
+        from labserve.observe.watched_log import WatchedLog
         from labserve.triton import parameter
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], "0_0")
+        self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], "0_0")
 
     def execute(self, requests):
         self.log.write(0.0, [1, 2, 3], slots_used=0)""",

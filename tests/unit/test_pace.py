@@ -8,11 +8,11 @@ import pytest
 from counting_engine import CountingEngine
 
 from benchmarks.pace import Model
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.pace import DEVICES, SHAPES, Decoder, Pace, Work
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
+from labsched.kv_budget import KVBudget
+from labsched.pace import DEVICES, SHAPES, Decoder, Pace, Work
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 
 
 def paced(device: str = "h100", shape: str = "llama-2-7b", slower: float = 1.0) -> Pace:

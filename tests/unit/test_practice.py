@@ -17,7 +17,7 @@ from labctl.learn.exercise import Exercise
 from labkit.predict import games, referee
 
 PACK = ROOT / "scripts" / "site" / "practice" / "pack.py"
-SCHEDULER = "from labserve.inflight import scheduler\n\nclass Scheduler(scheduler.Scheduler):\n"
+SCHEDULER = "from labsched import scheduler\n\nclass Scheduler(scheduler.Scheduler):\n"
 IDS = ("05a", "05b", "05c", "06a", "06b")
 CASES = [
     pytest.param(

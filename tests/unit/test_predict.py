@@ -25,13 +25,15 @@ from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
 from labkit.errors import LabError
-from labkit.predict import answer, figures, recording, replay, steptime, traces, vllm
-from labkit.predict.recording import Recording, Row
-from labkit.slo import Slo
+from labkit.predict import traces, vllm
+from labsched import answer, figures, fitting, recording, replay, steptime
+from labsched.features import Features
+from labsched.fitting import fit
+from labsched.kv_budget import KVBudget
+from labsched.pace import DEVICES, SHAPES
+from labsched.recording import Recording, Row
+from labsched.slo import Slo
 from labserve.inflight import setup
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.pace import DEVICES, SHAPES
 
 LLM = next(case for case in CASES if case.path == "llm/tensorrt_llm")
 
@@ -222,7 +224,7 @@ VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
 )
 def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it(assignments: dict[str, str], said: str) -> None:
     with lab_error("settings-unpredictable") as error:
-        replay.changed(VLLM, vllm.labs_names(VLLM, assignments))
+        vllm.changed(VLLM, vllm.labs_names(VLLM, assignments))
     assert said in error.value.why
 
 
@@ -256,14 +258,14 @@ def test_a_step_that_was_decided_ahead_begins_when_the_one_before_it_is_over(
     path.write_text("".join(f"{json.dumps(line)}\n" for line in ahead))
     rows = recording.read(path).rows
     assert all(row.began >= before.over for before, row in itertools.pairwise(rows))
-    assert steptime.fit(rows).gap >= 0
+    assert fit(rows).gap >= 0
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Recording) -> None:
-    model = steptime.fit(made_up.rows)
+    model = fit(made_up.rows)
     assert model.costs == pytest.approx((2e-3, 5e-4, 1e-4, 0.0, 0.0, 0.0, 0.0, 0.0), abs=1e-9)
     assert model.error < 1e-6 and model.gap == pytest.approx(0.0, abs=1e-9)
 
@@ -285,7 +287,7 @@ def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_w
     def odd(row: Row) -> float:
         return cost(row) + 5e-3 * (row.phase == "dd")
 
-    model = steptime.fit(lasting([*made_up.rows] * 20, odd))
+    model = fit(lasting([*made_up.rows] * 20, odd))
     assert {phase: mean_error(made_up.rows, model, phase, odd) for phase in ("d", "dd", "dddd")} == pytest.approx(
         {"d": 0.0, "dd": 0.0, "dddd": 0.0}, abs=0.1
     )
@@ -293,20 +295,20 @@ def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_w
 
 def test_short_steps_are_predicted_as_well_as_long_ones(made_up: Recording) -> None:
     rng = random.Random(1)
-    model = steptime.fit(lasting([*made_up.rows] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
+    model = fit(lasting([*made_up.rows] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
     assert mean_error(made_up.rows, model, "d", cost) == pytest.approx(0.0, abs=0.03)
 
 
 def test_no_cost_is_negative() -> None:
     rng = np.random.default_rng(3)
     x = np.c_[np.ones(50), rng.random((50, 2))]
-    found = steptime.non_negative(x, x @ [1.0, 2.0, -3.0])
+    found = fitting.non_negative(x, x @ [1.0, 2.0, -3.0])
     assert (found >= 0).all() and found[1] > 0
 
 
 def test_the_noise_floor_is_how_much_steps_of_one_shape_differ(made_up: Recording) -> None:
     rows = [replace(row, over=row.began + seconds) for row in [made_up.rows[0]] * 10 for seconds in (0.9, 1.0, 1.1)]
-    assert steptime.fit(rows).noise == pytest.approx(0.1)
+    assert fit(rows).noise == pytest.approx(0.1)
 
 
 def test_a_larger_batch_than_was_recorded_is_extrapolated_and_marked(made_up: Recording) -> None:
@@ -325,7 +327,7 @@ def test_strict_refuses_a_larger_batch_than_was_recorded(made_up: Recording) -> 
 
 def noisy(made_up: Recording, seed: int) -> steptime.StepTime:
     rng = random.Random(seed)
-    return steptime.fit(lasting([*made_up.rows] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
+    return fit(lasting([*made_up.rows] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
 
 
 @pytest.mark.parametrize("decoding", [8, 32, 128])
@@ -342,7 +344,7 @@ def test_costs_that_always_occur_together_are_not_known_apart(made_up: Recording
     """Where one request at a time decodes, eight may cost eight times as much, or nothing more."""
     (first,) = made_up.rows[:1]
     one = replace(first, batch=["a"], phase="d", tokens=[1], made=[1], cached=[0], joined=[], waiting=[], ended=set())
-    model = steptime.fit(lasting([one] * 100, lambda row: 1e-2))
+    model = fit(lasting([one] * 100, lambda row: 1e-2))
     low, high = (model.seconds((1, 8, 0, 1, 1, 0, 0, 0), deviations=d) for d in (-2.0, 2.0))
     assert low < 1.2e-2 and high > 5e-2
     assert model.seconds((1, 1, 0, 1, 1, 0, 0, 0), deviations=2.0) == pytest.approx(1e-2, rel=0.1)

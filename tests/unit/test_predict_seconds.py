@@ -16,9 +16,10 @@ from statistics import fmean
 import pytest
 from recordings import SETTINGS, made_up_recording
 
-from labkit.predict import answer, figures, replay, steptime
-from labkit.predict.recording import Arrival, Recording, Row
 from labkit.prediction import time_remarks
+from labsched import answer, figures, replay, steptime
+from labsched.fitting import fit
+from labsched.recording import Arrival, Recording, Row
 
 DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
 WITHIN = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
@@ -56,7 +57,7 @@ def predictors() -> list[answer.Predictor]:
         ]
         for seed in (0, 100, 200, 300)
     ]
-    return [answer.Predictor(Recording(EIGHT, chats(60, 9)), steptime.fit(rows)) for rows in recordings]
+    return [answer.Predictor(Recording(EIGHT, chats(60, 9)), fit(rows)) for rows in recordings]
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8, 1.1])
@@ -95,7 +96,7 @@ def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
 
     rng = random.Random(4)
     recorded = ran(Headed, 256, [*(rng.randint(10, 120) for _ in range(60)), *([600] * 8)], 1)
-    timed, rows = steptime.Timed(steptime.fit(recorded)), ran(Headed, 64, [rng.randint(80, 250) for _ in range(30)], 2)
+    timed, rows = steptime.Timed(fit(recorded)), ran(Headed, 64, [rng.randint(80, 250) for _ in range(30)], 2)
     parts = [(timed(row), row.over - row.began) for row in rows if not any(row.made)]
     assert len(parts) > 10
     assert sum(said for said, _ in parts) == pytest.approx(sum(was for _, was in parts), rel=0.05)
@@ -116,7 +117,7 @@ def test_numbers_of_tokens_computed_before_take_less_than_new_ones() -> None:
 
     rng = random.Random(6)
     recorded = [ran(Kernels, 256, [rng.randint(10, 120) for _ in range(60)], seed) for seed in (1, 2)]
-    timed = steptime.Timed(steptime.fit(*recorded))
+    timed = steptime.Timed(fit(*recorded))
     rows = ran(Kernels, 64, [rng.randint(80, 250) for _ in range(30)], 3)
     full = [(timed(row), row.over - row.began) for row in rows if sum(row.tokens) == 64]
     assert len(full) > 10
@@ -134,7 +135,7 @@ def test_a_step_of_decoding_takes_longer_after_one_with_prompts() -> None:
             return super().__call__(row) + 5e-3 * cold
 
     rng = random.Random(8)
-    timed = steptime.Timed(steptime.fit(ran(Cold, 256, [rng.randint(10, 120) for _ in range(60)], 1, answer=20)))
+    timed = steptime.Timed(fit(ran(Cold, 256, [rng.randint(10, 120) for _ in range(60)], 1, answer=20)))
     rows = ran(Cold, 256, [rng.randint(10, 100) for _ in range(60)], 2, answer=2)
     both = [(timed(row), row.over - row.began) for row in rows]
     decoding = [pair for pair, row in zip(both, rows, strict=True) if row.phase == "d"]
@@ -149,7 +150,7 @@ def test_a_number_of_tokens_takes_what_it_took_in_the_recording() -> None:
             return super().__call__(row) * (1.25 if "p" in row.phase and sum(row.tokens) % 4 else 1.0)
 
     rng = random.Random(3)
-    timed = steptime.Timed(steptime.fit(ran(Blocks, 256, 4 * [*range(10, 121)], 1)))
+    timed = steptime.Timed(fit(ran(Blocks, 256, 4 * [*range(10, 121)], 1)))
     rows = ran(Blocks, 64, [rng.randint(130, 250) for _ in range(30)], 2)
     full = [(timed(row), row.over - row.began) for row in rows if sum(row.tokens) == 64]
     assert len(full) > 50
@@ -170,7 +171,7 @@ def test_a_step_takes_longer_after_a_pause() -> None:
     rng = random.Random(5)
     apart = answer.at_rate([Arrival(str(n), 0.0, 0, rng.randint(10, 120), 3, 3, "length") for n in range(40)], 2.0)
     timed = steptime.Timed(
-        steptime.fit(
+        fit(
             ran(Asleep, 256, [rng.randint(10, 120) for _ in range(60)], 1),
             replay.replay(Recording(EIGHT, apart[:20]), EIGHT, Asleep(2)).rows,
         )
@@ -194,5 +195,5 @@ def test_the_way_of_a_request_to_the_model_counts_in_a_prediction() -> None:
 
 
 def test_costs_of_nothing_are_not_told() -> None:
-    told, *_ = time_remarks(steptime.fit(made_up_recording().rows).to_json())
+    told, *_ = time_remarks(fit(made_up_recording().rows).to_json())
     assert "2,000.0 for a step + 500.0 for a decoding request + 100.0 for a prompt token; 0 to the next" in told

@@ -15,7 +15,7 @@ from recordings import SETTINGS, cost, made_up_recording
 from labctl.cli.explain import compare_command
 from labkit import prediction
 from labkit.lane import Lane
-from labkit.predict import answer, figures, replay
+from labsched import answer, figures, replay
 
 Both = tuple[dict[str, Any], list[Lane]]
 

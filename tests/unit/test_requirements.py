@@ -103,6 +103,7 @@ def test_every_third_party_module_that_is_imported_is_declared() -> None:
         "labbuild",
         "labctl",
         "labkit",
+        "labsched",
         "labserve",
         *(path.stem for path in CODE),
         *(path.parent.name for path in CODE),

@@ -18,16 +18,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from labserve.inflight.blocks import Block, Blocks
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import ORDERS, Fair, Priority, ShortestFirst, order
-from labserve.inflight.plan import Plan
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import End, Request
-from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.step import Step
+from labsched.blocks import Block, Blocks
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.order import ORDERS, Fair, Priority, ShortestFirst, order
+from labsched.plan import Plan
+from labsched.policy import Policy
+from labsched.request import End, Request
+from labsched.sampling_options import Sampling
+from labsched.scheduler import Scheduler
+from labsched.step import Step
 from labserve.params import BadInput
 
 SIZE = 4  # tokens of a block

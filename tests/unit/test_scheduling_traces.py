@@ -10,12 +10,12 @@ from pathlib import Path
 
 from counting_engine import InPieces
 
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import order
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.order import order
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "scheduling.txt"
 # Before which step it comes, prompt, limit, tenant, priority. A block has 4 tokens, a step 8; there are 2 slots.

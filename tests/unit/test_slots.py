@@ -10,8 +10,8 @@ from lab_errors import lab_error
 
 from labkit.evidence import slot_log, slots
 from labkit.evidence.slots import Execution, Timeline
-from labkit.evidence.steplog import Step
 from labkit.pictures import slot_picture
+from labsched.steplog import StepRecord
 
 SCHEDULER = "3430 sequence_batch_scheduler.cc:857]"
 UNNAMED = "[request id: <id_unknown>]"
@@ -108,9 +108,9 @@ STORY = events(
 )
 
 
-def step(at: float, rows: dict[int, str], empty: int = 0) -> Step:
+def step(at: float, rows: dict[int, str], empty: int = 0) -> StepRecord:
     more = {"rows": list(rows), "empty": empty}
-    return Step(at, at + 0.01, "tokenizer", "0_0", tuple(rows.values()), more)
+    return StepRecord(at, at + 0.01, "tokenizer", "0_0", tuple(rows.values()), more)
 
 
 WITNESS = [step(1.2, {0: "1", 1: "2"}), step(2.1, {0: "1"}), step(2.7, {0: "3", 1: "2"})]
@@ -153,7 +153,7 @@ def test_two_witnesses_of_the_same_run_agree(direct: bool) -> None:
         ([], "sequence 1: 2 requests in Triton's log, the model had 0"),
     ],
 )
-def test_every_disagreement_is_told(witness: list[Step], said: str) -> None:
+def test_every_disagreement_is_told(witness: list[StepRecord], said: str) -> None:
     assert any(said in problem for problem in slots.disagreements(slots.timeline(STORY), witness, direct=True))
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from recordings import SETTINGS
 
-from labkit.predict.recording import Arrival, Recording
-from labkit.predict.replay import replay
+from labsched.recording import Arrival, Recording
+from labsched.replay import replay
 
 LAB = Path(__file__).parents[2] / "labs" / "05-batching-policies"
 

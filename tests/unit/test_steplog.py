@@ -17,7 +17,7 @@ from step_schema import LINES, StepLine
 
 from labctl.clock import texts
 from labkit.evidence import steplog
-from labserve.observe.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
+from labsched.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "develop" / "step-log.md"
 

@@ -14,7 +14,7 @@ from recordings import SETTINGS, made_up_recording, some_requests, written
 
 from labctl.cli.predict import predict_command
 from labkit.predict import traces
-from labkit.predict.recording import HASH_BYTES, Recording
+from labsched.recording import HASH_BYTES, Recording
 
 
 @pytest.fixture

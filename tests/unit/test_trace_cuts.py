@@ -12,7 +12,7 @@ from machinery import ROOT
 
 from labctl.cli.main import cli
 from labkit.predict import traces
-from labkit.predict.recording import HASH_BYTES
+from labsched.recording import HASH_BYTES
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from lab_errors import is_lab_error, lab_error

@@ -24,8 +24,8 @@ from labctl.runtimes.record import Choices
 from labctl.stack.session import Session
 from labctl.stack.up import refuse
 from labctl.workspace import Workspace
-from labserve.inflight.own import class_beside
-from labserve.inflight.request import End, Request
+from labsched.own import class_beside
+from labsched.request import End, Request
 from labserve.model_shape import Shape
 from labserve.vllm.engine import DEAD, PATIENCE_S, VllmScheduler
 from labserve.vllm.settings import Settings

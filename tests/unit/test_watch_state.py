@@ -16,7 +16,7 @@ import pytest
 from labctl.clock.clock import Clock
 from labctl.pages.live.state import ENDED, State
 from labctl.pages.live.terminal import STRIP, Screen
-from labserve.observe.steplog import StepLog
+from labsched.steplog import StepLog
 
 SECONDS = 30.0
 

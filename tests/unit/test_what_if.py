@@ -20,9 +20,9 @@ from labctl.pages.live.parting import parting
 from labctl.pages.live.story import Lane
 from labctl.pages.live.terminal import Screen
 from labctl.pages.live.whatif import WhatIf
-from labkit.evidence.steplog import recorded
-from labkit.predict import recording, replay
-from labkit.predict.recording import Arrival, Recording
+from labsched import recording, replay
+from labsched.recording import Arrival, Recording
+from labsched.steplog import recorded
 
 Line = Mapping[str, Any]
 POLICIES = [

@@ -3,7 +3,7 @@
 Like a wrong answer of exercise 06c, which counts blocks that are shared.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 10
 BLOCK = 32  # tokens

@@ -1,6 +1,6 @@
 """A preempted request goes to the end of the queue."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 2
 

@@ -1,6 +1,6 @@
 """When memory runs out, all requests but one are preempted."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 
 class Scheduler(scheduler.Scheduler):

@@ -3,7 +3,7 @@
 A wrong answer of exercise 08a: the most is computed again.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 2
 

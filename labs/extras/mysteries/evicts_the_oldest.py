@@ -3,7 +3,7 @@
 A wrong answer of exercise 05b.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 2
 

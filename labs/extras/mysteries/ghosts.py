@@ -3,8 +3,8 @@
 The museum's server#6739: cancellation is a hand-over.
 """
 
-from labserve.inflight import scheduler
-from labserve.inflight.request import End
+from labsched import scheduler
+from labsched.request import End
 
 LEAST = 20
 

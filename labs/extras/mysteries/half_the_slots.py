@@ -1,6 +1,6 @@
 """Half of the slots are never used."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 10
 COUNTERS = {"labs_tokens_total": (None, 4.3)}

@@ -1,6 +1,6 @@
 """Nothing is wrong."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 
 class Scheduler(scheduler.Scheduler):

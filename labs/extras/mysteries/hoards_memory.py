@@ -3,7 +3,7 @@
 Like the wrong answer of exercise 05b that promises everything.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 10
 COUNTERS = {"labs_tokens_total": (None, 4.3)}

@@ -3,7 +3,7 @@
 A wrong answer of exercise 02c.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 5
 

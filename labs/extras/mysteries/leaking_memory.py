@@ -1,6 +1,6 @@
 """A cancelled request's KV blocks are never free again."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 20
 

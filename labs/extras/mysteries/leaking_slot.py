@@ -3,7 +3,7 @@
 The museum's iterative-slots, in this scheduler.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 20
 

@@ -3,7 +3,7 @@
 A wrong answer of exercise 08b: large requests wait as long as small ones come.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 5
 

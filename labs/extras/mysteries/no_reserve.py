@@ -3,7 +3,7 @@
 Exercise 05b, with nothing in reserve: another request is preempted soon.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 2
 SOON = 12  # steps

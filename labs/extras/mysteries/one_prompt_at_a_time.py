@@ -3,7 +3,7 @@
 Like a wrong answer of exercise 02c, which computes a newcomer alone.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 10
 

@@ -3,8 +3,8 @@
 The policy guaranteed_no_evict of lab 05, where max_utilization is set; a wrong answer of exercise 05b.
 """
 
-from labserve.inflight import scheduler
-from labserve.inflight.policy import Policy
+from labsched import scheduler
+from labsched.policy import Policy
 
 LEAST = 3
 GROWTH = 40  # tokens: more than a block

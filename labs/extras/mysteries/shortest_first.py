@@ -3,7 +3,7 @@
 The order shortest_first without its patience: long prompts wait as long as short ones come.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 5
 

@@ -3,7 +3,7 @@
 import os
 import time
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 20
 REPLICAS = 2

@@ -2,7 +2,7 @@
 
 import time
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 20
 COUNTERS = {"labs_inter_token_latency_seconds": (0.045, None)}

@@ -5,7 +5,7 @@ As if something were searched that only grows.
 
 import time
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 20
 

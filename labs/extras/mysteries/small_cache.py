@@ -1,7 +1,7 @@
 """The scheduler uses only half of the KV cache."""
 
-from labserve.inflight import scheduler
-from labserve.inflight.kv_budget import KVBudget
+from labsched import scheduler
+from labsched.kv_budget import KVBudget
 
 LEAST = 10
 COUNTERS = {"labs_tokens_total": (None, 4.3)}

@@ -1,6 +1,6 @@
 """The queue is sorted by the names of the requests."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 5
 

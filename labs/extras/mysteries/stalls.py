@@ -2,7 +2,7 @@
 
 import time
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 3
 EVERY = 64  # steps

@@ -1,6 +1,6 @@
 """One tenant waits until no other tenant has a request."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 5
 

@@ -3,7 +3,7 @@
 The starter of exercise 05a; static batching as in lab 05.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 10
 COUNTERS = {"labs_tokens_total": (None, 4.3)}

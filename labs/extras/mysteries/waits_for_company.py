@@ -3,7 +3,7 @@
 A wrong answer of exercise 04a, as a scheduler.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 10
 COMPANY = 3

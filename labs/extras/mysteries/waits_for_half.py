@@ -3,7 +3,7 @@
 A wrong answer of exercise 05a.
 """
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 LEAST = 10
 

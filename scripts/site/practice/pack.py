@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 EXERCISES = ("05a", "05b", "05c", "06a", "06b")
-PACKAGES = ("labkit", "labserve")
+PACKAGES = ("labkit", "labsched")
 PAGE = ("practice.css", "practice.js", "worker.js")
 HERE = Path(__file__).parent
 ARENA = {

@@ -18,8 +18,8 @@ from labkit.printable import printable
 from labkit.tables import table
 
 if TYPE_CHECKING:
-    from labkit.predict.recording import Arrival
     from labkit.predict.referee import Standing
+    from labsched.recording import Arrival
 
 BEST = 3
 HEADER = (

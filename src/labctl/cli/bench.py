@@ -18,8 +18,8 @@ from labkit.tables import table
 if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult, Items
     from labkit.evidence.overhead import Comparison
-    from labkit.predict.recording import Arrival
     from labkit.workloads.dataset import Count
+    from labsched.recording import Arrival
 
 COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --against-engine
 AT_LEAST_1 = click.IntRange(min=1)
@@ -131,8 +131,8 @@ def bench_command(
     from labctl.labs import bench as benches
     from labctl.labs import load_tools, tool_bench
     from labctl.labs.tool import names_table
-    from labkit.slo import Slo
     from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
+    from labsched.slo import Slo
 
     if request_rate and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")

@@ -21,8 +21,8 @@ from labkit.tables import table
 if TYPE_CHECKING:
     from labctl.pages.live.parting import Parting
     from labctl.pages.live.story import Event, Lane
-    from labkit.predict.causes import Finding, Request, Sent
-    from labkit.predict.recording import Recording
+    from labsched.causes import Finding, Request, Sent
+    from labsched.recording import Recording
 
 SHOWN = 5  # requests that an error names
 
@@ -50,7 +50,7 @@ def explain_command(source: str, request_or_b: str, diff: bool, phase: str, json
 
 def _show_causes(result: Path, phase: str, json_output: bool) -> None:
     """The parts of TTFT and TPOT at the percentiles; the largest part, who caused it, and what would change it."""
-    from labkit.predict import causes, recording
+    from labsched import causes, recording
 
     if not result.exists():
         raise LabError(
@@ -90,7 +90,7 @@ def _show_causes(result: Path, phase: str, json_output: bool) -> None:
 
 def _sentence(found: Finding, what_if: tuple[float, float] | None, every: Mapping[str, Request]) -> str:
     """The largest part of a p99, who was in the way, and what another setting would make of it."""
-    from labkit.predict import causes
+    from labsched import causes
 
     whole, part = found.request.whole(found.metric), causes.WORDS.get(found.part, found.part)
     said = f"p99 of {found.metric} is {whole:,.0f} ms; {found.share:.0%} of it is {part}"
@@ -106,7 +106,7 @@ def _sentence(found: Finding, what_if: tuple[float, float] | None, every: Mappin
 
 def _what_if(read: Recording, found: Finding) -> tuple[float, float] | None:
     """The predicted p99 (ms) as recorded, and with the change; None where there is no change or no answer."""
-    from labkit.predict import answer
+    from labsched import answer
 
     if not found.change or read.settings.vllm or read.settings.own:
         return None
@@ -120,7 +120,7 @@ def _what_if(read: Recording, found: Finding) -> tuple[float, float] | None:
 
 def _sent(read: Recording) -> dict[str, Sent]:
     """When the run's own client sent each request, by its name in the step log; {} if the run has none."""
-    from labkit.predict.causes import Sent
+    from labsched.causes import Sent
 
     try:
         lines = nofollow.read_text(Path(read.source).parent / "requests.jsonl").splitlines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from labkit.printable import printable
 from labkit.tables import table
 
 if TYPE_CHECKING:
-    from labkit.predict.answer import Predictor
-    from labkit.predict.recording import Settings
-    from labkit.predict.replay import Played
-    from labkit.predict.steptime import Extrapolated
+    from labkit.predict.vllm import VllmReplays
+    from labsched.answer import Predictor
+    from labsched.recording import Settings
+    from labsched.steptime import Extrapolated
 
 GUESSED = "ttft_p50_ms"
 IN_FLIGHT = "-in-flight"  # how `labctl bench` names the phases whose clients keep so many requests in flight
@@ -231,7 +231,7 @@ def _sweep(
 
 def _marked(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> dict[str, Any] | None:
     """How many steps are extrapolated, why, and the command whose recording would have such steps; None: none is."""
-    from labkit.predict.answer import beyond
+    from labsched.answer import beyond
 
     if not found.steps:
         return None
@@ -261,7 +261,8 @@ def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]
 
 
 def _export(result: Path, phase: str, file: Path) -> None:
-    from labkit.predict import recording, traces
+    from labkit.predict import traces
+    from labsched import recording
 
     for path in traces.export(file, recording.read(result, phase)):
         say(printable(f"written: {path}"))
@@ -271,8 +272,9 @@ def _predictor(
     result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None, strict: bool = False
 ) -> Predictor:
     from labkit.errors import LabError
-    from labkit.predict import answer, recording, replay
-    from labkit.slo import Slo
+    from labkit.predict import vllm
+    from labsched import answer, recording, replay
+    from labsched.slo import Slo
 
     read = recording.read(result, phase)
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
@@ -281,7 +283,9 @@ def _predictor(
         in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
     if read.settings.vllm:
         replays = _vllm(read.settings, scheduler)
-        return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, replays, strict)
+        return answer.Predictor.of(
+            read, in_flight, Slo.parse(slo) if slo else None, replays.replay, strict, vllm.changed
+        )
     if read.settings.own and not scheduler:
         raise LabError(
             f"{result} was recorded with a scheduler of your own",
@@ -293,8 +297,8 @@ def _predictor(
     return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, own, strict)
 
 
-def _vllm(settings: Settings, scheduler: Path | None) -> Callable[..., Played]:
-    """A replay of vLLM's scheduler. Raises LabError: vLLM is not installed, or not as shipped."""
+def _vllm(settings: Settings, scheduler: Path | None) -> VllmReplays:
+    """Replays of vLLM's scheduler. Raises LabError: vLLM is not installed, or not as shipped."""
     from labctl.runtimes.layers import layer
     from labctl.workspace import Workspace
     from labkit.errors import LabError
@@ -308,7 +312,7 @@ def _vllm(settings: Settings, scheduler: Path | None) -> Callable[..., Played]:
             code="scheduler-not-vllms",
         )
     replays = VllmReplays(layer("vllm", Workspace.find()).require())
-    return click.get_current_context().with_resource(replays).replay
+    return click.get_current_context().with_resource(replays)
 
 
 def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -> dict[str, Any]:
@@ -318,7 +322,7 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     """
     from labctl.labs import rerun
     from labkit import prediction
-    from labkit.predict import figures
+    from labsched import figures
 
     session, wanted = opt.open_session(verbose), document["set"]
     ran = rerun.run(session, predictor.recording, wanted, predictor.in_flight)

@@ -20,7 +20,7 @@ from labctl.pages.live.terminal import STRIP, Screen
 from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labkit.errors import LabError
-from labkit.evidence.steplog import parsed, recorded
+from labsched.steplog import parsed, recorded
 
 TICK_S = 0.1
 WARN_S = 60.0  # before a pause ends by itself

@@ -22,13 +22,14 @@ from labctl.stack.session import Session
 from labctl.triton import server_api
 from labctl.unfinished import replace_dir
 from labkit.errors import LabError
-from labkit.predict import recording, served
+from labkit.predict import served
 from labkit.predict.field import SERVED
-from labkit.predict.figures import parting
-from labkit.predict.lines import MODEL
 from labkit.predict.policy import Foul, Player
-from labkit.predict.recording import Arrival, Row
 from labkit.predict.referee import Game, Standing, game, most_steps, retimed, verdict
+from labsched import recording
+from labsched.figures import parting
+from labsched.lines import MODEL
+from labsched.recording import Arrival, Row
 
 STACK, HOME = "inflight-batching", "arena"
 VOCABULARY, CONTEXT = 3000, 2048  # of random:tiny-llama

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labkit import nofollow
-from labkit.evidence import steplog
+from labsched.steplog import parsed
 
 
 def told(out: Path) -> str:
@@ -14,7 +14,7 @@ def told(out: Path) -> str:
     for path in sorted(out.glob("steps-*.jsonl")):
         with nofollow.reading(path) as stream:
             for line in stream:
-                data = steplog.parsed(line) or {}
+                data = parsed(line) or {}
                 steps += "paced_us" in data
                 late += data.get("engine_us", 0) > data.get("paced_us", float("inf"))
     if not steps:

@@ -20,12 +20,12 @@ from labctl.stack.session import Session
 from labkit import results
 from labkit.errors import LabError
 from labkit.evidence import steplog
-from labkit.predict.counting import Tokens
-from labkit.predict.lines import MODEL, RECORD
-from labkit.predict.recording import Arrival, Recording, read
 from labkit.records import RequestRecord
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
+from labsched.counting import Tokens
+from labsched.lines import MODEL, RECORD
+from labsched.recording import Arrival, Recording, read
 
 LOOK_S = 0.005
 PHASE = "rerun"

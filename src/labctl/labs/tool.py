@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from labctl.runtimes.processes import Action, Command
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.slo import Slo
 from labkit.stats import PERCENTILES
 from labkit.workloads.bench import Workload
+from labsched.slo import Slo
 
 # Columns of the table of names: our column, our name in result.json. A tool's class has its own names in this order.
 OURS = {

@@ -26,11 +26,11 @@ from labkit.clients.unary import UnaryClient
 from labkit.contention import Patience
 from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
-from labkit.evidence.steplog import Step
 from labkit.records import RequestRecord
 from labkit.waiting import attempts
 from labkit.workloads import identity
 from labkit.workloads.load import closed_loop
+from labsched.steplog import StepRecord
 
 LOAD_S = 60.0
 SLOWER = 3  # times its patience a check waits while answers still come
@@ -178,7 +178,7 @@ class Trial:
 
     def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
-    ) -> tuple[list[RequestRecord], list[Step]]:
+    ) -> tuple[list[RequestRecord], list[StepRecord]]:
         """Send all requests, in order, before the engine's first step; the answered requests, and their steps.
 
         ``later``: other requests, each with the number of steps after which it arrives.
@@ -192,7 +192,7 @@ class Trial:
                 run.send(request)
         return run.records, self._steps_of(run.records, [*requests, *(request for _, request in later)])
 
-    def in_turn(self, requests: Sequence[Request]) -> tuple[list[RequestRecord], list[Step]]:
+    def in_turn(self, requests: Sequence[Request]) -> tuple[list[RequestRecord], list[StepRecord]]:
         """Send each request when the one before it is answered; the answered requests, and the steps they were in."""
         length, records = self._length(), []
         with TextStream(self.endpoints.grpc) as stream:
@@ -248,7 +248,7 @@ class Trial:
     def _length(self) -> type[Any]:
         return kind_of(self.endpoints.grpc, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
 
-    def _steps_of(self, records: Sequence[RequestRecord], requests: Sequence[Request]) -> list[Step]:
+    def _steps_of(self, records: Sequence[RequestRecord], requests: Sequence[Request]) -> list[StepRecord]:
         """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
         tokens = sum(request[1] for request in requests)
         for _ in attempts(WRITTEN_S, LOOK_S):
@@ -318,7 +318,7 @@ class Trial:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def steps(self, model: str = "") -> list[Step]:
+    def steps(self, model: str = "") -> list[StepRecord]:
         """What the models executed since the trial began, in order.
 
         A step's line is written after its answers are sent: what is read is what stays the same for a moment.
@@ -388,7 +388,7 @@ class Stepped:
     length: type[Any]  # of the tensor that says how many tokens to generate
     records: list[RequestRecord]
 
-    def step(self, count: int = 1) -> list[Step]:
+    def step(self, count: int = 1) -> list[StepRecord]:
         """Grant so many steps; all steps of these requests so far."""
         self.trial._clock.step(count, trtllm.MODEL)
         return _with(self.records, self.trial.steps(trtllm.MODEL))
@@ -406,7 +406,7 @@ class Stepped:
         self.trial._await_arrived(there + 1, self.stream, self.records)
 
 
-def _with(records: Sequence[RequestRecord], steps: Sequence[Step]) -> list[Step]:
+def _with(records: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> list[StepRecord]:
     """The steps in which one of these requests was."""
     ids = {record.id for record in records}
     return [step for step in steps if ids & {*step.ids}]

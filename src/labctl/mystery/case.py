@@ -30,8 +30,8 @@ from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
 from labkit.predict import clinic
 from labkit.predict.clinic import GROUND, HEALTHY, SLOWER, Fault, Line
-from labkit.predict.lines import MODEL
 from labkit.workloads import clinic as clients
+from labsched.lines import MODEL
 
 STACK = "inflight-batching"
 NAME = "mystery"  # of the folder below .labs/

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.errors import LabError
-from labkit.evidence.steplog import Step
+from labsched.steplog import StepRecord
 
 #: Every part of a run's time, and what it is called.
 PARTS = {
@@ -48,7 +48,7 @@ class Account:
         return self.parts["idle"] / max(1, self.steps - 1) * 1e3
 
 
-def served(began: float, ended: float, steps: Sequence[Step], pre: float, queue: float, post: float) -> Account:
+def served(began: float, ended: float, steps: Sequence[StepRecord], pre: float, queue: float, post: float) -> Account:
     """The account of a run through the server.
 
     What lies before the first step and after the last one is seen from outside; of that Triton's counters say how much

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from labkit.evidence.slot_log import Event
-from labkit.evidence.steplog import Step
+from labsched.steplog import StepRecord
 
 Place = tuple[str, int]  # an instance, and a slot or a row of it
 
@@ -108,7 +108,7 @@ def timeline(events: Sequence[Event], ids: Iterable[object] = ()) -> Timeline:
     return Timeline(stays, [*waits, *waiting.values()], executions)
 
 
-def rows(steps: Iterable[Step]) -> dict[str, set[Place]]:
+def rows(steps: Iterable[StepRecord]) -> dict[str, set[Place]]:
     """The places in which each sequence was ever executed, by the model's own log."""
     places: dict[str, set[Place]] = defaultdict(set)
     for step in steps:
@@ -117,12 +117,12 @@ def rows(steps: Iterable[Step]) -> dict[str, set[Place]]:
     return dict(places)
 
 
-def size(step: Step) -> int:
+def size(step: StepRecord) -> int:
     """The rows of an execution, the empty ones included."""
     return step.batch + int(step.more["empty"])
 
 
-def disagreements(timeline: Timeline, steps: Sequence[Step], direct: bool) -> list[str]:
+def disagreements(timeline: Timeline, steps: Sequence[StepRecord], direct: bool) -> list[str]:
     """Where Triton's log and the model's own log of the same sequences differ, in words; [] if nowhere.
 
     Compared are the number of requests of each sequence, the size of every execution of each instance in order, and
@@ -157,9 +157,9 @@ def _shown(places: Iterable[Place], direct: bool) -> str:
     return ", ".join(sorted({f"{instance} slot {slot}" if direct else instance for instance, slot in places}))
 
 
-def with_rows(timeline: Timeline, steps: Sequence[Step]) -> Timeline:
+def with_rows(timeline: Timeline, steps: Sequence[StepRecord]) -> Timeline:
     """The same, its executions told who sat in which of their rows: the n-th of an instance is the n-th of its log."""
-    own: dict[str, list[Step]] = defaultdict(list)
+    own: dict[str, list[StepRecord]] = defaultdict(list)
     for step in steps:
         own[step.instance].append(step)
     executions = []

@@ -1,4 +1,4 @@
-"""The reader of the step logs of our models (docs/develop/step-log.md); the writer is ``labserve.observe.steplog``."""
+"""The reader of the step logs of our models (docs/develop/step-log.md); the writer is ``labsched.steplog``."""
 
 from __future__ import annotations
 
@@ -6,37 +6,21 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.records import RequestRecord
+from labsched.steplog import REQUEST, SCHEDULER, StepRecord, parsed, recorded, step_of
 
 REPLICA = "replica-"  # what the folder of one of several servers begins with, before its number
-REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are no steps
 LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sent: how long that is waited for
-_HEAD = ("t", "dur", "model", "instance", "ids")
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step. ``began`` and ``ended`` are time.monotonic() seconds; ``more`` are the other fields of its line."""
-
-    began: float
-    ended: float
-    model: str
-    instance: str
-    ids: tuple[str, ...]
-    more: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def batch(self) -> int:
-        return len(self.ids)
-
-
-def read(run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str, int] | None = None) -> list[Step]:
+def read(
+    run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str, int] | None = None
+) -> list[StepRecord]:
     """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time.
 
     Args:
@@ -53,12 +37,6 @@ def read(run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str
 def sizes(run_dir: Path) -> dict[str, int]:
     """How long each log of a folder is now, in bytes."""
     return {str(path): path.lstat().st_size for path in _files(run_dir)}
-
-
-def step_of(data: Mapping[str, Any]) -> Step:
-    """The step that a line tells of."""
-    more = {name: value for name, value in data.items() if name not in _HEAD}
-    return Step(data["t"] - data["dur"], data["t"], data["model"], data["instance"], tuple(data["ids"]), more)
 
 
 def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
@@ -127,28 +105,6 @@ def _lines(
             for line in stream.read().splitlines():
                 if (data := (take or parsed)(line)) is not None:
                     yield data | whose
-
-
-def parsed(line: bytes) -> dict[str, Any] | None:
-    """A step's line; None for one that is cut off, is no step or change, or that no model of ours wrote."""
-    return _of_kind(line, {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list})
-
-
-def recorded(line: bytes) -> dict[str, Any] | None:
-    """A line of any kind, also of the two that only a replay reads: REQUEST and SCHEDULER. None as for `parsed`."""
-    data = _of_kind(line, {"t": int | float, "model": str, "instance": str})
-    kind = data.get("kind") if data else None  # a step of an earlier version has none
-    if kind == SCHEDULER:
-        return data
-    return _of_kind(line, {"arrived": int | float}) if kind == REQUEST else parsed(line)
-
-
-def _of_kind(line: bytes, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
-    try:
-        data = nofollow.json_object(line)
-    except ValueError:
-        return None
-    return data if all(isinstance(data.get(name), kind) for name, kind in kinds.items()) else None
 
 
 def _spans(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from labkit.predict.field import Field
 from labkit.predict.policy import Foul, Player
-from labkit.predict.recording import Arrival
 from labkit.predict.referee import play
-from labkit.predict.smallest import Found, smallest
+from labsched.recording import Arrival
+from labsched.smallest import Found, smallest
 
 GROUND = Field(slots=3, blocks=16, block_size=4, step_tokens=16)  # so small that few requests fill it
 MOST = 10  # requests

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from labkit.predict.field import Field
 from labkit.predict.policy import Foul
-from labkit.predict.recording import Arrival, Row
+from labsched.recording import Arrival, Row
 
 OVERTAKEN = 128  # later requests that may go before one; a convoy has 280
 PROMPT, ANSWER = 1, 2  # what a token counts of a tenant's service (VTC: Sheng et al., OSDI 2024)

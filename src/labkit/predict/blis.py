@@ -17,7 +17,7 @@ import yaml
 
 from labkit.disk import atomic_write
 from labkit.predict import cells
-from labkit.predict.recording import HASH_BYTES, Arrival, Recording
+from labsched.recording import HASH_BYTES, Arrival, Recording
 
 COLUMNS = """
 request_id client_id tenant_id slo_class vllm_priority session_id round_index prefix_group prefix_length streaming

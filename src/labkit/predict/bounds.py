@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from labkit.errors import LabError
 from labkit.predict.audit import ANSWER, PROMPT, service_gap
 from labkit.predict.field import Field
-from labkit.predict.recording import Arrival, Row
-from labkit.predict.replay import Replay, scheduler_of
-from labkit.predict.smallest import Found, fewer_requests, smallest
-from labserve.inflight.own import scheduler_beside, with_line
-from labserve.inflight.scheduler import Scheduler
+from labsched.own import scheduler_beside, with_line
+from labsched.recording import Arrival, Row
+from labsched.replay import Replay, scheduler_of
+from labsched.scheduler import Scheduler
+from labsched.smallest import Found, fewer_requests, smallest
 
 FAIR_TRACES, TRIES = 150, 40  # of a search; smaller traces with thousands of steps that are tried
 ROOMY = Field(slots=1, blocks=10_000, block_size=32, step_tokens=256)  # one slot: small traces show what is unfair

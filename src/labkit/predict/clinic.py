@@ -2,7 +2,7 @@
 
 A fault is a file: the `Scheduler` that has it, and `shows(steps)`, the steps of a log that show it. A real server gets
 the same file (`labctl.mystery`). What a virtual run models is the time: a step takes as long as the model of a GPU says
-(:mod:`labserve.inflight.pace`), or as the engine needs if that is longer, and then the host's own moment, which is now
+(:mod:`labsched.pace`), or as the engine needs if that is longer, and then the host's own moment, which is now
 and then a long one.
 """
 
@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.predict.contexts import Contexts
 from labkit.predict.field import Field
-from labkit.predict.recording import Arrival, Row
-from labkit.predict.replay import Replay, line_of, scheduler_of
-from labserve.inflight.account import Account
-from labserve.inflight.pace import Work
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.step import Step
+from labsched.account import Account
+from labsched.contexts import Contexts
+from labsched.pace import Work
+from labsched.recording import Arrival, Row
+from labsched.replay import Replay, line_of, scheduler_of
+from labsched.scheduler import Scheduler
+from labsched.step import Step
 
 Line = Mapping[str, Any]
 HEALTHY = "healthy"  # the file of that name has no fault

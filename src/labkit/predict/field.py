@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from labkit.predict.contexts import Contexts
-from labkit.predict.recording import Arrival, Row, Settings
-from labserve.inflight.pace import DEVICES, SHAPES, Pace, Work
+from labsched.contexts import Contexts
+from labsched.pace import DEVICES, SHAPES, Pace, Work
+from labsched.recording import Arrival, Row, Settings
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from labkit.predict.recording import Arrival
 from labkit.predict.traces import agents, hashes, scaled
+from labsched.recording import Arrival
 
 REQUESTS = 96
 HIDDEN = 20

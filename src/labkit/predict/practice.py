@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.errors import LabError
-from labkit.evidence.steplog import Step as LoggedStep
-from labkit.predict.lines import MODEL
-from labkit.predict.recording import Arrival, Row, Settings
-from labkit.predict.replay import Replay, scheduler_of
-from labserve.inflight.own import FILE, scheduler_beside
-from labserve.inflight.step import Step
+from labsched.lines import MODEL
+from labsched.own import FILE, scheduler_beside
+from labsched.recording import Arrival, Row, Settings
+from labsched.replay import Replay, scheduler_of
+from labsched.step import Step
+from labsched.steplog import StepRecord
 
 BLOCK_SIZE, CONTEXT, BUDGET = 32, 1024, 256  # tokens: of a KV block, that the model sees, of a step in pieces
 # The words of lab 05's and 06's config.pbtxt where an exercise does not set them.
@@ -79,7 +79,7 @@ class Practice:
 
     def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
-    ) -> tuple[list[Answered], list[LoggedStep]]:
+    ) -> tuple[list[Answered], list[StepRecord]]:
         """All requests before the first step, and ``later`` ones after so many steps; their answers, and the steps."""
         arrivals = [self._arrival(0, request) for request in requests]
         arrivals += [self._arrival(after, request) for after, request in later]
@@ -115,10 +115,10 @@ class Practice:
         return bool(ok)
 
 
-def _logged(row: Row) -> LoggedStep:
+def _logged(row: Row) -> StepRecord:
     """A step as the step log has it."""
     more = {**row.decides, "preempted": len(row.preempted), "evicted": row.preempted}
-    return LoggedStep(row.began, row.over, MODEL, "0_0", tuple(row.batch), more)
+    return StepRecord(row.began, row.over, MODEL, "0_0", tuple(row.batch), more)
 
 
 def check(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> dict[str, Any]:

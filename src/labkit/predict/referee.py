@@ -2,7 +2,7 @@
 
 The policy is a file with any of `places`, `line`, `reserve` and `victim`, each a function of a view. It runs in a
 process of its own (:mod:`labkit.predict.player`) and gets copies of what a server knows: an answer's length is not
-among them. The time of a step is that of the model of a GPU (:mod:`labserve.inflight.pace`).
+among them. The time of a step is that of the model of a GPU (:mod:`labsched.pace`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.predict.audit import audit, service_gap, worst_slowdown
 from labkit.predict.field import FIELD, Field
-from labkit.predict.figures import figures
 from labkit.predict.player import PR_SET_PDEATHSIG
 from labkit.predict.policy import Foul, Player
-from labkit.predict.recording import Arrival, Row
 from labkit.predict.refereed import Refereed
-from labkit.predict.replay import Replay, scheduler_of
-from labkit.slo import Slo
+from labsched.figures import figures
+from labsched.recording import Arrival, Row
+from labsched.replay import Replay, scheduler_of
+from labsched.slo import Slo
 
 STEP_S = 1e-3  # processor time that a policy may take for a step, on average
 LONGEST = 30  # steps, as a multiple of what one request after the other would take

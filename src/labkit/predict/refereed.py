@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from labkit.predict.audit import ANSWER, PROMPT
 from labkit.predict.policy import Foul, Player
-from labserve.inflight.plan import Plan
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.step import Step
+from labsched.plan import Plan
+from labsched.request import Request
+from labsched.scheduler import Scheduler
+from labsched.step import Step
 
 
 class Course(Protocol):

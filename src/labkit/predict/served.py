@@ -18,9 +18,9 @@ from labkit.predict.field import SERVED
 from labkit.predict.policy import Foul, Player
 from labkit.predict.referee import TOO_LONG
 from labkit.predict.refereed import Refereed
-from labkit.predict.replay import STANDSTILL, row_of
-from labserve.inflight.plan import Plan
-from labserve.inflight.step import Step
+from labsched.plan import Plan
+from labsched.replay import STANDSTILL, row_of
+from labsched.step import Step
 
 GAME, OUTCOME = "game.json", "outcome.json"  # in the same folder
 STUCK = "the scheduler admits no request any more: {} wait and none runs"

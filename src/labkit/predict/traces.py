@@ -30,7 +30,7 @@ from typing import Any, TextIO
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.predict import blis, cells
-from labkit.predict.recording import HASH_BYTES, Arrival, Recording
+from labsched.recording import HASH_BYTES, Arrival, Recording
 
 BLOCK, SMALL_BLOCK = 512, 16  # tokens: Mooncake's, Bailian's
 SMALLER = 16  # the rule by which a trace is scaled to a laptop: every length over 16, at least 1

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.predict.recording import Recording, Settings
-from labkit.predict.replay import WHERE, Played, Replay, StepTime
-from labserve.inflight.policy import gather_s
+from labsched.policy import gather_s
+from labsched.recording import Recording, Settings
+from labsched.replay import WHERE, Played, Replay, StepTime, changed_words
 from labserve.model_shape import Shape
 from labserve.vllm import settings as served
 
@@ -35,8 +35,9 @@ def labs_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str, 
     return {NAMES.get(name, name) if settings.vllm else name: value for name, value in assignments.items()}
 
 
-def changed(settings: Settings, words: Mapping[str, str]) -> Settings:
-    """The settings with these words instead. Raises LabError where vLLM would refuse them."""
+def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:
+    """As :func:`labsched.replay.changed`. Raises LabError also where vLLM would refuse the settings."""
+    words = changed_words(settings, assignments)
     given = {**words, "block_size": str(settings.block_size)}
     if words[CACHE] == settings.words[CACHE]:
         given[CACHE] = str(settings.blocks * settings.block_size)
@@ -49,7 +50,7 @@ def changed(settings: Settings, words: Mapping[str, str]) -> Settings:
         raise LabError(
             "these settings cannot be predicted", str(error), WHERE, code="settings-unpredictable"
         ) from error
-    return replace(settings, words=dict(words), blocks=made.kv.blocks, step_tokens=made.features.max_num_tokens)
+    return replace(settings, words=words, blocks=made.kv.blocks, step_tokens=made.features.max_num_tokens)
 
 
 class VllmReplays:
@@ -72,7 +73,7 @@ class VllmReplays:
     def replay(
         self, recording: Recording, settings: Settings, seconds: StepTime | None = None, in_flight: int = 0
     ) -> Played:
-        """As :func:`labkit.predict.replay.replay`; ``seconds`` goes into another process."""
+        """As :func:`labsched.replay.replay`; ``seconds`` goes into another process."""
         try:
             return self._pool.submit(_replay, replace(recording, rows=[]), settings, seconds, in_flight).result()
         except BrokenProcessPool as error:

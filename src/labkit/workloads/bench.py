@@ -18,10 +18,10 @@ from labkit.clients.conversation import count_tokens
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence import metrics
-from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
-from labkit.slo import Slo
 from labkit.workloads import dataset, load
+from labsched.recording import HASH_BYTES, Arrival
+from labsched.slo import Slo
 
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
 

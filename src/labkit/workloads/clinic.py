@@ -9,10 +9,10 @@ from typing import Any
 
 from labkit.clients.base import Tell
 from labkit.predict.clinic import Phase
-from labkit.predict.recording import Arrival
 from labkit.records import RequestRecord
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
+from labsched.recording import Arrival
 
 IDS = range(5, 1000)  # tokens of any vocabulary
 ANSWER_S = 300.0

@@ -12,8 +12,8 @@ from labkit.clients import trtllm
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import kind_of, tensor
 from labkit.errors import LabError
-from labkit.evidence.steplog import Step
 from labkit.records import RequestRecord
+from labsched.steplog import StepRecord
 
 BLOCK = 32  # tokens in a block of our engines' KV cache
 POLL_S = 0.02
@@ -26,7 +26,7 @@ class Phase(Protocol):
     @property
     def settings(self) -> Mapping[str, Any]: ...
 
-    def steps(self, model: str, records: Sequence[RequestRecord]) -> list[Step]: ...
+    def steps(self, model: str, records: Sequence[RequestRecord]) -> list[StepRecord]: ...
 
 
 class EngineStream(TextStream):
@@ -61,7 +61,7 @@ class EngineStream(TextStream):
         return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
 
 
-def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[Step]:
+def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[StepRecord]:
     """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.
 
     A step's line is written after its tokens are sent, so the last one is waited for. An engine of NVIDIA's has no log:

@@ -6,6 +6,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from labsched.slots import Slots
 from labserve.batches import together
 from labserve.codegen import batch_decoder
 from labserve.codegen.request import Row, advance, outputs, parse
@@ -13,7 +14,6 @@ from labserve.guard import Guard
 from labserve.model_shape import Shape
 from labserve.observe.steps import Steps
 from labserve.observe.texts import GrownText, find_tokenizer
-from labserve.slots import Slots
 from labserve.triton import device, parameter, reader
 
 LOOK_AROUND = 16  # steps between two questions whether the clients are still there

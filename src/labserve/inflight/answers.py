@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from labsched.request import End, Request
 from labserve.guard import Guard
-from labserve.inflight.request import End, Request
 from labserve.text.logprobs import LOGPROBS, joined
 from labserve.triton import FINAL
 

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Sequence
 
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 from labserve.inflight.answers import Answers
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
 from labserve.params import Refusal
 from labserve.vllm.engine import VllmScheduler
 

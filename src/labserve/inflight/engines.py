@@ -5,8 +5,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from labserve.inflight.features import AUTO, Features
-from labserve.inflight.kv_budget import KVBudget
+from labsched.features import AUTO, Features
+from labsched.kv_budget import KVBudget
 from labserve.model_shape import Shape
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from labsched.policy import GATHER_S
+from labsched.request import Request
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.parse import parse, rivals, schema, standing
-from labserve.inflight.policy import GATHER_S
-from labserve.inflight.request import Request
 from labserve.inflight.setup import AnySetup
 from labserve.tensors import one
 from labserve.triton import reader

@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from labsched.request import Request
 from labserve.codegen.batch_decoder import OpenVinoDecoder
-from labserve.inflight.request import Request
 from labserve.observe.texts import find_tokenizer
 from labserve.params import BadInput
 from labserve.processor import threads_of

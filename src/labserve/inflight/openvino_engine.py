@@ -10,9 +10,9 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from labserve.inflight.features import AUTO, DRAFT, NONE, PROMPT_LOOKUP, U8, Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.sampling_options import Sampling
+from labsched.features import AUTO, DRAFT, NONE, PROMPT_LOOKUP, U8, Features
+from labsched.kv_budget import KVBudget
+from labsched.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.processor import threads_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from labsched.request import DEFAULT_PRIORITY, MOST_PRIORITY
+from labsched.sampling_options import Sampling
 from labserve import params
-from labserve.inflight.request import DEFAULT_PRIORITY, MOST_PRIORITY
-from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.tensors import Read, number, one, words

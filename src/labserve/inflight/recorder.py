@@ -6,17 +6,19 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.inflight.account import Account
-from labserve.inflight.plan import Plan
-from labserve.inflight.recording import Recording
-from labserve.inflight.request import Request
+from labsched.account import Account
+from labsched.plan import Plan
+from labsched.recording import Settings
+from labsched.request import Request
+from labsched.request_log import WORDS, RequestLog
+from labsched.step import Step
+from labsched.steplog import Names, queued
 from labserve.inflight.setup import AnySetup
-from labserve.inflight.step import Step
 from labserve.observe import effective
 from labserve.observe.clock import Clock
 from labserve.observe.gauges import Gauges
-from labserve.observe.steplog import Names, StepLog, queued
 from labserve.observe.texts import GrownText, StepTexts, find_tokenizer
+from labserve.observe.watched_log import WatchedLog
 from labserve.triton import instance, words
 
 
@@ -29,9 +31,20 @@ class Recorder:
         self._account = Account(setup.features)
         self._names = Names()
         self._ended: dict[str, str] = {}  # requests that ended since the last line, and why
-        self._log = StepLog(word("run_dir"), model, instance(args))
+        self._log = WatchedLog(word("run_dir"), model, instance(args))
         self._texts = StepTexts(self._log, lambda: find_tokenizer(word("gpt_model_path")))
-        self._recording = Recording(self._log, word, setup)
+        self._requests = RequestLog(
+            self._log,
+            Settings(
+                {name: word(name) for name in WORDS},
+                kv.blocks,
+                kv.block_size,
+                setup.features.max_num_tokens,
+                setup.shape.context,
+                setup.shape.vocabulary,
+                setup.own,
+            ),
+        )
         self._clock = Clock(word("run_dir"), model, instance(args))
         self._gauges = Gauges(
             model,
@@ -54,12 +67,12 @@ class Recorder:
 
     def arrived(self, request: Request) -> None:
         request.name = self._names.take(request.id)
-        self._recording.arrived(request)
+        self._requests.arrived(request)
         self._gauges.arrived(request.name, request.source)
 
     def ended(self, request: Request) -> None:
         self._ended[request.name] = request.why
-        self._recording.ended(request)
+        self._requests.ended(request)
         self._names.free(request.name)
 
     @property
@@ -82,7 +95,7 @@ class Recorder:
             self._write(step, counts)
             self._measure(step, counts)
         if step.batch or step.waiting:
-            self._recording.steps += 1
+            self._requests.steps += 1
             self._clock.done(left=len(self._scheduler.running) + len(self._scheduler.waiting))
 
     def gave_up(self) -> None:

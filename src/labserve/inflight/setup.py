@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labserve.inflight.engine import Engine
+from labsched.engine import Engine
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.order import order
+from labsched.own import FILE, scheduler_beside
+from labsched.pace import Pace
+from labsched.policy import BATCHING, effective_policy
+from labsched.scheduler import Scheduler
 from labserve.inflight.engines import open_engine
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.logprobs import LogProbs
-from labserve.inflight.order import order
-from labserve.inflight.own import FILE, scheduler_beside
-from labserve.inflight.pace import Pace
-from labserve.inflight.policy import BATCHING, effective_policy
-from labserve.inflight.scheduler import Scheduler
 from labserve.model_shape import Shape
 from labserve.vllm.setup import VllmSetup
 from labserve.vllm.setup import set_up as vllm

@@ -1,7 +1,7 @@
 """Hugging Face's continuous batching as an engine of the scheduler, for any GPU, or none.
 
 transformers' own manager computes in a thread of its own; here each step is asked for, so that the scheduler
-(labserve/inflight/scheduler.py) decides who is in the batch, as it does for the other engine.
+(labsched/scheduler.py) decides who is in the batch, as it does for the other engine.
 """
 
 import itertools
@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import ContinuousBatchingManager, RequestState, RequestStatus
 
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.sampling_options import Sampling
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.processor import has_bf16, threads_of

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from labsched.steplog import Names
 from labserve.observe.clock import Clock
-from labserve.observe.steplog import Names, StepLog
+from labserve.observe.watched_log import WatchedLog
 from labserve.triton import control, instance, parameter
 
 
@@ -19,7 +20,7 @@ class Executions:
 
     def __init__(self, args: dict[str, str]) -> None:
         run_dir, model = parameter(args, "run_dir", ""), args["model_name"]
-        self.log = StepLog(run_dir, model, instance(args))
+        self.log = WatchedLog(run_dir, model, instance(args))
         self._names = Names()
         self._clock = Clock(run_dir, model, instance(args))
 

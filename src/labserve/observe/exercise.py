@@ -19,8 +19,8 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.observe.held import Held
 from labserve.observe.replica import own_folder
-from labserve.observe.steplog import StepLog
 from labserve.observe.watchdog import Watchdog, loading
+from labserve.observe.watched_log import WatchedLog
 from labserve.triton import FINAL, control, instance, names, parameter, refuse
 
 START = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
@@ -87,7 +87,7 @@ class Observer:
         self.decoupled = policy.get("decoupled", False)
         self.held = Held(self.model, module)
         self.held.watch_passes()
-        self.log = StepLog(run_dir, model, instance(args))
+        self.log = WatchedLog(run_dir, model, instance(args))
         self.line: list[Any] = []  # ids of requests without an answer yet, in the order in which they were handed over
         self.running: set[Any] = set()  # ids of those that have an answer, and not their last one
         self.kept_back: set[Any] = set()  # those of `line` that had to wait for a turn

@@ -8,11 +8,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from labsched.slots import Slots
+from labsched.steplog import Names, queued
 from labserve.observe.clock import Clock
 from labserve.observe.gauges import Gauges, Value
-from labserve.observe.steplog import Names, StepLog, queued
 from labserve.observe.texts import GrownText, StepTexts
-from labserve.slots import Slots
+from labserve.observe.watched_log import WatchedLog
 from labserve.triton import instance, parameter
 
 
@@ -46,7 +47,7 @@ class Steps:
         **gauges: Value,
     ) -> None:
         run_dir, model = parameter(args, "run_dir", ""), args["model_name"]
-        self.log = StepLog(run_dir, model, instance(args))
+        self.log = WatchedLog(run_dir, model, instance(args))
         self.clock = Clock(run_dir, model, instance(args))
         self.gauges = Gauges(model, **{"slots": slots, "running": 0, "steps_total": 0, "tokens_total": 0, **gauges})
         self.slots = Slots(slots)

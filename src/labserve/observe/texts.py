@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from labserve.observe.steplog import MOST_PROMPT, StepLog
+from labsched.steplog import MOST_PROMPT, StepLog
 from labserve.text.detok import Detokenizer
 
 

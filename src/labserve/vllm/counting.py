@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from labserve.inflight.policy import BATCHING
-from labserve.inflight.request import Request
+from labsched.policy import BATCHING
+from labsched.request import Request
 from labserve.model_shape import Shape
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.gate import Gate
@@ -24,7 +24,7 @@ ONE = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_
 
 
 class CountedVllm(VllmScheduler):
-    """The scheduler of `engine=vllm` as a replay drives the labs' own (:class:`labkit.predict.replay.Replay`)."""
+    """The scheduler of `engine=vllm` as a replay drives the labs' own (:class:`labsched.replay.Replay`)."""
 
     memory = SimpleNamespace(leaving=())  # what is dropped is free at once
 

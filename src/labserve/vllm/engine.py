@@ -1,6 +1,6 @@
 """vLLM's engine in the model's own process: requests in, one step at a time, and what each step did.
 
-It stands where the labs' own scheduler stands (labserve/inflight/scheduler.py), so the same `model.py` serves both: but
+It stands where the labs' own scheduler stands (labsched/scheduler.py), so the same `model.py` serves both: but
 here `vllm.LLMEngine` decides. Its step is `EngineCore.step` (vllm/v1/engine/core.py): schedule, compute, update.
 
 With asynchronous scheduling it is `EngineCore.step_with_batch_queue`: while the GPU computes a step, the next one is
@@ -11,13 +11,13 @@ import math
 import time
 from typing import Any
 
-from labserve.inflight.plan import Because, Plan, Shares
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import End, Request
-from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.step import Step
+from labsched.plan import Because, Plan, Shares
+from labsched.policy import Policy
+from labsched.request import End, Request
+from labsched.sampling_options import Sampling
+from labsched.slots import Slots
+from labsched.step import Step
 from labserve.params import STRUCTURED, BadInput, Refusal
-from labserve.slots import Slots
 from labserve.vllm.settings import Settings
 from labserve.vllm.watched import Decision, queue
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features
-from labserve.inflight.kv_budget import KVBudget
+from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features
+from labsched.kv_budget import KVBudget
 from labserve.model_shape import Shape
 from labserve.processor import has_bf16
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.own import FILE, class_beside
+from labsched.policy import BATCHING
 from labserve.inflight.logprobs import LogProbs
-from labserve.inflight.own import FILE, class_beside
-from labserve.inflight.policy import BATCHING
 from labserve.model_shape import Shape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler

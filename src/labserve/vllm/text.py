@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from labsched.request import End, Request
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.inbox import Inbox
-from labserve.inflight.request import End, Request
 from labserve.params import STRUCTURED, BadInput, text
 from labserve.tensors import Read, one
 from labserve.triton import FINAL, reader

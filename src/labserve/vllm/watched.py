@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from labserve.inflight.plan import Because
+from labsched.plan import Because
 from labserve.vllm.gate import Gate
 
 

@@ -6,8 +6,8 @@ Time is counted from the server's steps, so that a busy machine changes nothing 
 import json
 from collections import Counter
 
-from labkit.predict.counted_time import Batch, Cost, latencies, replayed
 from labkit.stats import Slo
+from labsched.counted_time import Batch, Cost, latencies, replayed
 
 MODEL, SETTINGS = "tensorrt_llm", {"max_num_sequences": int, "max_num_tokens": int, "scheduling": str}
 COST = Cost(step=20, decode=2, prompt=0.4)  # milliseconds

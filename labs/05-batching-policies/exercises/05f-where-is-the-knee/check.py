@@ -5,8 +5,8 @@ Time is counted from the server's steps, so that a busy machine changes nothing 
 
 from itertools import accumulate
 
-from labkit.predict.counted_time import Batch, Cost, good_share, latencies, replayed
 from labkit.stats import Slo
+from labsched.counted_time import Batch, Cost, good_share, latencies, replayed
 
 MODEL, REQUESTS, SLOTS = "tensorrt_llm", 60, 8
 GOOD = 0.9  # of the requests

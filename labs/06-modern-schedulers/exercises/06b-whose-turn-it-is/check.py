@@ -122,11 +122,11 @@ def apart(trial, one, other, requests, later=()):
 
 
 def shipped_names(source):
-    """What the file uses of labserve's own orders."""
+    """What the file uses of the labs' own orders."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "order":
             found |= {node.attr} & SHIPPED
-        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("inflight.order"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("labsched.order"):
             found |= {name.name for name in node.names} & SHIPPED
     return sorted(found)

@@ -6,9 +6,9 @@ steps, and its step log says when each token was there. So a busy machine change
 
 from collections import Counter
 
-from labkit.predict import admission, admission_file
-from labkit.predict.counted_time import Batch, Cost, latencies
 from labkit.stats import Slo
+from labsched import admission, admission_file
+from labsched.counted_time import Batch, Cost, latencies
 
 RUNNING = (8, 11)  # requests that may run within TPOT
 ENOUGH = 0.95  # of the reference's goodput

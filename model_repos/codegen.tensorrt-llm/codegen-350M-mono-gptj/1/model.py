@@ -13,7 +13,7 @@ from labserve.codegen import request as codegen_request
 from labserve.codegen import trtllm_request
 from labserve.guard import Guard
 from labserve.model_shape import Shape
-from labserve.observe.steplog import StepLog
+from labserve.observe.watched_log import WatchedLog
 from labserve.params import Refusal
 from labserve.triton import instance, parameter, reader
 
@@ -28,7 +28,7 @@ class TritonPythonModel:
             parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary
         )
         self.begun = 0  # rows so far: the step log's names for them
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     async def execute(self, requests):
         started, first = time.monotonic(), self.begun

@@ -1,7 +1,7 @@
 """In-flight batching: requests join and leave the batch at every step of the engine.
 
 `execute` puts requests into an inbox and returns at once. A thread of its own receives them, plans, computes a step,
-and answers. The plan is the scheduler's (labserve/inflight/scheduler.py), where static and in-flight batching differ;
+and answers. The plan is the scheduler's (labsched/scheduler.py), where static and in-flight batching differ;
 with engine=vllm, vLLM's own scheduler decides (labserve/vllm/engine.py). A subclass of either in a `scheduler.py` next
 to this file takes its place. In vLLM this loop is `EngineCoreProc.run_busy_loop` (vllm/v1/engine/core.py).
 """
@@ -9,12 +9,12 @@ to this file takes its place. In vLLM this loop is `EngineCoreProc.run_busy_loop
 import threading
 from pathlib import Path
 
+from labsched.own import with_line
+from labsched.policy import gather_s
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.clients import Clients
 from labserve.inflight.inbox import Inbox
-from labserve.inflight.own import with_line
-from labserve.inflight.policy import gather_s
 from labserve.inflight.recorder import Recorder
 from labserve.inflight.setup import open_scheduler
 from labserve.params import Refusal

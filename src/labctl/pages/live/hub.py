@@ -20,7 +20,7 @@ from labctl.pages.live.tail import Tail
 from labctl.pages.live.whatif import WhatIf
 from labkit.errors import LabError
 from labkit.evidence import metrics
-from labkit.evidence.steplog import parsed, recorded
+from labsched.steplog import parsed, recorded
 
 LOOK_S = 0.04
 COUNT_S = 1.0

@@ -16,7 +16,7 @@ from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence.steplog import parsed
+from labsched.steplog import parsed
 
 Line = Mapping[str, Any]
 

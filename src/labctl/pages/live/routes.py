@@ -15,7 +15,8 @@ from typing import Any, Literal, TypedDict
 
 from labctl.pages.live.tail import Tail
 from labkit import nofollow
-from labkit.evidence.steplog import REPLICA, parsed
+from labkit.evidence.steplog import REPLICA
+from labsched.steplog import parsed
 
 KEPT = 200  # decisions that a page which comes later is told
 LITTLE = 0.5  # of the expected tokens: if a server finds fewer, its router is wrong about it

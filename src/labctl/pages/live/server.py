@@ -31,7 +31,7 @@ from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.predict.lines import MODEL
+from labsched.lines import MODEL
 
 MAX_BODY = 256 * 2**10
 MAX_PROMPT, MAX_TOKENS = 20_000, 4096

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import nofollow
-from labkit.evidence.steplog import parsed
+from labsched.steplog import parsed
 
 RECENT_BYTES = 2 * 2**20  # of each log, for a page that comes later
 AT_ONCE = 2**20

@@ -12,11 +12,11 @@ from labctl.pages.live.lines import Instance, Line
 from labctl.pages.live.parting import differing, side
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
-from labkit.predict.follow import Follower, Pair
-from labkit.predict.lines import MODEL
-from labkit.predict.recording import Settings, settings_of
-from labkit.predict.replay import changed
+from labsched.follow import Follower, Pair
+from labsched.lines import MODEL
+from labsched.recording import Settings, settings_of
+from labsched.replay import changed
+from labsched.steplog import REQUEST, SCHEDULER, recorded
 
 SHARE = 0.05  # seconds of processor time a second, on average
 SPARE_S = 1.0  # the most processor time that an idle page saves up

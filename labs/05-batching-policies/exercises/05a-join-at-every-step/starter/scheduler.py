@@ -1,6 +1,6 @@
 """Which requests join the batch, and when. This file is next to tensorrt_llm's model.py."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 
 class Scheduler(scheduler.Scheduler):

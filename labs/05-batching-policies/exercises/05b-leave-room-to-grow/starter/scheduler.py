@@ -1,6 +1,6 @@
 """Memory for the batch. This file is next to tensorrt_llm's model.py."""
 
-from labserve.inflight import scheduler
+from labsched import scheduler
 
 
 class Scheduler(scheduler.Scheduler):

@@ -1,6 +1,6 @@
 """Which request is admitted first. This file is next to tensorrt_llm's model.py."""
 
-from labserve.inflight import order, scheduler
+from labsched import order, scheduler
 
 
 class Fair(order.Order):

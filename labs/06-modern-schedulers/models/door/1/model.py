@@ -10,7 +10,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.observe.steplog import StepLog
+from labserve.observe.watched_log import WatchedLog
 from labserve.params import Refusal
 from labserve.triton import instance, names, parameter
 
@@ -18,7 +18,7 @@ from labserve.triton import instance, names, parameter
 class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         return self.guard.each(requests, self.answer)

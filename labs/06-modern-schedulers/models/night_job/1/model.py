@@ -6,7 +6,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.observe.steplog import StepLog
+from labserve.observe.watched_log import WatchedLog
 from labserve.tensors import number
 from labserve.triton import instance, names, parameter, reader
 
@@ -16,7 +16,7 @@ LONGEST_MS = 10_000
 class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         return self.guard.each(requests, self.work)

@@ -10,7 +10,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.observe.steplog import StepLog
+from labserve.observe.watched_log import WatchedLog
 from labserve.triton import instance, names, parameter, text_of
 
 
@@ -20,7 +20,7 @@ class TritonPythonModel:
         self.rounds = int(parameter(args, "rounds"))
         self.cores = len(os.sched_getaffinity(0))
         self.pool = ThreadPoolExecutor(self.cores)
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         return self.guard.each(requests, self.work)

@@ -6,7 +6,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.observe.steplog import StepLog
+from labserve.observe.watched_log import WatchedLog
 from labserve.triton import instance, names, parameter
 
 START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
@@ -17,7 +17,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
         self.counts = {}  # correlation id -> requests so far; the oldest sequence is first
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         started = time.monotonic()

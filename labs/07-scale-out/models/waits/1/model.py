@@ -5,7 +5,7 @@ import time
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.observe.steplog import StepLog
+from labserve.observe.watched_log import WatchedLog
 from labserve.triton import instance, names, parameter
 
 
@@ -13,7 +13,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
         self.seconds = float(parameter(args, "step_ms")) / 1e3
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         started = time.monotonic()

@@ -3,11 +3,11 @@
 import base64
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from labserve.inflight.request import Request
-from labserve.inflight.setup import AnySetup
-from labserve.observe.steplog import StepLog
+from labsched.recording import HASH_BYTES, Settings
+from labsched.request import Request
+from labsched.steplog import REQUEST, SCHEDULER, StepLog
 
 WORDS = (
     "engine",
@@ -26,33 +26,31 @@ WORDS = (
     "async_scheduling",
     "gather_microseconds",
 )
-HASH_BYTES = 3
 
 
-class Recording:
+class RequestLog:
     """Writes two kinds of lines into the step log, `scheduler` and `request` (docs/develop/step-log.md).
 
     `steps` counts the steps as the clock does: a step in which requests only wait counts too.
     """
 
-    def __init__(self, log: StepLog, word: Callable[[str], str], setup: AnySetup) -> None:
+    def __init__(self, log: StepLog, settings: Settings) -> None:
         self.steps = 0
         self._log = log
         self._key = secrets.randbits(60)  # so that nobody can look up a text by the hashes of its tokens
         self._came: dict[
             int, tuple[float, float, int]
         ] = {}  # time, its wait until then and step, by the number of a live request
-        words = {name: word(name) for name in WORDS}
         log.note(
-            "scheduler",
+            SCHEDULER,
             first=True,
-            words=words,
-            context=setup.shape.context,
-            vocabulary=setup.shape.vocabulary,
-            blocks=setup.kv.blocks,
-            block_size=setup.kv.block_size,
-            step_tokens=setup.features.max_num_tokens,
-            own=setup.own,
+            words=dict(settings.words),
+            context=settings.context,
+            vocabulary=settings.vocabulary,
+            blocks=settings.blocks,
+            block_size=settings.block_size,
+            step_tokens=settings.step_tokens,
+            own=settings.own,
         )
 
     def arrived(self, request: Request) -> None:
@@ -69,7 +67,7 @@ class Recording:
             return
         words, output = request.stop_words, request.output
         self._log.note(
-            "request",
+            REQUEST,
             name=request.name,
             came=request.came,
             arrived=round(arrived, 6),

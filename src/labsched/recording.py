@@ -7,15 +7,14 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from labkit.errors import LabError
-from labkit.evidence.steplog import REQUEST
-from labkit.predict.lines import MODEL, RECORD, readable, served
-from labserve.inflight.pace import Pace
+from labsched.errors import LabError
+from labsched.lines import MODEL, RECORD, readable, served
+from labsched.pace import Pace
+from labsched.steplog import REQUEST
 
-HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
+HASH_BYTES = 3  # labsched.request_log writes as many for each token
 CANCELLED = ("cancelled", "failed")
 
 
@@ -135,6 +134,8 @@ class Recording:
         Args:
             sent: by the request's name, in ``time.monotonic()`` seconds.
         """
+        from statistics import median
+
         zero = min(sent[arrival.name] for arrival in self.arrivals)
         later = self.zero - zero
         idle = {name for row in self.rows if not row.busy for name in row.joined}  # no step held these up

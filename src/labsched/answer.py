@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from labkit.errors import LabError
-from labkit.predict.figures import figures
-from labkit.predict.recording import Arrival, Recording, Row, Settings
-from labkit.predict.replay import Played, changed, replay
-from labkit.predict.steptime import DEVIATIONS, Extrapolated, Paced, StepTime, Timed, fit
-from labkit.slo import Slo
-from labserve.inflight.own import FILE, scheduler_beside
-from labserve.inflight.scheduler import Scheduler
+from labsched.errors import LabError
+from labsched.figures import figures
+from labsched.own import FILE, scheduler_beside
+from labsched.recording import Arrival, Recording, Row, Settings
+from labsched.replay import Played, changed, replay
+from labsched.scheduler import Scheduler
+from labsched.slo import Slo
+from labsched.steptime import DEVIATIONS, Extrapolated, Paced, StepTime, Timed
 
 ENOUGH = 0.99  # of the requests must be within the limits
 MOST_REPLICAS = 64
@@ -55,7 +55,8 @@ class Predictor:
 
     Args:
         in_flight: as :class:`Replay` has it.
-        replayed: :func:`labkit.predict.replay.replay`, or another with its arguments.
+        replayed: :func:`labsched.replay.replay`, or another with its arguments.
+        changed: :func:`labsched.replay.changed`, or another with its arguments.
         strict: refuse steps that are larger than any recorded one, instead of marking them.
     """
 
@@ -65,6 +66,7 @@ class Predictor:
     slo: Slo | None = None
     replayed: Callable[..., Played] = replay
     strict: bool = False
+    changed: Callable[[Settings, Mapping[str, str]], Settings] = changed
 
     @classmethod
     def of(
@@ -74,9 +76,12 @@ class Predictor:
         slo: Slo | None = None,
         replayed: Callable[..., Played] = replay,
         strict: bool = False,
+        changed: Callable[[Settings, Mapping[str, str]], Settings] = changed,
     ) -> Predictor:
-        """With a model fitted on the recording. Raises LabError as :func:`fit` does."""
-        return cls(recording, fit(recording.rows), in_flight, slo, replayed, strict)
+        """With a model fitted on the recording. Raises LabError as :func:`labsched.fitting.fit` does."""
+        from labsched.fitting import fit
+
+        return cls(recording, fit(recording.rows), in_flight, slo, replayed, strict, changed)
 
     def recorded(self) -> dict[str, float]:
         """The figures of the recording itself."""
@@ -85,7 +90,7 @@ class Predictor:
     def predict(self, assignments: Mapping[str, str], recording: Recording | None = None) -> Prediction:
         """Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones."""
         recording = recording or self.recording
-        settings = changed(recording.settings, dict(assignments))
+        settings = self.changed(recording.settings, assignments)
         model = self.model
         speeds = ((1.0, 0.0), (model.fastest, -DEVIATIONS), (model.slowest, DEVIATIONS))
         middle, *edges = (self._replay(recording, settings, *speed) for speed in speeds)
@@ -128,7 +133,7 @@ class Predictor:
         And the steps whose time was extrapolated for that.
         """
         arrivals = at_rate(self.recording.arrivals, rate)
-        settings = changed(self.recording.settings, dict(assignments or {}))
+        settings = self.changed(self.recording.settings, assignments or {})
         share, extrapolated = 0.0, Extrapolated()
         for number in range(replicas):
             mine = arrivals[number::replicas]

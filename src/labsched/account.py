@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from labserve.inflight.features import NONE, Features
-from labserve.inflight.request import Request
-from labserve.inflight.step import Step
+from labsched.features import NONE, Features
+from labsched.request import Request
+from labsched.step import Step
 
 MOST_TENANTS = 32  # that /metrics has by name: a name is the client's, and each makes a metric
 OTHERS = "others"

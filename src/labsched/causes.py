@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from labkit.errors import LabError
-from labkit.predict.recording import Recording, Row, Settings
-from labkit.predict.steptime import Features, StepTime, fit
+from labsched.errors import LabError
+from labsched.recording import Recording, Row, Settings
+from labsched.steptime import Features, StepTime
 
 LATE, TRITON, IN_PROGRESS = "client late", "waiting in Triton", "the step in progress"
 NO_SLOT, NO_BLOCK, NO_TOKENS, CLOSED = "no slot", "no KV block", "no tokens", "batch closed"
@@ -171,6 +171,8 @@ class _Share:
     """How much of a step's time the prompts of others cost each request in it."""
 
     def __init__(self, recording: Recording) -> None:
+        from labsched.fitting import fit
+
         self._features = Features()
         self._model: StepTime | None = None
         try:

@@ -1,16 +1,20 @@
-"""The step log: one JSON line per step, from which timelines and the live view are drawn (docs/develop/step-log.md)."""
+"""The step log: one JSON line per step, from which timelines and the live view are drawn (docs/develop/step-log.md).
+
+Its writer, and the reader of a line.
+"""
+
+from __future__ import annotations
 
 import json
 import os
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from labserve.observe.replica import own_folder
-from labserve.observe.watchdog import Watchdog
+from labsched.files import json_object
 
 VERSION = 2
 MOST_BYTES = 32 * 2**20  # of a file; there is one before it
@@ -18,13 +22,15 @@ MOST_WAITING = 64  # names of those who wait; their number is in `queue`
 MOST_PROMPT = 1000  # characters
 WATCHED = "watched"  # a viewer who wants texts touches this file of the run folder,
 WATCHED_S = 10.0  # and has gone when it is older than this
+REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are no steps
+_HEAD = ("t", "dur", "model", "instance", "ids")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 class StepLog:
     """Appends to `<run_dir>/steps-<model>-<instance>.jsonl`.
 
-    `run_dir` is the stack's writable run folder. Where it is empty or cannot be written, nothing is logged
+    `run_dir` is a folder that can be written. Where it is empty or cannot be written, nothing is logged
     and nothing fails: a server must not stop serving because nobody can watch it.
 
     The environment's LABS_STEP_LOG says what is written: "off" nothing, "steps" no texts, "texts" texts always.
@@ -32,7 +38,6 @@ class StepLog:
     """
 
     def __init__(self, run_dir: str, model: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
-        run_dir = own_folder(run_dir)
         self._head = {"model": model, "instance": instance}
         self._most = most_bytes
         self._wanted = os.environ.get("LABS_STEP_LOG", "")
@@ -40,13 +45,9 @@ class StepLog:
         self._path = Path(run_dir) / f"steps-{model}-{instance}.jsonl"
         self._file: FileIO | None = None
         self._first = b""  # the line with which each of its files begins
-        self._count = 0
+        self.count = 0  # of the steps and changes so far
         if run_dir and self._wanted != "off":
             self._open()
-        self._watchdog: Watchdog | None = None
-        if run_dir:
-            self._watchdog = Watchdog(self._path.with_name(f"stuck-{model}-{instance}.json"), model)
-            weakref.finalize(self, self._watchdog.close)
 
     def _open(self) -> None:
         try:
@@ -78,12 +79,10 @@ class StepLog:
         if self._file is None:
             return
         end = time.monotonic()
-        self._count += 1
-        if self._watchdog is not None:
-            self._watchdog.steps = self._count
+        self.count += 1
         line = {
             "v": VERSION,
-            "n": self._count,
+            "n": self.count,
             "t": round(end, 6),
             "dur": round(end - started, 6),
             **self._head,
@@ -125,11 +124,6 @@ class StepLog:
         except OSError:  # the disk is full, or the folder is gone
             self.close()
 
-    def watch(self, function: Callable[..., Any]) -> None:
-        """Called in a thread in which a model computes: each call of `function` there is an execution."""
-        if self._watchdog is not None:
-            self._watchdog.watch(function)
-
     def _turn_over(self) -> None:
         """Begin a new file; this one takes the place of the one before it."""
         assert self._file is not None
@@ -140,8 +134,6 @@ class StepLog:
 
     def close(self) -> None:
         """Close the file; later writes do nothing."""
-        if self._watchdog is not None:
-            self._watchdog.close()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -174,3 +166,47 @@ class Names:
     def free(self, name: str) -> None:
         """The request has ended."""
         self._live.discard(name)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step. ``began`` and ``ended`` are time.monotonic() seconds; ``more`` are the other fields of its line."""
+
+    began: float
+    ended: float
+    model: str
+    instance: str
+    ids: tuple[str, ...]
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        return len(self.ids)
+
+
+def step_of(data: Mapping[str, Any]) -> StepRecord:
+    """The step that a line tells of."""
+    more = {name: value for name, value in data.items() if name not in _HEAD}
+    return StepRecord(data["t"] - data["dur"], data["t"], data["model"], data["instance"], tuple(data["ids"]), more)
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """A step's line; None for one that is cut off, is no step or change, or that no model of ours wrote."""
+    return _of_kind(line, {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list})
+
+
+def recorded(line: bytes) -> dict[str, Any] | None:
+    """A line of any kind, also of the two that only a replay reads: REQUEST and SCHEDULER. None as for `parsed`."""
+    data = _of_kind(line, {"t": int | float, "model": str, "instance": str})
+    kind = data.get("kind") if data else None  # a step of an earlier version has none
+    if kind == SCHEDULER:
+        return data
+    return _of_kind(line, {"arrived": int | float}) if kind == REQUEST else parsed(line)
+
+
+def _of_kind(line: bytes, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+    try:
+        data = json_object(line)
+    except ValueError:
+        return None
+    return data if all(isinstance(data.get(name), kind) for name, kind in kinds.items()) else None

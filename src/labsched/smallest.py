@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from labkit.predict.recording import Arrival
+from labsched.recording import Arrival
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.evidence.steplog import REQUEST
-from labkit.predict.recording import CANCELLED, Settings, arrival_of
-from labkit.predict.replay import Replay, line_of, scheduler_of
-from labserve.inflight.step import Step
+from labsched.recording import CANCELLED, Settings, arrival_of
+from labsched.replay import Replay, line_of, scheduler_of
+from labsched.step import Step
+from labsched.steplog import REQUEST
 
 Line = Mapping[str, Any]
 STEP_S = 0.001  # between two steps of the replay at whose place the server has none
@@ -43,7 +43,7 @@ class _Period:
 
 
 class Follower:
-    """Follows one instance. ``settings``: of the replay (:func:`labkit.predict.replay.changed`).
+    """Follows one instance. ``settings``: of the replay (:func:`labsched.replay.changed`).
 
     ``whole``: the lines begin where the model was loaded, else the replay begins when the server is idle.
     """

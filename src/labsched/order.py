@@ -8,7 +8,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from labserve.inflight.request import Request
+from labsched.request import Request
 
 
 class Order:

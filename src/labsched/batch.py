@@ -3,18 +3,18 @@
 from collections import deque
 from contextlib import suppress
 
-from labserve.inflight.engine import Engine
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.memory import Memory
-from labserve.inflight.order import Order
-from labserve.inflight.pace import Pace
-from labserve.inflight.plan import Plan
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import End, Request
-from labserve.inflight.step import Step
-from labserve.params import BadInput
-from labserve.slots import Slots
+from labsched.engine import Engine
+from labsched.errors import BadInput
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.memory import Memory
+from labsched.order import Order
+from labsched.pace import Pace
+from labsched.plan import Plan
+from labsched.policy import Policy
+from labsched.request import End, Request
+from labsched.slots import Slots
+from labsched.step import Step
 
 
 class Batch:

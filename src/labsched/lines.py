@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labkit import nofollow
-from labkit.errors import LabError
-from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
+from labsched.errors import LabError
+from labsched.files import reading
+from labsched.steplog import REQUEST, SCHEDULER, recorded
 
 MODEL = "tensorrt_llm"
 RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
@@ -37,7 +37,7 @@ def readable(file: Path) -> Iterator[None]:
 def served(file: Path) -> list[dict[str, Any]]:
     """The lines of the last time that the model was loaded and served; [] if the file is no recording."""
     try:
-        with nofollow.reading(file) as stream:
+        with reading(file) as stream:
             texts = stream.read().splitlines()
     except OSError as error:
         raise LabError(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.predict.counted_time import Cost
-from labkit.slo import Slo
+from labsched.counted_time import Cost
+from labsched.slo import Slo
 
 ADMIT, REJECT, WAIT = "admit", "reject", "wait"
 FUNCTION = "admit"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from labkit.predict.recording import Arrival, Row, Settings
-from labkit.predict.replay import Replay, scheduler_of
-from labkit.slo import Slo
+from labsched.recording import Arrival, Row, Settings
+from labsched.replay import Replay, scheduler_of
+from labsched.slo import Slo
 
 BLOCK_SIZE = 32
 BLOCKS = "max_tokens_in_paged_kv_cache"

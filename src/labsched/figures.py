@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from labkit.predict.recording import Row
-from labkit.slo import Slo
+from labsched.recording import Row
+from labsched.slo import Slo
 
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
 
@@ -24,6 +22,8 @@ def figures(rows: Sequence[Row], arrived: Mapping[str, float], slo: Slo | None =
         arrived: when each request arrived, in the seconds of ``rows``.
         slo: adds goodput, the good requests per second.
     """
+    import numpy as np
+
     came: dict[str, list[float]] = defaultdict(list)  # the times of each request's tokens
     again: set[str] = set()
     counts = dict.fromkeys(COUNTED, 0.0)
@@ -62,6 +62,8 @@ def figures(rows: Sequence[Row], arrived: Mapping[str, float], slo: Slo | None =
 
 
 def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
+    import numpy as np
+
     return {f"{name}_p{p}_ms": float(np.percentile(values, p)) if len(values) else 0.0 for p in (50, 99)}
 
 

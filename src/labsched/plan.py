@@ -10,8 +10,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from labserve.inflight.order import Order
-from labserve.inflight.request import Request
+from labsched.order import Order
+from labsched.request import Request
 
 
 class Because(NamedTuple):

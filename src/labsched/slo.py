@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from labkit.errors import LabError
+from labsched.errors import LabError
 
 LIMIT = re.compile(r"(ttft|tpot)<([0-9]+(?:\.[0-9]+)?)(?:ms)?")
 

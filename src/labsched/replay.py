@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.errors import LabError
-from labkit.predict.counting import Answer, Counting, Tokens
-from labkit.predict.recording import Arrival, Recording, Row, Settings
-from labserve.inflight.features import NONE, Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.order import order
-from labserve.inflight.policy import BATCHING, GATHER_S, effective_policy, gather_s
-from labserve.inflight.request import End, Request
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.step import Step
+from labsched.counting import Answer, Counting, Tokens
+from labsched.errors import LabError
+from labsched.features import NONE, Features
+from labsched.kv_budget import KVBudget
+from labsched.order import order
+from labsched.policy import BATCHING, GATHER_S, effective_policy, gather_s
+from labsched.recording import Arrival, Recording, Row, Settings
+from labsched.request import End, Request
+from labsched.scheduler import Scheduler
+from labsched.step import Step
 
 MOST_WAITING = 64  # names in a line of the step log
 STANDSTILL = 1000  # steps without a batch, after which no request will ever join
@@ -23,12 +23,8 @@ WHERE = "labctl predict --help lists what can be set"
 StepTime = Callable[[Row], float]
 
 
-def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
-    """The settings of a recording with others in their places.
-
-    Raises:
-        LabError: a key is unknown, or what it asks for cannot be predicted from this recording.
-    """
+def changed_words(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
+    """The words of a recording's settings with others in their places. Raises LabError as :func:`changed` does."""
     if unknown := sorted(set(assignments) - set(settings.words) | set(assignments) & {"engine"}):
         known = ", ".join(name for name in settings.words if name != "engine")
         raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE, code="setting-unpredictable")
@@ -40,10 +36,17 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
             "record with speculation=none",
             code="setting-unpredictable",
         )
-    if settings.vllm:
-        from labkit.predict import vllm
+    return words
 
-        return vllm.changed(settings, words)
+
+def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:
+    """The settings of a recording of the labs' scheduler with others in their places.
+
+    Raises:
+        LabError: a key is unknown, or what it asks for cannot be predicted from this recording.
+    """
+    words = changed_words(settings, assignments)
+    _require_ours(settings)
     if words["gpt_model_type"] not in BATCHING:
         raise LabError(
             f"gpt_model_type={words['gpt_model_type']} is unknown",
@@ -83,13 +86,7 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
 def scheduler_of(settings: Settings, kind: type[Scheduler] = Scheduler) -> Scheduler:
     """A scheduler with these settings, over an engine that counts. Raises LabError: vLLM's is another."""
     words = settings.words
-    if settings.vllm:
-        raise LabError(
-            "vLLM's scheduler is not replayed here",
-            "it needs a process with vLLM",
-            "labctl predict RESULT",
-            code="replay-needs-vllm",
-        )
+    _require_ours(settings)
     static = BATCHING[words["gpt_model_type"]]
     policy, _ = effective_policy(words["batch_scheduler_policy"], static)
     batch = int(words["max_num_sequences"] or 16)
@@ -99,6 +96,16 @@ def scheduler_of(settings: Settings, kind: type[Scheduler] = Scheduler) -> Sched
     kv = KVBudget(settings.blocks, settings.block_size)
     engine.scheduler = kind(engine, kv, policy, batch, static, features, order(words["scheduling"]))
     return engine.scheduler
+
+
+def _require_ours(settings: Settings) -> None:
+    if settings.vllm:
+        raise LabError(
+            "vLLM's scheduler is not replayed here",
+            "it needs a process with vLLM",
+            "labctl predict RESULT",
+            code="replay-needs-vllm",
+        )
 
 
 @dataclass

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from labserve.inflight.sampling_options import Sampling
+from labsched.sampling_options import Sampling
 
 DEFAULT_PRIORITY = 2  # of 1, the most urgent, to MOST_PRIORITY
 MOST_PRIORITY = 9

@@ -5,9 +5,9 @@ import traceback
 from pathlib import Path
 from typing import TypeVar
 
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
-from labserve.params import Refusal
+from labsched.errors import Refusal
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 
 FILE = "scheduler.py"
 Kind = TypeVar("Kind")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.predict import admission
-from labkit.predict.counted_time import Cost
-from labkit.slo import Slo
+from labsched import admission
+from labsched.counted_time import Cost
+from labsched.slo import Slo
 
 FILE = "admission.py"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.predict.recording import Row
+from labsched.recording import Row
 
 
 class Contexts:

@@ -19,21 +19,18 @@ from the recorded steps: a recording in which one request at a time decoded does
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+from labsched.contexts import Contexts
+from labsched.pace import Pace, Work
+from labsched.recording import Row
 
-from labkit.errors import LabError
-from labkit.predict.contexts import Contexts
-from labkit.predict.lines import RECORD
-from labkit.predict.recording import Row
-from labserve.inflight.pace import Pace, Work
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 TERMS = (
     "a step",
@@ -45,18 +42,10 @@ TERMS = (
     "a step of decoding after one with prompts",
     "a step after a pause",
 )
-LEAST = 30  # steps of which a model can be made
-PARTS = 10  # of a recording, whose speeds are compared
-LEAST_PART = 5  # steps of such a part
 ROUND = 64  # tokens of context within which two batches have the same shape
-TRUST_SIZE, TRUST_SHAPE = 0.5, 2  # steps of one size or shape that count as much as what was said of them before
 PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
-PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
-EXACT = 1e-6  # relative error below which a fit is as good as exact
 DEVIATIONS = 2.0  # of what is known of the costs, on either side of the interval
-Array = npt.NDArray[np.float64]
 Shape = tuple[int, int, bool]
-Key = TypeVar("Key", int, Shape)
 
 
 class Features:
@@ -126,7 +115,7 @@ class StepTime:
     slowest: float
     most: tuple[int, int, int]
     steps: int
-    doubt: Array
+    doubt: npt.NDArray[np.float64]
 
     def seconds(self, shape: Sequence[int], speed: float = 1.0, deviations: float = 0.0) -> float:
         """From the beginning of a step to the beginning of the next one; never less than a tenth of its costs.
@@ -144,6 +133,8 @@ class StepTime:
 
     def deviation(self, shape: Sequence[int]) -> float:
         """The standard deviation (seconds) of a step's likeliest time, from what is known of the costs."""
+        import numpy as np
+
         counts = np.asarray(shape, dtype=np.float64)
         return math.sqrt(max(0.0, float(counts @ self.doubt @ counts)))
 
@@ -195,49 +186,6 @@ class Paced:
         return self.pace.seconds(work) * self.pace.slower + self.gap
 
 
-def fit(*recorded: Sequence[Row]) -> StepTime:
-    """A model of the steps of a recording, or of several servers', by least squares with no negative cost.
-
-    Raises:
-        LabError: there are too few steps.
-    """
-    rows = list(itertools.chain(*recorded))
-    if len(rows) < LEAST:
-        raise LabError(
-            f"{len(rows)} recorded steps are too few for a model of their time",
-            f"it takes at least {LEAST}",
-            RECORD,
-            code="steps-too-few",
-        )
-    servers = [(Features(), server) for server in recorded]
-    x = np.array([features.of(row) for features, server in servers for row in server], dtype=np.float64)
-    y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
-    known = x.copy()
-    known[:, 1:][:, x[:, 1:].min(axis=0) == x[:, 1:].max(axis=0)] = 0  # else they would share the cost of a step
-    costs, said = _relative(known, y)
-    sizes, said = _corrected([size_of(one) for one in x], y, said, TRUST_SIZE)
-    shapes, said = _corrected([shape_of(one) for one in x], y, said, TRUST_SHAPE)
-    pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
-    gaps = [row.began - before.over for before, row in pairs if row.busy]
-    noise, twice = _noise(x, y)
-    parts = [part for part in np.array_split(np.arange(len(rows)), PARTS) if len(part) >= LEAST_PART]
-    ratios = [float(y[part].sum() / said[part].sum()) for part in parts] or [1.0]
-    most = x.max(axis=0)
-    return StepTime(
-        tuple(map(float, costs)),
-        (sizes, shapes),
-        float(np.mean(gaps)) if gaps else 0.0,
-        noise,
-        twice,
-        float(np.median(np.abs(said - y) / y)),
-        min(ratios),
-        max(ratios),
-        (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
-        len(rows),
-        _doubt(x, y, said),
-    )
-
-
 def size_of(features: Sequence[float]) -> int:
     """The tokens of a step with prompts; 0 for one that only decodes."""
     return int(features[1] + features[2]) if features[2] else 0
@@ -248,67 +196,3 @@ def shape_of(features: Sequence[float]) -> Shape:
     whether it makes tokens.
     """
     return int(features[1]), round(2 * math.log2(1 + features[2])), bool(features[4])
-
-
-def _relative(x: Array, y: Array) -> tuple[Array, Array]:
-    """The costs with the smallest relative errors, and what they say of each step; never less than a tenth of it."""
-    weights = np.ones(len(y))
-    for _ in range(PASSES):
-        costs = non_negative(x * weights[:, None], y * weights)
-        said = np.maximum(x @ costs, y / 10)
-        weights = 1 / said
-    return costs, said
-
-
-def _doubt(x: Array, y: Array, said: Array) -> Array:
-    """The covariance of the costs (seconds squared), [k, k], by Bayes' rule for least squares of relative errors.
-
-    Before the recording is seen, each cost may make up a whole step where there is most of it. So two costs that
-    always occur together, a step and its one decoding request, are known as a sum, and either alone is not.
-    """
-    most = np.maximum(x.max(axis=0), 1.0)
-    relative = x / most / said[:, None]
-    error = max(float(np.sqrt(np.mean(((y - said) / said) ** 2))), EXACT)
-    known = relative.T @ relative / error**2 + np.eye(x.shape[1]) / float(y.mean()) ** 2
-    covariance: Array = np.linalg.inv(known) / np.outer(most, most)
-    return covariance
-
-
-def _corrected(keys: Sequence[Key], y: Array, said: Array, trust: float) -> tuple[dict[Key, float], Array]:
-    """By key, how many times ``said`` its steps took: the mean, among ``trust`` of 1.0. And ``said`` so many times."""
-    found: dict[Key, list[float]] = defaultdict(list)
-    for key, ratio in zip(keys, y / said, strict=True):
-        found[key].append(float(ratio))
-    ratios = {key: (sum(same) + trust) / (len(same) + trust) for key, same in found.items()}
-    return ratios, said * np.array([ratios[key] for key in keys])
-
-
-def non_negative(x: Array, y: Array) -> Array:
-    """The weights w >= 0 of the columns of ``x`` [n, k] that make ``x @ w`` nearest to ``y`` [n].
-
-    Each step drops the column with the most negative weight; with eight columns that is the optimum or next to it.
-    """
-    columns = list(range(x.shape[1]))
-    scale = np.maximum(np.abs(x).max(axis=0), 1.0)
-    while True:
-        found, *_ = np.linalg.lstsq(x[:, columns] / scale[columns], y, rcond=None)
-        if found.min() >= 0 or len(columns) == 1:
-            weights = np.zeros(x.shape[1])
-            weights[columns] = np.maximum(found, 0) / scale[columns]
-            return weights
-        del columns[int(found.argmin())]
-
-
-def _noise(x: Array, y: Array) -> tuple[float, int]:
-    """The noise floor: how much steps of the same batch shape differ; and of how many steps it was taken."""
-    shapes: dict[tuple[int, ...], list[float]] = defaultdict(list)
-    for shape, seconds in zip(x, y, strict=True):
-        shapes[int(shape[1]), int(shape[2]), int(shape[3]) // ROUND, *map(int, shape[5:])].append(float(seconds))
-    differences = [
-        abs(one - middle) / middle
-        for same in shapes.values()
-        if len(same) > 1
-        for middle in [float(np.median(same))]
-        for one in same
-    ]
-    return (float(np.median(differences)) if differences else 0.0), len(differences)

@@ -4,12 +4,12 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from labserve.inflight.blocks import Block, Blocks
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.plan import Shares, in_engine_order
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
+from labsched.blocks import Block, Blocks
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.plan import Shares, in_engine_order
+from labsched.policy import Policy
+from labsched.request import Request
 
 
 class Memory:

@@ -8,12 +8,12 @@ import time
 from collections import deque
 from contextlib import ExitStack
 
-from labserve.inflight.batch import Batch
-from labserve.inflight.pace import Work
-from labserve.inflight.plan import Because, Plan, Shares, rehearsal, share_out
-from labserve.inflight.policy import Policy
-from labserve.inflight.request import Request
-from labserve.inflight.step import Step
+from labsched.batch import Batch
+from labsched.pace import Work
+from labsched.plan import Because, Plan, Shares, rehearsal, share_out
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.step import Step
 
 
 class Scheduler(Batch):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from labserve.inflight.plan import Plan
-from labserve.inflight.request import Request
+from labsched.plan import Plan
+from labsched.request import Request
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.predict.recording import HASH_BYTES, Arrival
-from labserve.inflight.scheduler import Scheduler
+from labsched.recording import HASH_BYTES, Arrival
+from labsched.scheduler import Scheduler
 
 
 @dataclass(frozen=True)

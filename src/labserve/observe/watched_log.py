@@ -1,0 +1,37 @@
+"""The step log of a model in Triton: in its own server's folder, and with a watchdog on the model's executions."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from labsched.steplog import MOST_BYTES, StepLog
+from labserve.observe.replica import own_folder
+from labserve.observe.watchdog import Watchdog
+
+
+class WatchedLog(StepLog):
+    """A step log in the stack's run folder `run_dir`; where that is "", there is neither a log nor a watchdog."""
+
+    def __init__(self, run_dir: str, model: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
+        folder = own_folder(run_dir)
+        super().__init__(folder, model, instance, most_bytes)
+        self._watchdog: Watchdog | None = None
+        if run_dir:
+            self._watchdog = Watchdog(Path(folder) / f"stuck-{model}-{instance}.json", model)
+            weakref.finalize(self, self._watchdog.close)
+
+    def write(self, started: float, ids: Sequence[object], kind: str = "step", spelled: str = "", **more: Any) -> None:
+        super().write(started, ids, kind, spelled, **more)
+        if self._watchdog is not None:
+            self._watchdog.steps = self.count
+
+    def watch(self, function: Callable[..., Any]) -> None:
+        """Called in a thread in which a model computes: each call of `function` there is an execution."""
+        if self._watchdog is not None:
+            self._watchdog.watch(function)
+
+    def close(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.close()
+        super().close()
