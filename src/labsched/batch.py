@@ -77,7 +77,7 @@ class Batch:
             self._drop(request)
         elif request in self.waiting:
             self.waiting.remove(request)
-        request.end, request.error = End.FAILED if error else End.CANCELLED, error
+        self._finish(request, End.FAILED if error else End.CANCELLED, error)
 
     @property
     def idle(self) -> bool:
@@ -104,7 +104,7 @@ class Batch:
                 ids = request.prompt + request.output
                 request.handle = self.engine.add(ids, request.limit - len(request.output), request.sampling_left)
             except Exception as error:  # the engine refuses this request; the others go on
-                request.end, request.error = End.FAILED, error
+                self._finish(request, End.FAILED, error)
                 refused.append(request)
                 continue
             self.running.append(request)
@@ -120,7 +120,7 @@ class Batch:
                 tokens, over = self.engine.read(request.handle)
             except Exception as error:  # the engine gave this one up
                 self._drop(request)
-                request.end, request.error = End.FAILED, error
+                self._finish(request, End.FAILED, error)
                 step.ended.append(request)
                 step.accepted.append(0)
                 continue
@@ -136,7 +136,7 @@ class Batch:
                     self.memory.end(request)
                 else:
                     self._drop(request)
-                request.end = End.DONE
+                self._finish(request, End.DONE)
                 step.ended.append(request)
 
     def abandon(self, error: Exception) -> list[Request]:
@@ -150,8 +150,12 @@ class Batch:
         self.waiting.clear()
         self.memory = Memory(self.kv, self.policy, self.max_running, self.features)
         for request in requests:
-            request.end, request.error = End.FAILED, error
+            self._finish(request, End.FAILED, error)
         return requests
+
+    def _finish(self, request: Request, end: End, error: Exception | None = None) -> None:
+        request.end, request.error = end, error
+        self.order.ended(request)
 
     def _leave(self, request: Request) -> None:
         self.running.remove(request)

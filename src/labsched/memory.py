@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 
 from labsched.blocks import Block, Blocks
 from labsched.features import Features
@@ -30,9 +31,15 @@ class Memory:
         self._next = 1 + features.num_assistant_tokens  # tokens of its next step
         self._joins = itertools.count(1)
         self.leaving: list[Request] = []  # dropped, and in memory until the engine has computed one more step
-        self._joining: dict[Request, tuple[int, int]] = {}  # in a plan only: blocks they add, tokens they find
-        self._beside: set[Block] = set()  # in a plan only: the blocks that these will hold
-        self._ending: list[Request] = []  # in a plan only
+        self._joining: dict[Request, tuple[int, int]] = {}  # in a draft only: blocks they add, tokens they find
+        self._beside: set[Block] = set()  # in a draft only: the blocks that these will hold
+        self._ending: list[Request] = []  # in a draft only
+
+    def draft(self) -> "Memory":
+        """The same account, for a plan: who joins or ends there changes nothing here."""
+        draft = copy(self)
+        draft._joining, draft._beside, draft._ending = {}, set(), []
+        return draft
 
     def claim(self, request: Request) -> int:
         """The blocks that a running request counts for by itself: all it can ever need, or what its next step needs."""
@@ -86,19 +93,14 @@ class Memory:
         return self._found(request)[2]
 
     def plan_to_join(self, request: Request) -> None:
-        """Count a request that waits as one that has joined, until `forget_plan`."""
+        """In a draft: count a request that waits as one that has joined."""
         need, found, cached = self._found(request)
         self._joining[request] = need, cached
         self._beside.update(found)
 
     def plan_to_end(self, request: Request) -> None:
-        """Count the memory of a request as free, until `forget_plan`."""
+        """In a draft: count the memory of a request as free."""
         self._ending.append(request)
-
-    def forget_plan(self) -> None:
-        self._joining.clear()
-        self._beside.clear()
-        self._ending.clear()
 
     def join(self, request: Request) -> None:
         """A request joins, with what is there of its tokens."""

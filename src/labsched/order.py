@@ -7,12 +7,31 @@ class says how often a request may be overtaken by later ones.
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from copy import deepcopy
+from typing import ClassVar, TypeVar
 
 from labsched.request import Request
+
+Kind = TypeVar("Kind", bound="Order")
 
 
 class Order:
     """First come, first served (`fcfs`): no request is overtaken."""
+
+    NOTES: ClassVar[Sequence[str]] = ("overtaken",)  # attributes of which a flat copy is a copy
+    overtaken: dict[Request, int]  # how many later requests were admitted before it; of requests that have not ended
+
+    def __new__(cls: type[Kind], *_: object) -> Kind:  # a subclass need not call `__init__` for it
+        order = super().__new__(cls)
+        order.overtaken = {}
+        return order
+
+    def draft(self: Kind) -> Kind:
+        """An order with the same notes, for a plan: what it is told changes nothing here."""
+        draft = self.__class__.__new__(self.__class__)
+        for name, value in vars(self).items():
+            vars(draft)[name] = value.copy() if name in self.NOTES else deepcopy(value)
+        return draft
 
     def arrived(self, request: Request, waiting: Sequence[Request]) -> None:
         """A request has arrived; `waiting` are the requests that waited before it."""
@@ -28,10 +47,15 @@ class Order:
     def joined(self, request: Request, waiting: Sequence[Request]) -> None:
         """A request has been admitted; `waiting` are the requests that still wait."""
         for other in waiting:
-            other.overtaken += other.came < request.came
+            if other.came < request.came:
+                self.overtaken[other] = self.overtaken.get(other, 0) + 1
 
     def made(self, request: Request, tokens: int) -> None:
         """A request got new tokens."""
+
+    def ended(self, request: Request) -> None:
+        """A request has ended, whichever way: nothing of it is kept."""
+        self.overtaken.pop(request, None)
 
 
 class ShortestFirst(Order):
@@ -50,7 +74,7 @@ class ShortestFirst(Order):
         return max(running, key=self._place)
 
     def _place(self, request: Request) -> tuple[int, int]:
-        if request.overtaken >= self.PATIENCE:
+        if self.overtaken.get(request, 0) >= self.PATIENCE:
             return 0, request.came
         return len(request.prompt) + request.limit - request.cached, request.came
 
@@ -71,7 +95,7 @@ class Priority(Order):
         return max(running, key=self._place)
 
     def _place(self, request: Request) -> tuple[int, int]:
-        return max(1, request.priority - request.overtaken // self.PATIENCE), request.came
+        return max(1, request.priority - self.overtaken.get(request, 0) // self.PATIENCE), request.came
 
 
 class Fair(Order):
@@ -87,9 +111,11 @@ class Fair(Order):
 
     PROMPT, ANSWER = 1, 2
     MOST_TENANTS = 1000  # whose service is remembered while they are away
+    NOTES = (*Order.NOTES, "served", "_charged")
 
     def __init__(self) -> None:
         self.served: dict[str, int] = defaultdict(int)  # by tenant, in counted tokens
+        self._charged: set[Request] = set()  # whose prompt has been counted for its tenant
         self._last = ""  # the tenant that left the queue last
 
     def arrived(self, request: Request, waiting: Sequence[Request]) -> None:
@@ -125,14 +151,18 @@ class Fair(Order):
     def joined(self, request: Request, waiting: Sequence[Request]) -> None:
         super().joined(request, waiting)
         self.served[request.tenant] += self._price(request)
-        request.charged = True
+        self._charged.add(request)
         self._last = request.tenant
 
     def made(self, request: Request, tokens: int) -> None:
         self.served[request.tenant] += self.ANSWER * tokens
 
+    def ended(self, request: Request) -> None:
+        super().ended(request)
+        self._charged.discard(request)
+
     def _price(self, request: Request) -> int:
-        return 0 if request.charged else self.PROMPT * len(request.prompt)
+        return 0 if request in self._charged else self.PROMPT * len(request.prompt)
 
 
 ORDERS: dict[str, type[Order]] = {"fcfs": Order, "shortest_first": ShortestFirst, "priority": Priority, "fair": Fair}

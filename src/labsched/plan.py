@@ -4,13 +4,10 @@ The scheduler carries it out; the clock, the live page and the step log show it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from labsched.order import Order
 from labsched.request import Request
 
 
@@ -100,18 +97,3 @@ def share_out(
         idle = [request.id for request, count in zip(batch, shares.tokens, strict=True) if not count and left(request)]
         assert not idle, f"{rest} tokens are left over, and {idle[0]} gets none"
     return shares
-
-
-@contextmanager
-def rehearsal(order: Order, requests: Sequence[Request]) -> Iterator[None]:
-    """Put `order`, and what it has noted on these requests, back as it was before."""
-    known: dict[int, object] = {id(request): request for request in requests}  # these are not copied
-    state = deepcopy(vars(order), known) if vars(order) else {}
-    notes = [(request, request.overtaken, request.charged) for request in requests]
-    try:
-        yield
-    finally:
-        vars(order).clear()
-        vars(order).update(state)
-        for request, overtaken, charged in notes:
-            request.overtaken, request.charged = overtaken, charged

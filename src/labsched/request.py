@@ -39,8 +39,6 @@ class Request:
     priority: int = DEFAULT_PRIORITY
     put: float = 0.0  # monotonic seconds at which Triton handed it over
     came: int = 0  # its place in the order of arrival, from 1
-    overtaken: int = 0  # later requests that were admitted before it
-    charged: bool = False  # whether its prompt has been counted for its tenant
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
     joined: int = 0  # its place in the order of joining, from 1; 0: it is not in the engine
@@ -51,6 +49,9 @@ class Request:
     asked: Any = None  # what a request of text wants to be told (labserve/vllm/text.py)
     latest: Any = None  # vLLM's last `RequestOutput`
     found: int = 0  # of those, the tokens found in the cache when it was admitted
+
+    def __deepcopy__(self, _: Any) -> "Request":
+        return self  # the draft of an order is about the same requests
 
     @property
     def tokens(self) -> int:

@@ -6,11 +6,11 @@ It is single-threaded: its owner calls `submit`, `cancel`, `plan` and `step` fro
 import math
 import time
 from collections import deque
-from contextlib import ExitStack
+from copy import copy
 
 from labsched.batch import Batch
 from labsched.pace import Work
-from labsched.plan import Because, Plan, Shares, rehearsal, share_out
+from labsched.plan import Because, Plan, Shares, share_out
 from labsched.policy import Policy
 from labsched.request import Request
 from labsched.step import Step
@@ -24,7 +24,8 @@ class Scheduler(Batch):
 
     Each plan asks four questions, which a subclass may answer in another way (see ``own.py``): how many requests may
     join (`places`), in which order (`line`), how much memory stays free (`reserve`), and which request is preempted
-    (`victim`). A plan may be made several times before it is carried out, so an answer must change nothing.
+    (`victim`). They are asked of a draft: a copy of the scheduler, on which the plan's decisions so far have been made.
+    A plan may be made several times before it is carried out, so an answer must change nothing.
     """
 
     # -- the four questions -------------------------------------------------------------------------------------------
@@ -62,24 +63,19 @@ class Scheduler(Batch):
     # -- the decision -------------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """Decide about the next step. It changes nothing; the questions see each decision as if it had been made."""
-        running, waiting = self.running, self.waiting
-        self.running, self.waiting = list(running), deque(waiting)
-        try:
-            with ExitStack() as undo:
-                admitted: list[Request] = []
-                victims, because = self._preempt()
-                if victims:  # the first of them would be admitted again: not in the same step
-                    line = self.line()
-                else:
-                    admitted, line, because = self._admit(undo)
-                return Plan(victims, admitted, self.running, line, self._shares(), because)
-        finally:
-            self.running, self.waiting = running, waiting
-            self.memory.forget_plan()
+        """Decide about the next step, on a draft: the scheduler itself is as it was."""
+        draft = copy(self)
+        draft.running, draft.waiting, draft.memory = list(self.running), deque(self.waiting), self.memory.draft()
+        admitted: list[Request] = []
+        victims, because = draft._preempt()
+        if victims:  # the first of them would be admitted again: not in the same step
+            line = draft.line()
+        else:
+            admitted, line, because = draft._admit()
+        return Plan(victims, admitted, draft.running, line, draft._shares(), because)
 
     def _preempt(self) -> tuple[list[Request], Because]:
-        """Preempt one request after the other until the rest has room for its next tokens."""
+        """On a draft: preempt one request after the other until the rest has room for its next tokens."""
         victims: list[Request] = []
         before = used = self.blocks_used
         while len(self.running) > 1 and used > self.kv.blocks:
@@ -97,8 +93,8 @@ class Scheduler(Batch):
         free = [one for one in resumable if not self.engine.must_finish(one.handle)]
         return (free or resumable or [request])[0]
 
-    def _admit(self, undo: ExitStack) -> tuple[list[Request], list[Request], Because]:
-        """Admit requests in their order. Returns them, the others, and why the first of these is not admitted."""
+    def _admit(self) -> tuple[list[Request], list[Request], Because]:
+        """On a draft: admit requests in their order. They, the others, and why the first of these is not admitted."""
         admitted: list[Request] = []
         places = self.places
         while self.waiting:
@@ -107,7 +103,7 @@ class Scheduler(Batch):
             if because.why:
                 return admitted, line, because
             if not admitted:
-                undo.enter_context(rehearsal(self.order, [*self.running, *self.waiting]))
+                self.order = self.order.draft()
             self.waiting.remove(line[0])
             self.running.append(line[0])
             self.memory.plan_to_join(line[0])

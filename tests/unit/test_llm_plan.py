@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def loads(seeds: int, steps: int = 150) -> Iterator[tuple[random.Random, int]]:
 
 
 def as_it_is(of: Scheduler) -> object:
-    notes = [(one, one.overtaken, one.charged, one.cached) for one in (*of.running, *of.waiting)]
-    return list(of.running), list(of.waiting), repr(vars(of.order)), notes, of.blocks_used
+    notes = [(one, one.cached) for one in (*of.running, *of.waiting)]
+    return list(of.running), list(of.waiting), deepcopy(vars(of.order)), notes, of.blocks_used
 
 
 @pytest.mark.parametrize("folder", OWN, ids=lambda folder: f"{folder.parents[0].name}-{folder.name}")

@@ -11,7 +11,7 @@ from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
-PACKAGES = ("labbuild", "labctl", "labkit")
+PACKAGES = ("labbuild", "labctl", "labkit", "labsched")
 IMPORTED = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 TENSOR = re.compile(r'name: *"([^"$]+)"')
 # What TensorRT-LLM, NVIDIA's vLLM backend and Hugging Face's exporters call things in every release.

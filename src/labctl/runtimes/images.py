@@ -38,6 +38,7 @@ CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.t
 
 # What a server and its tools read of the checkout where nobody can mount it.
 CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
+SERVED = ("labsched", "labserve")  # the packages that models import
 CHECKOUT_FOLDERS = ("labs", "model_repos")
 
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
@@ -57,7 +58,7 @@ def server_image(workspace: Workspace, profile: str, base: str = "", packages: s
     if profile == "gpu" and not base:
         return f"labs-server:gpu-{_digest(workspace, OWN_GPU_FILES)}"
     if profile == "gpu":
-        return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, below='labserve')}"
+        return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, below=SERVED)}"
     if packages:
         return f"labs-server:cpu-{packages}-{_digest(workspace, (*SERVER_FILES, f'requirements/{packages}.txt'))}"
     return f"labs-server:cpu-{_digest(workspace, SERVER_FILES)}"
@@ -76,7 +77,7 @@ def files_image(workspace: Workspace) -> str:
     """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
     found = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
     names = tuple(str(path) for path in found if "exercises" not in path.parts)
-    return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below='labserve')}"
+    return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below=SERVED)}"
 
 
 def digest(image: str) -> str:
@@ -125,15 +126,15 @@ def build_arguments(base: str) -> dict[str, str]:
     return {**arguments, "LABS_INSTALL": release.install}
 
 
-def sources(workspace: Workspace, below: str = "") -> list[Path]:
+def sources(workspace: Workspace, below: Sequence[str] = ("",)) -> list[Path]:
     """The Python files, and the YAML files that they read, that go into the images, below the checkout."""
-    every = files_in(workspace.root / "src" / below)
+    every = [path for folder in below for path in files_in(workspace.root / "src" / folder)]
     return [path.relative_to(workspace.root) for path in every if path.suffix in (".py", ".yaml")]
 
 
 @functools.cache
-def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: str = "") -> str:
-    """A hash of files and of the Python sources below a folder of ``src``; one process asks for it a dozen times."""
+def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: Sequence[str] = ("",)) -> str:
+    """A hash of files and of the Python sources below folders of ``src``; one process asks for it a dozen times."""
     digest = hashlib.sha256()
     for path in (*map(Path, files), *sources(workspace, below)):
         digest.update(f"{path}\0".encode())

@@ -131,6 +131,6 @@ class Refereed(Scheduler):
             "cached": cached,
             "came": request.came,
             "came_ms": self.course.arrived.get(request.name, self.course.now) * 1e3,
-            "overtaken": request.overtaken,
+            "overtaken": self.order.overtaken.get(request, 0),
             "preempted": self.again[request.name],
         }
