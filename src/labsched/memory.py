@@ -3,12 +3,11 @@
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from copy import copy
 
 from labsched.blocks import Block, Blocks
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
-from labsched.plan import Shares, in_engine_order
+from labsched.plan import Shares, draft_of, in_engine_order
 from labsched.policy import Policy
 from labsched.request import Request
 
@@ -37,7 +36,7 @@ class Memory:
 
     def draft(self) -> "Memory":
         """The same account, for a plan: who joins or ends there changes nothing here."""
-        draft = copy(self)
+        draft = draft_of(self)
         draft._joining, draft._beside, draft._ending = {}, set(), []
         return draft
 

@@ -23,7 +23,7 @@ class Order:
 
     def __new__(cls: type[Kind], *_: object) -> Kind:  # a subclass need not call `__init__` for it
         order = super().__new__(cls)
-        order.overtaken = {}
+        order.overtaken = defaultdict(int)
         return order
 
     def draft(self: Kind) -> Kind:
@@ -46,9 +46,10 @@ class Order:
 
     def joined(self, request: Request, waiting: Sequence[Request]) -> None:
         """A request has been admitted; `waiting` are the requests that still wait."""
+        overtaken, came = self.overtaken, request.came
         for other in waiting:
-            if other.came < request.came:
-                self.overtaken[other] = self.overtaken.get(other, 0) + 1
+            if other.came < came:
+                overtaken[other] += 1
 
     def made(self, request: Request, tokens: int) -> None:
         """A request got new tokens."""
@@ -132,6 +133,7 @@ class Fair(Order):
         queues: dict[str, deque[Request]] = defaultdict(deque)
         for request in waiting:
             queues[request.tenant].append(request)
+        charged, price = self._charged, self.PROMPT
         heap = [(self.served[tenant], queue[0].came, tenant) for tenant, queue in queues.items()]
         heapq.heapify(heap)
         line = []
@@ -140,7 +142,8 @@ class Fair(Order):
             request = queues[tenant].popleft()
             line.append(request)
             if queues[tenant]:
-                heapq.heapreplace(heap, (served + self._price(request), queues[tenant][0].came, tenant))
+                served += 0 if request in charged else price * len(request.prompt)
+                heapq.heapreplace(heap, (served, queues[tenant][0].came, tenant))
             else:
                 heapq.heappop(heap)
         return line
@@ -150,7 +153,8 @@ class Fair(Order):
 
     def joined(self, request: Request, waiting: Sequence[Request]) -> None:
         super().joined(request, waiting)
-        self.served[request.tenant] += self._price(request)
+        if request not in self._charged:
+            self.served[request.tenant] += self.PROMPT * len(request.prompt)
         self._charged.add(request)
         self._last = request.tenant
 
@@ -160,9 +164,6 @@ class Fair(Order):
     def ended(self, request: Request) -> None:
         super().ended(request)
         self._charged.discard(request)
-
-    def _price(self, request: Request) -> int:
-        return 0 if request in self._charged else self.PROMPT * len(request.prompt)
 
 
 ORDERS: dict[str, type[Order]] = {"fcfs": Order, "shortest_first": ShortestFirst, "priority": Priority, "fair": Fair}

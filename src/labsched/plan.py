@@ -6,9 +6,11 @@ The scheduler carries it out; the clock, the live page and the step log show it.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from labsched.request import Request
+
+Account = TypeVar("Account")
 
 
 class Because(NamedTuple):
@@ -58,6 +60,13 @@ class Plan:
     def tokens(self) -> list[int]:
         """What the step computes for each request of the batch."""
         return self.shares.tokens
+
+
+def draft_of(account: Account) -> Account:
+    """A new object with the same attributes, for a plan to change (`copy.copy` takes five times as long)."""
+    draft = object.__new__(type(account))
+    vars(draft).update(vars(account))
+    return draft
 
 
 def in_engine_order(requests: Iterable[Request]) -> list[Request]:

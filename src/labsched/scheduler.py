@@ -6,11 +6,10 @@ It is single-threaded: its owner calls `submit`, `cancel`, `plan` and `step` fro
 import math
 import time
 from collections import deque
-from copy import copy
 
 from labsched.batch import Batch
 from labsched.pace import Work
-from labsched.plan import Because, Plan, Shares, share_out
+from labsched.plan import Because, Plan, Shares, draft_of, share_out
 from labsched.policy import Policy
 from labsched.request import Request
 from labsched.step import Step
@@ -64,7 +63,7 @@ class Scheduler(Batch):
 
     def plan(self) -> Plan:
         """Decide about the next step, on a draft: the scheduler itself is as it was."""
-        draft = copy(self)
+        draft = draft_of(self)
         draft.running, draft.waiting, draft.memory = list(self.running), deque(self.waiting), self.memory.draft()
         admitted: list[Request] = []
         victims, because = draft._preempt()

@@ -18,6 +18,7 @@ from step_schema import LINES, StepLine
 from labctl.clock import texts
 from labkit.evidence import steplog
 from labsched.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
+from labserve.observe.watched_log import WatchedLog
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "develop" / "step-log.md"
 
@@ -173,12 +174,13 @@ def test_of_two_live_requests_of_one_name_each_has_its_own() -> None:
 
 
 def test_each_replica_logs_into_a_folder_of_its_own_and_the_reader_sees_all(
-    tmp_path: Path, open_log: Callable[..., StepLog], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in ("1", "2"):
         (tmp_path / f"replica-{number}").mkdir()
         monkeypatch.setenv("LABS_REPLICA", number)
-        open_log().write(time.monotonic(), [f"request-{number}"])
+        with closing(WatchedLog(str(tmp_path), "m", "0")) as log:
+            log.write(time.monotonic(), [f"request-{number}"])
     assert not [*tmp_path.glob("*.jsonl")]
     assert [step.ids for step in steplog.read(tmp_path)] == [("request-1",), ("request-2",)]
     assert [step.ids for step in steplog.read(tmp_path / "replica-2")] == [("request-2",)]
