@@ -89,6 +89,10 @@ class WhatIf:
                 "serve the shipped one",
                 code="scheduler-not-recorded",
             )
+        if settings.vllm:
+            from labkit.predict import vllm
+
+            return vllm.changed(settings, self._assignments)
         return changed(settings, self._assignments)
 
     def _take(self, line: Line) -> None:
