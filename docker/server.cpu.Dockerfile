@@ -57,13 +57,13 @@ FROM tools AS vllm-packages
 COPY requirements/vllm.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     LABS_COMPILE="--no-compile --target /opt/vllm" /build/install-packages.sh /build/vllm.txt \
-    && python3 -m compileall -q -j 0 /opt/vllm
+    && python3 -c 'import compileall; compileall.compile_dir("/opt/vllm", quiet=2, workers=0)'
 
 FROM tools AS gpu-packages
 COPY requirements/vllm-gpu.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     LABS_COMPILE="--no-compile --target /opt/vllm" /build/install-packages.sh /build/vllm-gpu.txt \
-    && python3 -m compileall -q -j 0 /opt/vllm
+    && python3 -c 'import compileall; compileall.compile_dir("/opt/vllm", quiet=2, workers=0)'
 
 FROM base AS gpu
 USER 0

@@ -1,13 +1,16 @@
 """A GPU in slow motion: the tokens are those of the small model, the time of a step is that of a model of a GPU.
 
-The time is a roofline (Williams et al., CACM 2009): a step takes as long as the weights need to come out of memory, or
-the arithmetic of its tokens at the device's peak, whichever is longer, and then as long as the keys and values that it
-reads need. It knows nothing of kernels that reach less than the peak, of launches and of the host's own work, so a real
-GPU is slower. The processor sleeps for the rest of the time, so many servers fit on one machine.
+There are two kinds of such models. A roofline (Williams et al., CACM 2009) says what a card could do: a step takes as
+long as the weights need to come out of memory, or the arithmetic of its tokens at the device's peak, whichever is
+longer, and then as long as the keys and values that it reads need. It knows nothing of kernels that reach less than the
+peak, of launches and of the host's own work. A table says what a card did: the times of recorded steps. The processor
+sleeps for the rest of the time, so many servers fit on one machine.
 """
 
+import math
 import time
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,21 +61,96 @@ class Work(NamedTuple):
     context: int
 
 
+Knots = tuple[tuple[float, float], ...]  # (size, seconds), by size
+
+
+class Table(NamedTuple):
+    """Measured times of steps: of one model, served by one engine on one device."""
+
+    decode: Knots  # by the requests of a step in which each computes one token, without what their context costs
+    prompt: Knots  # the same by the tokens of a step with prompts
+    token_s: float  # seconds for each token of context, of every request
+
+    @classmethod
+    def of(cls, text: str) -> "Table":
+        """From a line such as "1:6.1,64:7/512:25,2048:70/0.16": milliseconds by size, and microseconds of a token.
+
+        Raises:
+            ValueError: it is no such line.
+        """
+        try:
+            decode, prompt, token_us = text.split("/")
+            table = cls(_knots(decode), _knots(prompt), float(token_us) / 1e6)
+        except ValueError:
+            raise ValueError(f"pace_table: '{text}' is not like 1:6.1,64:7/512:25,2048:70/0.16") from None
+        for knots in (table.decode, table.prompt):
+            sizes = [size for size, _ in knots]
+            if sizes != sorted(set(sizes)) or sizes[0] < 1:
+                raise ValueError(f"pace_table: sizes go up, from 1: {', '.join(f'{size:g}' for size in sizes)}")
+        if not all(0 <= one < math.inf for one in (table.token_s, *(s for _, s in table.decode + table.prompt))):
+            raise ValueError("pace_table: a time is a number, and not less than 0")
+        return table
+
+    @property
+    def text(self) -> str:
+        """It as :meth:`of` reads it."""
+        parts = [",".join(f"{size:g}:{1e3 * s:.4g}" for size, s in knots) for knots in (self.decode, self.prompt)]
+        return "/".join([*parts, f"{1e6 * self.token_s:.3g}"])
+
+    def seconds(self, work: Sequence[Work]) -> float:
+        tokens = sum(one.tokens for one in work)
+        found = between(self.decode if tokens == len(work) else self.prompt, tokens)
+        return found + self.token_s * sum(one.context for one in work)
+
+
+def _knots(text: str) -> Knots:
+    pairs = (knot.split(":") for knot in text.split(","))
+    return tuple((float(size), float(ms) / 1e3) for size, ms in pairs)
+
+
+def between(knots: Knots, size: float) -> float:
+    """The seconds for a size: on the line between its neighbours; below the first as that, above the last as steep.
+
+    >>> between(((1, 6.0), (2, 7.0), (4, 8.0)), 3), between(((2, 6.0), (4, 8.0)), 1), between(((2, 6.0), (4, 8.0)), 6)
+    (7.5, 6.0, 10.0)
+    """
+    if size <= knots[0][0] or len(knots) == 1:
+        return knots[0][1]
+    place = min(bisect_left(knots, (size,)), len(knots) - 1)
+    (low, one), (high, other) = knots[place - 1 : place + 1]
+    return max(0.0, one + (other - one) * (size - low) / (high - low))
+
+
+OWN = "measured"  # the table is in pace_table
+TABLES = {
+    # vLLM 0.26 with CUDA graphs and steps decided ahead, Llama-2-7B's shape in fp16, one NVIDIA H100 SXM: the published
+    # workload of lab 05 at most 8, 64 and 98 at a time (docs/develop/figures.md), by `labctl pace measure`.
+    "h100-measured": (
+        "1:6.135,2:6.187,3:6.33,4:6.379,5:6.302,8:6.417,10:6.441,16:6.24,22:6.488,34:6.633,45:6.862,64:7.105,95:7.455"
+        "/409:38.02,555:38.08,745:35.9,1015:38.38,1344:37.57,1829:62.42,3062:78.78,6659:172,7167:185.4/0.159"
+    )
+}
+MEASURED = SHAPES["llama-2-7b"]  # what the tables above are of
+
+
 @dataclass(slots=True)
 class Pace:
-    """The time of a step on ``device`` for ``shape``, ``slower`` times as long."""
+    """The time of a step on ``device`` for ``shape``, ``slower`` times as long; a table is of one shape only."""
 
-    device: Device
+    device: Device | Table
     shape: Decoder
     slower: float
 
     @classmethod
-    def of(cls, device: str, shape: str, slower: str) -> "Pace | None":
+    def of(cls, device: str, shape: str, slower: str, table: str = "") -> "Pace | None":
         """From the words of a config.pbtxt; None where ``device`` is "none" or "". Raises ValueError for others."""
         if device in ("", "none"):
             return None
+        if device == OWN or device in TABLES:
+            return cls(Table.of(TABLES.get(device, table)), MEASURED, float(slower))
         if device not in DEVICES or shape not in SHAPES:
-            raise ValueError(f"pace: '{device}' with '{shape}' is not known; {', '.join(DEVICES)}; {', '.join(SHAPES)}")
+            known = ", ".join([*DEVICES, *TABLES, OWN])
+            raise ValueError(f"pace: '{device}' with '{shape}' is not known; {known}; {', '.join(SHAPES)}")
         return cls(DEVICES[device], SHAPES[shape], float(slower))
 
     def seconds(self, work: Iterable[Work]) -> float:
@@ -80,6 +158,8 @@ class Pace:
         done = [one for one in work if one.tokens]
         if not done:
             return 0.0
+        if isinstance(self.device, Table):
+            return self.device.seconds(done)
         tokens = sum(one.tokens for one in done)
         # A token's scores and their sum: 2 x 2 operations for each number of each token that it sees. The first token
         # of a piece sees fewer than the last.

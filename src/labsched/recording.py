@@ -41,15 +41,15 @@ class Settings:
     @property
     def pace(self) -> Pace | None:
         """The device whose times the server takes for its own (``pace``). Raises LabError: it is not known."""
-        device, shape, slower = (self.words.get(name, "") for name in ("pace", "pace_shape", "pace_slower"))
+        device, shape, slower, table = (
+            self.words.get(f"pace{name}", "") for name in ("", "_shape", "_slower", "_table")
+        )
         try:
-            return Pace.of(device, shape, slower or "1")
+            return Pace.of(device, shape, slower or "1", table)
         except ValueError as error:
+            remedy = "--set pace_shape=llama-2-7b too; pace_table is the line that labctl pace measure prints"
             raise LabError(
-                "this device cannot be predicted",
-                str(error),
-                "--set pace_shape=llama-2-7b too",
-                code="device-unpredictable",
+                "this device cannot be predicted", str(error), remedy, code="device-unpredictable"
             ) from error
 
 
@@ -93,6 +93,7 @@ class Row:
     blocks: int
     began: float = 0.0  # seconds since the first arrival
     over: float = 0.0
+    engine_s: float = 0.0  # seconds that its engine had nothing else to compute; recorded alone
     busy: bool = False  # the step before it left requests in the batch or in the queue
     why: list[str] = field(default_factory=list)  # for each of ``waiting``; [] where it is not known
 
@@ -323,6 +324,7 @@ def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero
                     int(line["kv_blocks_used"]),
                     max(line["t"] - line["dur"], over) - zero,
                     line["t"] - zero,
+                    line.get("engine_us", 0) / 1e6,
                     busy,
                     _whys(line.get("why", ""), len(waiting)),
                 )

@@ -23,9 +23,12 @@ WHERE = "labctl predict --help lists what can be set"
 StepTime = Callable[[Row], float]
 
 
+PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # of any recording: they do not touch what is decided
+
+
 def changed_words(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
     """The words of a recording's settings with others in their places. Raises LabError as :func:`changed` does."""
-    if unknown := sorted(set(assignments) - set(settings.words) | set(assignments) & {"engine"}):
+    if unknown := sorted(set(assignments) - {*settings.words, *PACE} | set(assignments) & {"engine"}):
         known = ", ".join(name for name in settings.words if name != "engine")
         raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE, code="setting-unpredictable")
     words = {**settings.words, **assignments}

@@ -22,6 +22,7 @@ WORDS = (
     "scheduling",
     "pace",
     "pace_shape",
+    "pace_table",
     "pace_slower",
     "async_scheduling",
     "gather_microseconds",

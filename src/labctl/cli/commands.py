@@ -109,6 +109,9 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "Find the smallest setting that meets limits of latency.",
             ('plan results/A --slo "ttft<500ms,tpot<60ms" --rate 4',),
         ),
+        "pace": Listed(
+            "pace", "List or measure the GPUs that steps can be timed by.", ("pace list", "pace measure results/A")
+        ),
         "compare": Listed("explain", "Show results side by side, with ratios.", ("compare results/A results/B",)),
     },
     "Scale": {

@@ -32,6 +32,7 @@ NEEDED = {"vllm": 2.5e9, "vllm-gpu": 16e9}  # bytes of free disk: a layer, and i
 LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
 OTHERS = "another engine (labctl list LAB shows them)"
 PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
+COMPILE = "import compileall, sys; compileall.compile_dir(sys.argv[1], quiet=2, workers=0)"
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,12 @@ class Layer:
         return Command(["sh", install, str(self.lock)], pip)
 
     def _compile(self, target: Path) -> Command:
-        """Compile it once, on all processors: at the first import a server would, for a minute."""
-        return Command([sys.executable, "-m", "compileall", "-q", "-j", "0", str(target)])
+        """Compile it once, on all processors: at the first import a server would, for a minute.
+
+        Packages have files for other Pythons (PyTorch one for 3.12), which no import reads: not an error, as it is of
+        ``python -m compileall``.
+        """
+        return Command([sys.executable, "-c", COMPILE, str(target)])
 
 
 def layer(name: str, workspace: Workspace, profile: str = "") -> Layer:

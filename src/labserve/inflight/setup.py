@@ -91,5 +91,5 @@ def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Se
     shape = Shape.of(word("gpt_model_path"))
     engine, kv, features = open_engine(word, shape, limit, device)
     scheduler = kind(engine, kv, policy, limit, static, features, order(word("scheduling")))
-    scheduler.pace = Pace.of(word("pace"), word("pace_shape"), word("pace_slower") or "1")
+    scheduler.pace = Pace.of(word("pace"), word("pace_shape"), word("pace_slower") or "1", word("pace_table"))
     return Setup(shape, engine, kv, features, scheduler, asked, reason, LogProbs(word))

@@ -1,0 +1,141 @@
+"""A device as a table of measured times (:class:`labsched.pace.Table`), made from a recording.
+
+With steps decided ahead, a server notices the end of a step only when it has launched the next one. Launching a step
+with prompts kernel by kernel takes longer than a step of decoding, and so the time of the one stands beside the other.
+What is right is their sum. So the times of decoding are those of steps with no prompt in them, before or after them;
+and a step with prompts is given what such a group took, less what its steps of decoding take by that table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import mean, median
+
+from labsched.errors import LabError
+from labsched.contexts import Contexts
+from labsched.lines import RECORD
+from labsched.recording import Row
+from labsched.pace import Knots, Table, Work
+
+LEAST = 3  # steps of a size, whose median counts
+FINE = 2  # sizes between one power of two and the next that are one knot each
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A table, and how well it says what it was made of.
+
+    Attributes:
+        said_s, took_s: seconds of all recorded steps by the table, and by the engine's own clock.
+        steps: recorded.
+    """
+
+    table: Table
+    said_s: float
+    took_s: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    work: list[Work]
+    seconds: float
+    prompts: bool
+    follows: bool  # requests were there when the step before it was over
+
+    @property
+    def tokens(self) -> int:
+        return sum(one.tokens for one in self.work)
+
+    @property
+    def context(self) -> int:
+        return sum(one.context for one in self.work)
+
+
+def measured(rows: Sequence[Row]) -> Measured:
+    """The device on which these steps were recorded.
+
+    Raises:
+        LabError: the recording has too few steps of decoding, or none with prompts.
+    """
+    contexts = Contexts()
+    steps = [
+        _Step(list(map(Work, row.tokens, contexts.each(row))), row.engine_s, "p" in row.phase, row.busy) for row in rows
+    ]
+    calm, groups = [], []
+    for mixed, group in groupby(_near(steps), lambda one: one[1]):
+        alike = [step for step, _ in group]
+        if mixed:
+            groups.append(alike)
+        else:
+            calm += alike
+    token_s = _context(calm)
+    decode = _knots((step.tokens, step.seconds - token_s * step.context) for step in calm)
+    if not decode:
+        raise LabError(
+            "no step of decoding can be timed",
+            f"fewer than {LEAST} of any size have no prompts near",
+            RECORD,
+            code="device-unmeasured",
+        )
+    table = Table(decode, ((1, 0.0),), token_s)
+    prompt = _knots(_prompts(table, groups), least=1)
+    if not prompt:
+        raise LabError(
+            "no step with prompts was recorded",
+            f"{len(steps):,} steps of decoding were",
+            RECORD,
+            code="device-unmeasured",
+        )
+    table = Table.of(table._replace(prompt=prompt).text)  # what its text says, digits and all
+    said = sum(table.seconds(step.work) for step in steps if step.work)
+    return Measured(table, said, sum(step.seconds for step in steps), len(steps))
+
+
+def _near(steps: Sequence[_Step]) -> Iterator[tuple[_Step, bool]]:
+    """Each step, and whether there are prompts in it, or in one that it follows or that follows it."""
+    for place, step in enumerate(steps):
+        before = step.follows and place > 0 and steps[place - 1].prompts
+        after = place + 1 < len(steps) and steps[place + 1].follows and steps[place + 1].prompts
+        yield step, step.prompts or before or after
+
+
+def _context(calm: Sequence[_Step]) -> float:
+    """Seconds for a token of context: the slope within steps of one batch size (least squares)."""
+    sizes = defaultdict(list)
+    for step in calm:
+        sizes[step.tokens].append(step)
+    up = square = 0.0
+    for every in sizes.values():
+        usual = 2 * median(step.seconds for step in every)
+        same = [step for step in every if step.seconds < usual]  # one that was held up says nothing about context
+        context, seconds = mean(step.context for step in same), mean(step.seconds for step in same)
+        up += sum((step.context - context) * (step.seconds - seconds) for step in same)
+        square += sum((step.context - context) ** 2 for step in same)
+    return max(0.0, up / square) if square else 0.0
+
+
+def _prompts(table: Table, groups: Sequence[Sequence[_Step]]) -> Iterator[tuple[float, float]]:
+    """(tokens, seconds without context) of the steps with prompts: where a group has several, of their mean."""
+    for group in groups:
+        prompts = [step for step in group if step.prompts]
+        others = sum(table.seconds(step.work) for step in group if not step.prompts)
+        rest = sum(step.seconds for step in group) - others - table.token_s * sum(step.context for step in prompts)
+        yield mean(step.tokens for step in prompts), max(0.0, rest / len(prompts))
+
+
+def _knots(samples: Iterable[tuple[float, float]], least: int = LEAST) -> Knots:
+    """The medians of the sizes that are near to each other, where there are ``least`` of them."""
+    near = defaultdict(list)
+    for size, seconds in samples:
+        near[round(FINE * math.log2(size))].append((size, seconds))
+    found = [
+        (float(round(median(size for size, _ in same))), median(seconds for _, seconds in same))
+        for _, same in sorted(near.items())
+        if len(same) >= least
+    ]
+    return tuple(found)
