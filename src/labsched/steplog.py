@@ -20,6 +20,7 @@ VERSION = 2
 MOST_BYTES = 32 * 2**20  # of a file; there is one before it
 MOST_WAITING = 64  # names of those who wait; their number is in `queue`
 MOST_PROMPT = 1000  # characters
+LONG = 16  # of a list from there on its JSON is kept, for most steps have the one before it again
 WATCHED = "watched"  # a viewer who wants texts touches this file of the run folder,
 WATCHED_S = 10.0  # and has gone when it is older than this
 REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are no steps
@@ -45,6 +46,7 @@ class StepLog:
         self._path = Path(run_dir) / f"steps-{model}-{instance}.jsonl"
         self._file: FileIO | None = None
         self._first = b""  # the line with which each of its files begins
+        self._spelled: dict[str, tuple[list[Any], str]] = {}  # long lists of the last lines, and their JSON
         self.count = 0  # of the steps and changes so far
         if run_dir and self._wanted != "off":
             self._open()
@@ -88,13 +90,22 @@ class StepLog:
             **self._head,
             "kind": kind,
             "batch": len(ids),
-            "ids": [str(i) for i in ids],
         }
-        for name, value in more.items():
-            if isinstance(value, int) or value:
+        parts = [spelled] if spelled else []
+        for name, value in {"ids": list(map(str, ids)), **more}.items():
+            if type(value) is list and len(value) >= LONG:
+                parts.append(f'"{name}":{self._json(name, value)}')
+            elif isinstance(value, int) or value or name == "ids":
                 line[name] = value
         text = _ENCODER.encode(line)
-        self._append(f"{text[:-1]},{spelled}}}\n".encode() if spelled else f"{text}\n".encode())
+        self._append(f"{text[:-1]},{','.join(parts)}}}\n".encode() if parts else f"{text}\n".encode())
+
+    def _json(self, name: str, value: list[Any]) -> str:
+        before, text = self._spelled.get(name, (None, ""))
+        if before != value:
+            text = _ENCODER.encode(value)
+            self._spelled[name] = value.copy(), text
+        return text
 
     def note(self, kind: str, first: bool = False, **fields: Any) -> None:
         """Log a fact that is no step; with `first`, every later file begins with it too.

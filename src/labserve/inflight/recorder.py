@@ -89,14 +89,17 @@ class Recorder:
 
     def record(self, step: Step) -> None:
         """Write the step's line (docs/develop/step-log.md), and its metrics."""
+        if not step.batch and not step.waiting:
+            return
+        running = len(self._scheduler.running)
         if step.batch:
             produced = {request.number: len(tokens) for request, tokens in step.produced}
             counts = [produced.get(request.number, 0) for request in step.batch]
-            self._write(step, counts)
-            self._measure(step, counts)
-        if step.batch or step.waiting:
-            self._requests.steps += 1
-            self._clock.done(left=len(self._scheduler.running) + len(self._scheduler.waiting))
+            names = [request.name for request in step.batch]
+            self._write(step, names, counts)
+            self._measure(step, names, counts, running)
+        self._requests.steps += 1
+        self._clock.done(left=running + len(self._scheduler.waiting))
 
     def gave_up(self) -> None:
         """The step has failed, and every request has ended."""
@@ -106,8 +109,8 @@ class Recorder:
         self._gauges.close()
         self._log.close()
 
-    def _write(self, step: Step, counts: list[int]) -> None:
-        names, slots = [request.name for request in step.batch], self._scheduler.slots
+    def _write(self, step: Step, names: list[str], counts: list[int]) -> None:
+        slots = self._scheduler.slots
         grown = (
             [
                 GrownText(request.name, request.prompt + request.output, len(request.prompt), count)
@@ -151,18 +154,18 @@ class Recorder:
             kv_blocks=self._scheduler.kv.blocks,
         )
 
-    def _measure(self, step: Step, counts: list[int]) -> None:
-        self._gauges.step([request.name for request in step.batch], step.phase, step.computed, counts)
+    def _measure(self, step: Step, names: list[str], counts: list[int], running: int) -> None:
+        self._gauges.step(names, step.phase, step.computed, counts)
         self._forget_ended()
-        running = bool(self._scheduler.running)
+        waiting = self._scheduler.waiting
         self._gauges.update(
             running=len(step.batch) if running else 0,
-            waiting=len(self._scheduler.waiting),
+            waiting=len(waiting),
             kv_blocks_used=step.blocks if running else 0,
             admissions_total=len(step.admitted),
             preemptions_total=len(step.preempted),
             **self._account.metrics(step),
-            **self._account.waiting(self._scheduler.waiting),
+            **self._account.waiting(waiting),
         )
 
     def _held(self, plan: Plan) -> dict[str, Any]:

@@ -125,19 +125,27 @@ class Gauges:
             for part, count in computed.items():
                 if count:
                     self._take("step_tokens", part, count)
+            first, later = self._came(requests, made, now)
+            for name, seconds in (("time_to_first_token_seconds", first), ("inter_token_latency_seconds", later)):
+                if seconds:
+                    self._observed.setdefault((name, ""), []).extend(seconds)
+        if self._tracer.traces:
             for request, count in zip(requests, made, strict=True):
-                if count:
-                    self._came(request, now, count)
-                    self._tracer.token(request, count)
+                self._tracer.token(request, count)
 
-    def _came(self, request: str, now: float, count: int) -> None:
-        """A request has a new token, or several that came at the same moment."""
-        if life := self._lives.get(request):
-            if life.tokens:
-                self._take("inter_token_latency_seconds", "", now - life.latest)
-            else:
-                self._take("time_to_first_token_seconds", "", now - life.arrived)
-            life.came(now, count)
+    def _came(self, requests: Sequence[str], made: Sequence[int], now: float) -> tuple[list[float], list[float]]:
+        """Requests have new tokens, all at the same moment: seconds that a first token took, and a later one."""
+        first, later, lives = [], [], self._lives
+        for request, count in zip(requests, made, strict=True):
+            if count and (life := lives.get(request)):
+                if life.tokens:
+                    later.append(now - life.latest)
+                else:
+                    first.append(now - life.arrived)
+                    life.first = now
+                life.latest = now
+                life.tokens += count
+        return first, later
 
     def _use(self, parts: Mapping[str, Any]) -> None:
         self._parts |= parts

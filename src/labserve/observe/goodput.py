@@ -27,10 +27,6 @@ class Life:
     latest: float = 0.0
     tokens: int = 0
 
-    def came(self, now: float, tokens: int) -> None:
-        self.first = self.first or now
-        self.latest, self.tokens = now, self.tokens + tokens
-
     def within(self, limits: dict[str, float]) -> bool:
         """Whether its times, in ms, meet the limits. The TPOT of an answer of one token is 0."""
         times = {

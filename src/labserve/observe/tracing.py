@@ -49,8 +49,13 @@ class Tracer:
         if len(parts) == 4:
             self._live[name] = Span(parts[1], parts[2], name)
 
+    @property
+    def traces(self) -> bool:
+        """Whether a request that is here is traced."""
+        return bool(self._live)
+
     def token(self, name: str, count: int) -> None:
-        if span := self._live.get(name):
+        if count and (span := self._live.get(name)):
             span.first = span.first or time.time_ns()
             span.tokens += count
 

@@ -201,14 +201,16 @@ class VllmScheduler:
     def _collect(self, step: Step, outputs: dict[int, Any]) -> None:
         """Take the new tokens; requests that are done leave."""
         for request, letter in zip(step.batch, step.phase, strict=True):
-            output = outputs.get(request.number)
-            tokens = list(output.outputs[0].token_ids) if output else []
-            if output and request.asked is not None:  # its outputs are whole: text is spelled from all of it
-                request.latest, tokens = output, tokens[len(request.output) :]
-            if output and request.rivals is not None:
-                request.scores += output.outputs[0].logprobs or []
-            stopped, tokens = request.take(tokens)
-            step.accepted.append(max(0, len(tokens) - 1) if letter == "d" else 0)
+            stopped, tokens, output = False, [], outputs.get(request.number)
+            if output is not None:
+                answer = output.outputs[0]
+                tokens = list(answer.token_ids)
+                if request.asked is not None:  # its outputs are whole: text is spelled from all of it
+                    request.latest, tokens = output, tokens[len(request.output) :]
+                if request.rivals is not None:
+                    request.scores += answer.logprobs or []
+                stopped, tokens = request.take(tokens)
+            step.accepted.append(len(tokens) - 1 if letter == "d" and tokens else 0)
             if tokens:
                 step.produced.append((request, tokens))
             if not stopped and not (output and output.finished):
