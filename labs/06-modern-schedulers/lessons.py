@@ -31,7 +31,6 @@ def chunked(report, runs):
     )
     budgets = [run["budget"] for run in points]
     found = {"most": numbers(points[0]), "least": numbers(points[-1])}
-    found["gap_ms_ratio"] = points[0]["longest_gap_ms"] / points[-1]["longest_gap_ms"]
     times = {
         "longest gap of a running request": (budgets, [run["longest_gap_ms"] for run in points]),
         "TTFT of a new request": (budgets, [run["ttft_ms"] for run in points]),
@@ -75,7 +74,6 @@ def prefix(report, runs):
     picture(report, panels, "prefix.png", "Prefix caching: prompts that begin alike")
     if {"off", "on"} <= found.keys():
         off, on = found["off"]["one"], found["on"]["one"]
-        found["ttft_ratio"] = off["ttft_ms"] / on["ttft_ms"]
         if "computed" in on:
             found["saved"] = off["computed"] / on["computed"]
     if {"on", "small"} <= found.keys():

@@ -25,8 +25,8 @@ def invoked(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("asked", "left_out"),
     [
-        (("--profile", "gpu"), 0),  # without speculation there, prompts share their beginnings
-        (("--profile", "gpu", "--set", "engine=transformers"), 2),
+        (("--profile", "gpu"), 1),  # vLLM; the one with a small cache is OpenVINO's
+        (("--profile", "gpu", "--set", "engine=transformers"), 3),
         (("--profile", "cpu"), 0),
         (("--profile", "cpu", "--set", "speculation=draft"), 3),
     ],
@@ -40,8 +40,8 @@ def test_the_phases_about_shared_beginnings_run_wherever_an_engine_can_share_the
     assert len(notes) == left_out, notes
 
 
-def test_every_phase_of_a_gpu_has_a_server_and_an_engine_of_its_own() -> None:
-    done = invoked("run", "schedulers", "--dry-run")
+def test_every_phase_of_tensorrt_llm_has_a_server_and_an_engine_of_its_own() -> None:
+    done = invoked("run", "schedulers", "--dry-run", "--set", "engine=tensorrt-llm")
     assert done.exit_code == 0, done.output
     assert done.stdout.count("# tritonserver with") == done.stdout.count("# the client of phase") == 5
     for words in ("--max_num_tokens 8192", "--max_num_tokens 256", "--use_paged_context_fmha enable"):
@@ -50,5 +50,5 @@ def test_every_phase_of_a_gpu_has_a_server_and_an_engine_of_its_own() -> None:
 
 @pytest.mark.parametrize("setting", ["speculation=draft", "speculation=prompt_lookup", "scheduling=fair"])
 def test_what_needs_engines_that_labctl_does_not_build_is_refused_by_name(setting: str) -> None:
-    error = invoked("up", "modern", "--set", setting, "--dry-run").exception
+    error = invoked("up", "modern", "--set", "engine=tensorrt-llm", "--set", setting, "--dry-run").exception
     is_lab_error(error, "settings-unusable", setting.partition("=")[0])
