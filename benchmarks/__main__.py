@@ -42,6 +42,7 @@ from benchmarks import (
     replica_start,
     sequence,
     start_up,
+    step_cost,
     watch,
     watch_cost,
 )
@@ -91,6 +92,7 @@ LONG = {
     "museum": museum.run,
     "gpu": gpu.run,
     "pace": beside_a_gpu,
+    "step-cost": lambda options: step_cost.run(options.rounds),
     "pbtxt": lambda options: pbtxt.run(options.count or pbtxt.COUNT),
     "ensembles": lambda options: ensembles.run(options.count or ensembles.COUNT),
     "predict": predict.run,

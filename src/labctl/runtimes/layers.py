@@ -27,7 +27,7 @@ from labkit.errors import LabError
 
 NAMES = ("vllm",)
 GPU = "-gpu"  # how the name of a build for GPUs ends
-DOWNLOAD = {"vllm": 0.7e9, "vllm-gpu": 4.5e9}  # bytes, about
+DOWNLOAD = {"vllm": 0.7e9, "vllm-gpu": 3.8e9}  # bytes, about
 NEEDED = {"vllm": 2.5e9, "vllm-gpu": 16e9}  # bytes of free disk: a layer, and its downloads while it is made
 LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
 OTHERS = "another engine (labctl list LAB shows them)"

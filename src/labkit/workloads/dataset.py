@@ -126,11 +126,14 @@ def articles(count_tokens: Count, count: int = 98, seed: int = 0, scale: float =
     return _items(rng, count_tokens, inputs, outputs)
 
 
-def chat(count_tokens: Count, count: int = 98, seed: int = 0) -> list[Item]:
-    """Chat-like: prompts of about 100 tokens, answers whose lengths vary widely (lognormal, sigma 1, mean 51)."""
+def chat(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:
+    """Chat-like: prompts of about 100 tokens, answers whose lengths vary widely (lognormal, sigma 1, mean 51).
+
+    ``scale`` shortens the answers for a quick run.
+    """
     rng = random.Random(seed)
     inputs = _lengths(rng, count, 100.0, sigma=0.4, least=16, most=300)
-    outputs = _lengths(rng, count, 51.0, sigma=1.0, least=1, most=512)
+    outputs = _lengths(rng, count, 51.0 * scale, sigma=1.0, least=1, most=int(512 * scale))
     return _items(rng, count_tokens, inputs, outputs)
 
 

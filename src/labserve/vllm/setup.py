@@ -81,6 +81,8 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
     """
     shape = Shape.of(word("gpt_model_path"))
     settings = Settings.of(word, shape, device)
+    if device != "cpu":
+        _require_gpu()
     static = BATCHING[word("gpt_model_type") or "inflight_batching"]
     own = arguments_beside(beside)
     threads = threads_of(int(word("threads") or 0), word("gpt_model_path"))
@@ -94,6 +96,14 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
         settings = Settings.of_engine(settings.arguments | own, engine.vllm_config)
     files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
     return VllmSetup(shape, settings, VllmScheduler(engine, settings, static), LogProbs(word), ", ".join(files))
+
+
+def _require_gpu() -> None:
+    """Raises ValueError where there is none: vLLM says "Device string must not be empty"."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError("there is no NVIDIA GPU for vLLM: PyTorch finds none (driver, NVIDIA Container Toolkit)")
 
 
 def arguments_beside(folder: Path | None) -> dict[str, Any]:
