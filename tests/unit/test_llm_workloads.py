@@ -40,6 +40,12 @@ def test_chat_answers_vary_far_more_than_their_prompts() -> None:
     assert max(outputs) > 10 * sorted(outputs)[10]
 
 
+def test_chat_answers_are_as_much_shorter_as_a_quick_run_asks() -> None:
+    outputs = [item.output_tokens for item in dataset.chat(words, scale=0.3)]
+    assert sum(outputs) / 98 == pytest.approx(0.3 * 51, abs=0.01)
+    assert max(outputs) <= 0.3 * 512
+
+
 @pytest.mark.parametrize("make", [dataset.articles, dataset.chat])
 def test_one_seed_gives_one_workload(make: object) -> None:
     assert make(words, 10, seed=4) == make(words, 10, seed=4) != make(words, 10, seed=5)  # type: ignore[operator]
