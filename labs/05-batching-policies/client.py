@@ -51,8 +51,6 @@ def scheduling(steps: list) -> dict[str, float]:
         "max_kv_blocks_used": max(step.more["kv_blocks_used"] for step in steps),
         "kv_blocks": steps[0].more["kv_blocks"],
         "preemptions": sum(step.more["preempted"] for step in steps),
-        "iterations": len(steps),
-        "iterations_seen": len(steps),
     }
 
 
