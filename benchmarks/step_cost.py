@@ -132,7 +132,7 @@ class _Server:
 
     def submit(self) -> None:
         """All requests at once; each answers with as many tokens as it may have."""
-        from labserve.inflight.request import Request
+        from labsched.request import Request
 
         for _ in range(self._size):
             source = SimpleNamespace(

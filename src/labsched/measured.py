@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import mean, median
 
-from labsched.errors import LabError
 from labsched.contexts import Contexts
+from labsched.errors import LabError
 from labsched.lines import RECORD
-from labsched.recording import Row
 from labsched.pace import Knots, Table, Work
+from labsched.recording import Row
 
 LEAST = 3  # steps of a size, whose median counts
 FINE = 2  # sizes between one power of two and the next that are one knot each
