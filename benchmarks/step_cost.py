@@ -42,13 +42,7 @@ def run(rounds: int) -> dict[str, Any]:
     done = subprocess.run(argv, cwd=session.workspace.root, env=env, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     rows = [
-        (
-            f"{size:,}",
-            f"{one['vllm']:.2f}",
-            f"{one['ours']:.2f}",
-            f"{one['added']:.2f}",
-            f"{one['added'] / STEP_MS:.1%}",
-        )
+        (size, f"{one['vllm']:.2f}", f"{one['ours']:.2f}", f"{one['added']:.2f}", f"{one['added'] / STEP_MS:.1%}")
         for size, one in found.items()
     ]
     print(f"processor time of a step, ms; medians of {rounds} rounds of {NEW} steps")

@@ -6,7 +6,6 @@ Skipped where there is no Docker engine.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import docker
 import pytest
 from docker.models.containers import Container
+from image_build import built
 from machinery import ROOT
 
 from labctl.listener import Silent
@@ -27,17 +27,6 @@ STAND_IN = Path(__file__).parent / "stand_in"
 PATIENCE_S = 60
 
 pytestmark = pytest.mark.proof
-
-
-def built(tag: str, *arguments: str) -> str:
-    """Build an image as Compose does; the tag."""
-    environment = images.build_environment()
-    secret = ["--secret", f"id=ca,src={environment.get('LABS_CA_BUNDLE', '/dev/null')}"]
-    wheels = ["--build-context", f"wheels={environment.get('LABS_WHEELS', ROOT / 'docker/wheels')}"]
-    argv = ["docker", "build", "--tag", tag, *secret, *wheels, *arguments]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "DOCKER_BUILDKIT": "1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    return tag
 
 
 @pytest.fixture(scope="module")
