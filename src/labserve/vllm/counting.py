@@ -11,6 +11,7 @@ from typing import Any
 
 from labsched.policy import BATCHING
 from labsched.request import Request
+from labsched.vllm.recorder import ARGUMENTS, recording
 from labserve.model_shape import Shape
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.gate import Gate
@@ -117,43 +118,69 @@ class CountingLLM:
         return ModelRunnerOutput(ids, {id: place for place, id in enumerate(ids)}, sampled)
 
 
-def counted(word: Word, context: int, vocabulary: int) -> CountedVllm:
+def counted(word: Word, context: int, vocabulary: int, record: str = "") -> CountedVllm:
     """vLLM's own scheduler with the settings in `word`, for a model of these sizes.
+
+    Args:
+        record: a folder for a recording of it (`labsched.vllm`); "": none.
 
     Raises:
         ValueError: vLLM cannot do what is asked of it.
     """
-    os.environ.update(ENVIRONMENT)
-    from vllm import EngineArgs
-    from vllm.utils.hashing import get_hash_fn_by_name
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    settings = Settings.of(word, Shape(vocabulary, context, 1, head_dim=HEAD))
+    config = configuration(settings, word, vocabulary)
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
+
+    static, ahead = BATCHING[word("gpt_model_type") or "inflight_batching"], word("async_scheduling") == "true"
+    kind = AsyncScheduler if ahead else Scheduler
+    if record:
+        kind = recording(kind, record)
+    scheduler = of_kind(watched(kind, Gate(settings.max_running) if static else None), config, settings)
+    engine = CountingLLM(config, scheduler, hasher(config, settings), IN_FLIGHT if ahead else 1)
+    return CountedVllm(engine, settings, static)
+
+
+def configuration(settings: Settings, word: Word, vocabulary: int) -> Any:
+    """vLLM's `VllmConfig` for a model of one layer, which is in no file but its configuration. Raises ValueError."""
+    os.environ.update(ENVIRONMENT)
+    from vllm import EngineArgs
+
+    with tempfile.TemporaryDirectory() as folder:
+        longest = settings.arguments["max_model_len"]
+        sizes = {"vocab_size": vocabulary, "max_position_embeddings": longest}
+        (Path(folder) / "config.json").write_text(json.dumps({**TINY, **ONE, **sizes}), encoding="utf-8")
+        own = {name: json.loads(word(name)) for name in ARGUMENTS if word(name)}
+        arguments = {**settings.arguments, **own, "model": folder, "skip_tokenizer_init": True}
+        config: Any = EngineArgs(**arguments).create_engine_config()
+    config.cache_config.num_gpu_blocks = settings.kv.blocks + 1  # with the null block
+    config.scheduler_config.async_scheduling = word("async_scheduling") == "true"  # vLLM for CPUs takes it back
+    return config
+
+
+def of_kind(kind: Any, config: Any, settings: Settings) -> Any:
+    """A scheduler of this class of vLLM's, over one layer of full attention."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    settings = Settings.of(word, Shape(vocabulary, context, 1, head_dim=HEAD))
-    with tempfile.TemporaryDirectory() as folder:
-        sizes = {"vocab_size": vocabulary, "max_position_embeddings": context}
-        (Path(folder) / "config.json").write_text(json.dumps({**TINY, **ONE, **sizes}), encoding="utf-8")
-        arguments = {**settings.arguments, "model": folder, "skip_tokenizer_init": True}
-        config: Any = EngineArgs(**arguments).create_engine_config()
-    blocks, size = settings.kv.blocks + 1, settings.kv.block_size  # with the null block
-    config.cache_config.num_gpu_blocks = blocks
+    blocks, size = settings.kv.blocks + 1, settings.kv.block_size
     spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=HEAD, dtype=config.model_config.dtype)
-    static, ahead = BATCHING[word("gpt_model_type") or "inflight_batching"], word("async_scheduling") == "true"
-    gate = Gate(settings.max_running) if static else None
-    scheduler = watched(AsyncScheduler if ahead else Scheduler, gate)(
+    return kind(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
         structured_output_manager=StructuredOutputManager(config),
         block_size=size,
         hash_block_size=size,
     )
-    hasher = None
-    if settings.features.kv_cache_reuse:
-        algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
-        init_none_hash(algorithm)
-        hasher = get_request_block_hasher(size, algorithm)
-    engine = CountingLLM(config, scheduler, hasher, IN_FLIGHT if ahead else 1)
-    return CountedVllm(engine, settings, static)
+
+
+def hasher(config: Any, settings: Settings) -> Any:
+    """What hashes the blocks of a request; None without prefix caching."""
+    if not settings.features.kv_cache_reuse:
+        return None
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(algorithm)
+    return get_request_block_hasher(settings.kv.block_size, algorithm)

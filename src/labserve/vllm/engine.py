@@ -17,9 +17,9 @@ from labsched.request import End, Request
 from labsched.sampling_options import Sampling
 from labsched.slots import Slots
 from labsched.step import Step
+from labsched.vllm.decision import Decision, queue
 from labserve.params import STRUCTURED, BadInput, Refusal
 from labserve.vllm.settings import Settings
-from labserve.vllm.watched import Decision, queue
 
 PATIENCE_S = 0.005, 0.1  # at least and at most: what a step of a GPU takes, about
 DEAD = "vLLM's engine has ended after an error (see the server's log); restart the stack"
@@ -109,13 +109,13 @@ class VllmScheduler:
         """Seconds until the engine waits for the next step, by how long the last one took for each of its tokens."""
         if not self.in_flight:
             return math.inf
-        tokens = sum(sum(decided.tokens) for _, decided in self._scheduler.decided)
+        tokens = sum(sum(decided.tokens.values()) for _, decided in self._scheduler.in_flight.steps)
         return min(max(PATIENCE_S[0], self._token_s * tokens), PATIENCE_S[1])
 
     @property
     def in_flight(self) -> int:
         """Steps that are decided, and whose results have not come."""
-        return len(self._scheduler.decided)
+        return len(self._scheduler.in_flight.steps)
 
     def _known(self, ids: Any) -> list[Request]:
         return [self._requests[id] for id in ids if id in self._requests]
@@ -140,7 +140,8 @@ class VllmScheduler:
         in flight it decides two. Where it may not run ahead it decides one and waits for it, or for what is in flight.
         It also waits first where every request in flight has ended.
         """
-        needed = any(id in self._requests for _, decided in self._scheduler.decided for id in decided.batch)
+        steps = self._scheduler.in_flight.steps
+        needed = any(id in self._requests for _, decided in steps for id in decided.batch)
         grounded = bool(self.in_flight) and not (self.ahead and needed)
         while True:
             self._scheduler.grounded = grounded
@@ -154,7 +155,7 @@ class VllmScheduler:
         self._over = over
         self._token_s = step.engine_s / max(1, sum(step.computed))
         self._collect(step, {int(output.request_id): output for output in outputs})
-        self._because = decided.because
+        self._because = because_of(decided)
         return step
 
     def _account(self, decided: Decision, began: float, over: float) -> Step:
@@ -164,19 +165,23 @@ class VllmScheduler:
             began: monotonic seconds at which the engine had nothing else to compute.
             over: when its result was there.
         """
-        here = [place for place, id in enumerate(decided.batch) if id in self._requests]
-
-        def of(values: Any) -> Any:
-            return values if len(here) == len(values) else [values[place] for place in here]
-
-        batch, admitted, victims = map(self._known, (decided.batch, decided.admitted, decided.preempted))
+        here = [id for id in decided.tokens if id in self._requests]
+        prompts = {id: len(self._requests[id].prompt) for id in here}
+        letters = dict(zip(decided.tokens, decided.phase(prompts), strict=True))
+        admitted = [id for id in here if id in decided.admitted]
+        victims = self._known(decided.preempted)
         for request in victims:
             self.slots.free(request)
-        for request in admitted:
+        for request in self._known(admitted):
             self.slots.take(request, request.name or request.id)
-        found = dict(zip(decided.admitted, decided.cached, strict=True))
-        shares = Shares("".join(of(decided.phase)), of(decided.tokens), of(decided.drafted))
-        plan = Plan(victims, admitted, batch, self._known(decided.waiting), shares, decided.because)
+        shares = Shares(
+            "".join(letters[id] for id in here),
+            [decided.tokens[id] for id in here],
+            [decided.drafted.get(id, 0) for id in here],
+        )
+        batch, waiting = self._known(here), self._known(decided.waiting)
+        plan = Plan(victims, self._known(admitted), batch, waiting, shares, because_of(decided))
+        tables = [decided.tables[id] for id in here]
         return Step(
             plan,
             began,
@@ -185,17 +190,17 @@ class VllmScheduler:
             shares.tokens,
             shares.drafted,
             prefill=shares.phase.count("p"),
-            admitted=admitted,
+            admitted=plan.admitted,
             blocks=decided.blocks_used,
-            claims=[len(ids) for ids in of(decided.block_ids)],
+            claims=[len(ids) for ids in tables],
             slots=[self.slots.of(request) for request in batch],
-            cached=[found.get(request.handle, 0) for request in batch],
+            cached=[decided.admitted.get(id, 0) for id in here],
             ended=[],
             engine_s=over - began,
             ahead_s=began - decided.began,
             mask_s=decided.mask_s,
-            block_ids=of(decided.block_ids),
-            in_vain=len(decided.batch) - len(batch),
+            block_ids=tables,
+            in_vain=len(decided.tokens) - len(batch),
         )
 
     def _collect(self, step: Step, outputs: dict[int, Any]) -> None:
@@ -224,7 +229,7 @@ class VllmScheduler:
     def abandon(self, error: Exception) -> list[Request]:
         """A step has failed: every request ends with `error`, and no block keeps what may not have been computed."""
         requests = list(self._requests.values())
-        self._scheduler.decided.clear()
+        self._scheduler.in_flight.steps.clear()
         try:
             if (in_flight := self.engine.engine_core.engine_core.batch_queue) is not None:
                 in_flight.clear()
@@ -237,6 +242,11 @@ class VllmScheduler:
             self.slots.free(request)
             request.end, request.error = End.FAILED, Refusal(DEAD) if self._dead else error
         return requests
+
+
+def because_of(decided: Decision) -> Because:
+    """Why the first waiting request was not admitted, as our own scheduler says it."""
+    return Because(decided.because.why, **decided.because.numbers)
 
 
 def client_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

@@ -1,0 +1,121 @@
+"""vLLM's own scheduler under generated traffic, over an engine that computes nothing: run in a process with vLLM."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from labserve.model_shape import Shape
+from labserve.vllm import counting
+from labserve.vllm.settings import Settings
+
+VOCABULARY, CONTEXT = 1000, 512
+WORDS = {
+    "engine": "vllm",
+    "gpt_model_type": "inflight_fused_batching",
+    "max_num_sequences": "6",
+    "max_num_tokens": "64",
+    "max_tokens_in_paged_kv_cache": "640",
+    "block_size": "32",
+    "enable_kv_cache_reuse": "true",
+}
+
+
+class Server:
+    """A scheduler of vLLM with requests that come, end and are aborted by chance, `ahead` steps in flight."""
+
+    def __init__(self, words: dict[str, str], recorded: bool) -> None:
+        word = {**WORDS, **words}
+        settings = Settings.of(lambda name: word.get(name, ""), Shape(VOCABULARY, CONTEXT, 1, head_dim=counting.HEAD))
+        config = counting.configuration(settings, lambda name: word.get(name, ""), VOCABULARY)
+        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        from labsched.vllm import RecordingScheduler
+
+        self.ahead = 2 if word.get("async_scheduling") == "true" else 1
+        kind: Any = RecordingScheduler if recorded else AsyncScheduler if self.ahead > 1 else Scheduler
+        self.scheduler = counting.of_kind(kind, config, settings)
+        self._hasher = counting.hasher(config, settings)
+        self._flying: deque[tuple[Any, Any]] = deque()
+        self._count = 0
+
+    def add(self, prompt: int, limit: int, shared: int, priority: int, stop: bool) -> None:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        self._count += 1
+        ids = [n % VOCABULARY for n in range(shared)] + [(self._count * 31 + n) % VOCABULARY for n in range(prompt)]
+        params = SamplingParams(max_tokens=limit, ignore_eos=True, stop_token_ids=[7] if stop else None)
+        named = {"arrival_time": float(self._count), "priority": priority, "block_hasher": self._hasher}
+        self.scheduler.add_request(Request(f"request-{self._count}", ids, params, None, **named))
+
+    def abort(self, chance: random.Random) -> None:
+        from vllm.v1.request import RequestStatus
+
+        if live := sorted(self.scheduler.requests):
+            self.scheduler.finish_requests([chance.choice(live)], RequestStatus.FINISHED_ABORTED)
+
+    def step(self) -> list[Any]:
+        """What vLLM decided and gave out, without times."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        found: list[Any] = []
+        if self.scheduler.has_requests():
+            output = self.scheduler.schedule()
+            found.append(plain(output))
+            ids = [*output.num_scheduled_tokens]
+            whole = [not self.scheduler.requests[id].is_prefill_chunk for id in ids]
+            sampled = [[(len(id) + self._count * 17 + n) % 11] if done else [] for n, (id, done) in enumerate(zip(ids, whole, strict=True))]
+            self._flying.append((output, ModelRunnerOutput(ids, {id: n for n, id in enumerate(ids)}, sampled)))
+            if len(self._flying) < self.ahead:
+                return found
+        if self._flying:
+            results = self.scheduler.update_from_output(*self._flying.popleft())
+            found += [(o.request_id, o.new_token_ids, str(o.finish_reason)) for r in results.values() for o in r.outputs]
+        return found
+
+    @property
+    def idle(self) -> bool:
+        return not self._flying and not self.scheduler.has_requests()
+
+
+def plain(output: Any) -> dict[str, Any]:
+    """All fields of a `SchedulerOutput`, which can be compared and sent to another process."""
+    return {field.name: repr(getattr(output, field.name)) for field in dataclasses.fields(output)}
+
+
+def play(words: dict[str, str], seed: int, recorded: bool, requests: int = 60) -> tuple[list[Any], int, int]:
+    """The steps of one workload, and how many requests were preempted and aborted in it."""
+    chance, server, steps, aborted = random.Random(seed), Server(words, recorded), [], 0
+    sent = 0
+    while sent < requests or not server.idle:
+        if sent < requests and chance.random() < 0.5:
+            sent += 1
+            server.add(
+                chance.randint(1, 150), chance.randint(1, 40), chance.choice((0, 0, 96)), chance.randint(0, 2), chance.random() < 0.5
+            )
+        if chance.random() < 0.04:
+            aborted += 1
+            server.abort(chance)
+        steps.append(server.step())
+    preempted = sum("request" in one.get("preempted_req_ids", "") for step in steps for one in step if isinstance(one, dict))
+    server.scheduler.shutdown()
+    return steps, preempted, aborted
+
+
+def play_recorded(words: dict[str, str], seed: int, folder: str, limit_mib: str = "") -> tuple[list[Any], int, int]:
+    """The same by the recording scheduler, whose files are whole when this returns."""
+    import os
+
+    os.environ["LABS_RECORD"] = folder
+    if limit_mib:
+        os.environ["LABS_RECORD_MIB"] = limit_mib
+    try:
+        return play(words, seed, True)
+    finally:
+        del os.environ["LABS_RECORD"]
+        os.environ.pop("LABS_RECORD_MIB", None)
