@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,31 +31,24 @@ ARGUMENTS = ("long_prefill_token_threshold", "watermark", "scheduler_reserve_ful
 class Came(NamedTuple):
     """A request has come to the scheduler."""
 
-    id: str
+    request: Any  # vLLM's
     at: float  # monotonic seconds
     waited: float  # seconds since vLLM's front end received it
-    prompt: int
-    limit: int
-    priority: int
-
-
-class Left(NamedTuple):
-    """A request has ended, whichever way."""
-
-    id: str
-    at: float
-    why: str
-    made: int
-    hashes: Any  # vLLM's, of each full block
 
 
 class Landed(NamedTuple):
-    """The result of a step has come: how many tokens each request has got, and which have ended with it."""
+    """The result of a step has come: vLLM's lists of `EngineCoreOutput`."""
 
     decision: Decision
     over: float  # monotonic seconds
-    made: dict[str, int]
-    left: list[Left]
+    outputs: list[Any]
+
+
+class Ended(NamedTuple):
+    """Requests were ended from outside of a step."""
+
+    ids: Sequence[str] | None  # None: all
+    at: float  # monotonic seconds
 
 
 def recording(kind: Any, folder: str) -> Any:
@@ -92,10 +85,12 @@ def recording(kind: Any, folder: str) -> Any:
                 self._noted.landed(output, results)
             return results
 
-        def finish_requests(self, *args: Any, **named: Any) -> Any:
-            found = super().finish_requests(*args, **named)
+        def finish_requests(self, request_ids: Any, *args: Any, **named: Any) -> Any:
+            if request_ids is not None and not isinstance(request_ids, str):
+                request_ids = [*request_ids]  # it may be an iterator
+            found = super().finish_requests(request_ids, *args, **named)
             if self._noted:
-                self._noted.finished()
+                self._noted.ended([request_ids] if isinstance(request_ids, str) else request_ids)
             return found
 
         def shutdown(self) -> None:
@@ -122,11 +117,10 @@ def _guarded(method: Any) -> Any:
 
 
 class Notes:
-    """Takes notes in vLLM's thread."""
+    """Takes notes in vLLM's thread: it keeps vLLM's objects until the lines of them are made, in the other thread."""
 
-    def __init__(self, written: Files, lines: "Lines") -> None:
-        self.files, self.lines = written, lines
-        self._live: dict[str, Any] = {}  # vLLM's requests
+    def __init__(self, written: Files) -> None:
+        self.files = written
         self._in_flight = InFlight()
         self._head: tuple[str, int] = "", 0  # the request for which shared blocks were counted, and how many
         weakref.finalize(self, written.close)
@@ -141,15 +135,12 @@ class Notes:
         lines = Lines(head(scheduler), str(rank))
         written = Files(Path(folder), files.named(rank), lines.of, lines.begin, files.most_bytes())
         files.log.info("recording each step of the scheduler into %s", folder)
-        return cls(written, lines)
+        return cls(written)
 
     @_guarded
     def came(self, request: Any) -> None:
-        self._live[request.request_id] = request
         waited = time.time() - float(getattr(request, "arrival_time", 0.0))
-        waited = waited if 0.0 <= waited < LONGEST_WAIT_S else 0.0
-        prompt, limit = int(request.num_prompt_tokens), int(request.max_tokens)
-        self.files.add(Came(request.request_id, time.monotonic(), waited, prompt, limit, int(request.priority)))
+        self.files.add(Came(request, time.monotonic(), waited if 0.0 <= waited < LONGEST_WAIT_S else 0.0))
 
     @_guarded
     def decided(self, scheduler: Any, output: Any, began: float) -> None:
@@ -157,28 +148,12 @@ class Notes:
 
     @_guarded
     def landed(self, output: Any, results: Any) -> None:
-        over = time.monotonic()
-        made, left = {}, []
-        for each in results.values():
-            for one in each.outputs:
-                made[one.request_id] = len(one.new_token_ids)
-                if one.finish_reason is not None:
-                    left += self._left(one.request_id, str(one.finish_reason))
-        self.files.add(Landed(self._in_flight.take(output), over, made, left))
+        found = self._in_flight.take(output)
+        self.files.add(Landed(found, time.monotonic(), [each.outputs for each in results.values()]))
 
     @_guarded
-    def finished(self) -> None:
-        """Requests were ended from outside of a step."""
-        for id in [id for id, request in self._live.items() if request.is_finished()]:
-            for left in self._left(id, str(self._live[id].get_finished_reason())):
-                self.files.add(left)
-
-    def _left(self, id: str, reason: str) -> list[Left]:
-        """[] for a request whose end is noted already."""
-        if (request := self._live.pop(id, None)) is None:
-            return []
-        hashes = getattr(request, "block_hashes", ())
-        return [Left(id, time.monotonic(), WHYS.get(reason, reason), int(request.num_output_tokens), hashes)]
+    def ended(self, ids: Sequence[str] | None) -> None:
+        self.files.add(Ended(ids, time.monotonic()))
 
     def _shared(self, scheduler: Any, request: Any) -> int:
         """Counted once while a request is the first: it costs the more the longer its prompt is."""
@@ -188,7 +163,6 @@ class Notes:
 
     def forget(self) -> None:
         """The recording has ended: vLLM's objects are not kept."""
-        self._live.clear()
         self._in_flight.steps.clear()
 
     def close(self) -> None:
@@ -261,24 +235,29 @@ def _beyond(scheduler: Any) -> list[str]:
 class Lines:
     """Makes lines of events; called in the thread that writes. Requests are called by the order in which they came.
 
-    A step in which the same requests decode one token each as in the step before it is a short line, with `"again"`.
+    Most steps are short lines. `"again":["batch"]`: the requests of the line before, without those that ended in it,
+    decode one token each. `"again":["waiting"]`: the same requests wait.
     """
 
     def __init__(self, settings: Mapping[str, Any], instance: str) -> None:
         self._settings, self._slots = settings, settings["vllm"]["max_num_seqs"]
         self._same = {"v": VERSION, "model": MODEL, "instance": instance}
         self._key = secrets.token_bytes(16)  # so that nobody can look up a text by the hashes of its blocks
-        self._names: dict[str, str] = {}  # of the live requests, by vLLM's ids
-        self._facts: dict[str, Line] = {}  # of the live requests, by those too
+        # Of the live requests, by vLLM's ids:
+        self._requests: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        self._facts: dict[str, Line] = {}
         self._prompts: dict[str, int] = {}
         self._count = self._steps = self._came = 0
         self._over = 0.0
-        self._last: list[str] | None = None  # the batch of the line before, as the file has it
+        # Of the line before, by vLLM's ids: the batch without those that ended, if each has got a token; who waited.
+        self._last: list[str] | None = None
+        self._waited: list[str] | None = None
         self._ended: dict[str, str] = {}
 
     def begin(self) -> list[Line]:
         """A file begins with the settings, and with the requests that are on their way."""
-        self._last = None
+        self._last = self._waited = None
         now = {"t": round(time.monotonic(), 6), **self._same}
         return [{"kind": "scheduler", **now, **self._settings}, *self._facts.values()]
 
@@ -287,50 +266,53 @@ class Lines:
             case Came():
                 return [self._arrival(event)]
             case Landed():
-                return self._step(event)
-            case Left():
-                return self._request(event)
+                return self._landed(event)
+            case Ended():
+                asked = [*self._requests] if event.ids is None else event.ids
+                gone = [id for id in asked if id in self._requests and self._requests[id].is_finished()]
+                return [self._request(id, str(self._requests[id].get_finished_reason()), event.at) for id in gone]
         return [] if self._names or not self._ended else [self._change()]
 
     def _arrival(self, event: Came) -> Line:
         self._came += 1
-        name = str(self._came)
+        request, name = event.request, str(self._came)
         line = {
             "kind": "arrival",
             "t": round(event.at, 6),
             **self._same,
             "name": name,
-            "id": event.id,
+            "id": request.request_id,
             "came": self._came,
             "arrived": round(event.at, 6),
             "waited": round(event.waited, 6),
             "after": self._steps,
-            "prompt": event.prompt,
-            "limit": event.limit,
-            "priority": event.priority,
+            "prompt": int(request.num_prompt_tokens),
+            "limit": int(request.max_tokens),
+            "priority": int(request.priority),
         }
-        self._names[event.id], self._facts[event.id], self._prompts[event.id] = name, line, event.prompt
+        id = request.request_id
+        self._requests[id], self._names[id], self._facts[id] = request, name, line
+        self._prompts[id] = line["prompt"]
         return line
 
-    def _request(self, event: Left) -> list[Line]:
-        if (facts := self._facts.pop(event.id, None)) is None:
-            return []
-        name = self._names.pop(event.id)
-        self._prompts.pop(event.id)
-        self._ended[name] = event.why
+    def _request(self, id: str, reason: str, at: float) -> Line:
+        """The record of a live request that has ended."""
+        request, name, facts = self._requests.pop(id), self._names.pop(id), self._facts.pop(id)
+        del self._prompts[id]
+        why = self._ended[name] = WHYS.get(reason, reason)
         ended = {
             "kind": "request",
-            "t": round(event.at, 6),
-            "made": event.made,
-            "why": event.why,
+            "t": round(at, 6),
+            "made": int(request.num_output_tokens),
+            "why": why,
             "left": self._steps,
             "word": False,
             "tenant": "",
             "resumable": True,
             "prefixes": "",
-            "hashes": self._hashes(event.hashes),
+            "hashes": self._hashes(getattr(request, "block_hashes", ())),
         }
-        return [{**facts, **ended}]
+        return {**facts, **ended}
 
     def _hashes(self, blocks: Any) -> str:
         """A keyed hash of the sequence up to the end of each full block, in base64."""
@@ -342,60 +324,76 @@ class Lines:
         self._count += 1
         now = round(time.monotonic(), 6)
         line = {"n": self._count, "t": now, "dur": 0.0, **self._same, "kind": "change", "batch": 0, "ids": []}
-        line["ended"], self._ended, self._last = self._ended, {}, None
+        line["ended"], self._ended, self._last, self._waited = self._ended, {}, None, None
         return line
 
-    def _step(self, event: Landed) -> list[Line]:
-        """The step without requests that had ended when it was computed: vLLM decided it before that was known."""
+    def _landed(self, event: Landed) -> list[Line]:
+        """The step, and the requests that it ended. Requests that had ended when it was computed are left out: vLLM
+        decided it before that was known.
+        """
         found = event.decision
-        here = {id: self._names[id] for id in found.tokens if id in self._names}
-        letters = zip(found.tokens, found.phase(self._prompts), strict=True)
-        phase = "".join(letter for id, letter in letters if id in here)
-        names = {id: self._names[id] for id in (*found.preempted, *found.waiting) if id in self._names}
-        lines = [line for left in event.left for line in self._request(left)]
+        made = {one.request_id: len(one.new_token_ids) for outputs in event.outputs for one in outputs}
+        ended = [one for outputs in event.outputs for one in outputs if one.finish_reason is not None]
         began, self._over = max(found.began, self._over), event.over
-        if here:
-            self._count += 1
-            lines.append(self._whole(event, began, here, phase, names))
-            self._last = [name for name in here.values() if name not in self._ended]
-            self._ended = {}
+        here = [*found.tokens]
+        if not self._names.keys() >= found.tokens.keys():
+            here = [id for id in here if id in self._names]
+        line = self._step(found, event.over, began, here, made) if here else None
+        gone = [(one.request_id, str(one.finish_reason)) for one in ended if one.request_id in self._requests]
+        lines = [self._request(id, reason, event.over) for id, reason in gone]
+        if line:
+            if self._ended:
+                line["ended"], self._ended = self._ended, {}
+            lines.append(line)
+            left = {id for id, _ in gone}
+            every = len(made) >= len(here) and all(made.get(id) for id in here)
+            self._last = [id for id in here if id not in left] if every else None
         self._steps += bool(here or found.queue)
         return lines
 
-    def _whole(
-        self, event: Landed, began: float, here: Mapping[str, str], phase: str, names: Mapping[str, str]
-    ) -> Line:
-        """The line of a step of the requests `here`; `names` are those of others."""
-        found, ids = event.decision, [*here.values()]
-        tokens, made = [found.tokens[id] for id in here], [event.made.get(id, 0) for id in here]
+    def _step(self, found: Decision, over: float, began: float, here: list[str], made: Mapping[str, int]) -> Line:
+        """The line of a step of the requests `here`."""
+        self._count += 1
+        names = self._names
         line: Line = {
             "n": self._count,
-            "t": round(event.over, 6),
-            "dur": round(event.over - began, 6),
+            "t": round(over, 6),
+            "dur": round(over - began, 6),
             **self._same,
             "kind": "step",
-            "batch": len(ids),
+            "batch": len(here),
         }
-        if tokens == [1] * len(ids) == made and "p" not in phase and ids == self._last and not found.admitted:
-            line["again"] = True
+        again = []
+        if here == self._last and {*found.tokens.values()} == {1} == {*made.values()} and len(made) == len(here):
+            again.append("batch")
         else:
-            line |= {"ids": ids, "phase": phase, "tokens": tokens, "made": made}
+            letters = dict(zip(found.tokens, found.phase(self._prompts), strict=True))
+            line |= {
+                "ids": [names[id] for id in here],
+                "phase": "".join(letters[id] for id in here),
+                "tokens": [found.tokens[id] for id in here],
+                "made": [made.get(id, 0) for id in here],
+            }
         if found.admitted:
-            line["joined"] = [here[id] for id in here if id in found.admitted]
+            line["joined"] = [names[id] for id in here if id in found.admitted]
             line["cached"] = [found.admitted.get(id, 0) for id in here]
+        waiting = [id for id in found.waiting if id in names]
+        if waiting and waiting == self._waited:
+            again.append("waiting")
         for name, value in {
+            "again": again,
             "guessed": [found.drafted.get(id, 0) for id in here] if found.drafted else [],
             "evicted": [names[id] for id in found.preempted if id in names],
-            "waiting": [names[id] for id in found.waiting if id in names],
+            "waiting": [] if "waiting" in again else [names[id] for id in waiting],
             "why": found.because.why,
             "because": dict(found.because.numbers),
             "ahead_us": round((began - found.began) * 1e6),
             "in_vain": len(found.tokens) - len(here),
             "mask_us": round(found.mask_s * 1e6) if found.mask_s is not None else 0,
-            "ended": self._ended,
         }.items():
             if value:
                 line[name] = value
+        self._waited = waiting
         return line | {"queue": found.queue, "slots": self._slots, "kv_blocks_used": found.blocks_used}
 
 
