@@ -68,11 +68,11 @@ def served(file: Path) -> list[dict[str, Any]]:
     found = with_requests[-1] if with_requests else []
     with readable(file):
         for line in found:
-            _check(line)
+            check(line)
     return found
 
 
-def _check(line: Mapping[str, Any]) -> None:
+def check(line: Mapping[str, Any]) -> None:
     """Raises ValueError or KeyError, with the field's name, for a line that a recording cannot have."""
     kind = line["kind"]
     _seconds(line, "t")

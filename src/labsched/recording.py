@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from labkit.evidence import vllm_recording
 from labsched.errors import LabError
-from labsched.lines import MODEL, RECORD, readable, served
+from labsched.lines import MODEL, RECORD, check, readable, served
 from labsched.pace import Pace
 from labsched.steplog import REQUEST
 
@@ -29,6 +30,8 @@ class Settings:
     context: int  # tokens that the model sees
     vocabulary: int
     own: str = ""  # a file of the learner's with a scheduler of its own
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # of somebody's own vLLM: its version and own settings
+    beyond: Sequence[str] = ()  # what that server does and a replay of its scheduler does not
 
     @property
     def reuse(self) -> bool:
@@ -174,9 +177,13 @@ def phases(result: Path) -> list[Path]:
 def read(result: Path, phase: str = "") -> Recording:
     """The recording in a result folder, or in one of its ``steps-PHASE.jsonl``. Warm-up is left out.
 
+    Of a folder that `labsched.vllm` writes it is the newest recording, or the one that is called ``phase``.
+
     Raises:
         LabError: there is none, it is damaged or cut off, or several phases could be meant.
     """
+    if vllm_recording.is_recording(result):
+        return _of_vllm(result, phase)
     files = phases(result)
     if phase:
         known = [file.name.removeprefix("steps-").removesuffix(".jsonl") for file in files]
@@ -209,6 +216,14 @@ def read(result: Path, phase: str = "") -> Recording:
         return _recording(lines, str(file))
 
 
+def _of_vllm(result: Path, phase: str) -> Recording:
+    lines = vllm_recording.read(result, phase)
+    with readable(result):
+        for line in lines:
+            check(line)
+        return _recording(lines, str(result))
+
+
 def settings_of(head: Mapping[str, Any]) -> Settings:
     """The settings in a line SCHEDULER."""
     return Settings(
@@ -219,6 +234,8 @@ def settings_of(head: Mapping[str, Any]) -> Settings:
         int(head["context"]),
         int(head["vocabulary"]),
         str(head["own"]),
+        head.get("vllm", {}),
+        head.get("beyond", ()),
     )
 
 
@@ -272,7 +289,8 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         owners.setdefault(name, []).append(unique)
         arrivals.append(arrival_of(line, unique, zero, base))
     rows = _rows(lines, owners, zero)
-    if missing := {name for row in rows for name in row.batch} - names:
+    missing = {name for row in rows for name in row.batch} - names
+    if missing and not lines[0].get("partial"):
         raise LabError(
             f"{source} is cut off",
             f"it has no record of request {min(missing)}, which never ended",

@@ -36,9 +36,9 @@ SHOWN = 5  # requests that an error names
 def explain_command(source: str, request_or_b: str, diff: bool, phase: str, json_output: bool) -> None:
     """Show what the slowest requests of RESULT waited for, or why REQUEST waited, step by step.
 
-    RESULT is a folder below results/, or one phase of it (steps-PHASE.jsonl). STACK is a stack that is up; it needs a
-    REQUEST: a name in the step log, or the name that the run's own client gave it (requests.jsonl). --diff takes two
-    of RESULT and STACK instead.
+    RESULT is a folder below results/, one phase of it (steps-PHASE.jsonl), or the folder that a vLLM of your own
+    records into. STACK is a stack that is up; it needs a REQUEST: a name in the step log, or the name that the run's
+    own client gave it (requests.jsonl; vLLM's id). --diff takes two of RESULT and STACK instead.
     """
     if diff:
         _show_parting(source, request_or_b, json_output)
@@ -80,7 +80,7 @@ def _show_causes(result: Path, phase: str, json_output: bool) -> None:
     for number, (each, what_if) in enumerate(zip(findings, changed, strict=True)):
         if number:
             click.echo()
-        say(printable(_sentence(each, what_if, {one.name: one for one in found})))
+        say(printable(_sentence(each, what_if, {one.name: one for one in found}, read)))
         names, rows = causes.table(found, each.metric)
         cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in rows]
         cells.append(("request", *map(printable, names)))
@@ -88,8 +88,11 @@ def _show_causes(result: Path, phase: str, json_output: bool) -> None:
     say(printable(f"\nstep by step: labctl explain {read.source} {findings[0].request.name}"))
 
 
-def _sentence(found: Finding, what_if: tuple[float, float] | None, every: Mapping[str, Request]) -> str:
+def _sentence(
+    found: Finding, what_if: tuple[float, float] | None, every: Mapping[str, Request], read: Recording
+) -> str:
     """The largest part of a p99, who was in the way, and what another setting would make of it."""
+    from labkit.predict.vllm import their_names
     from labsched import causes
 
     whole, part = found.request.whole(found.metric), causes.WORDS.get(found.part, found.part)
@@ -98,9 +101,12 @@ def _sentence(found: Finding, what_if: tuple[float, float] | None, every: Mappin
         tenant = f", tenant {other.tenant}" if other.tenant else ""
         said += f", most often for {other.name} ({other.prompt:,} prompt and {other.made:,} output tokens{tenant})"
     said += "."
+    change = their_names(read.settings, found.change)
+    settings = " --set ".join(f"{name}={value}" for name, value in change.items())
     if what_if:
-        settings = " ".join(f"{name}={value}" for name, value in found.change.items())
         said += f" With {settings} the prediction for p99 is {what_if[1]:,.0f} ms instead of {what_if[0]:,.0f}."
+    elif found.change and not read.settings.own:
+        said += f" The setting against it: {settings}. labctl predict {read.source} --set {settings} says what it does."
     return said
 
 

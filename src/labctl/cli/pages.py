@@ -86,13 +86,21 @@ def watch_command(
 ) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
-    RESULT is a folder below results/. Ctrl-C ends the page.
+    RESULT is a folder below results/, or the folder that a vLLM of your own records into: with --terminal it is
+    followed while it is written. Ctrl-C ends the page.
     """
     from labctl.manifest.settings import parse_assignments
+    from labkit.evidence import vllm_recording
 
     if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?)?", forwarded):
         raise click.UsageError(f"--forwarded-host takes a name as an address has it, and no {forwarded!r}")
     assignments = parse_assignments(other, "--what-if")
+    recorded = Path(stack).is_dir() and vllm_recording.is_recording(Path(stack))
+    if terminal and recorded:
+        from labctl.cli.watch_screen import RecordingScreen
+
+        RecordingScreen(Path(stack)).run()
+        return
     if terminal:
         from labctl.cli.watch_screen import WatchScreen
         from labctl.pages.live.lines import clock_of
@@ -114,7 +122,7 @@ def watch_command(
             code="page-libraries-missing",
         ) from None
     workspace = None
-    if Path(stack).is_dir() and "/" in stack:
+    if recorded or (Path(stack).is_dir() and "/" in stack):
         if other:
             raise click.UsageError("--what-if needs a stack that is up: labctl predict answers for a run that is over")
         name, page = stack, server.page_of_run(Path(stack), expose)

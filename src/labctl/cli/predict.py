@@ -88,7 +88,8 @@ def predict_command(
 ) -> None:
     """Predict the requests of RESULT under other settings of the in-flight scheduler.
 
-    RESULT is a folder below results/, or one steps-PHASE.jsonl of it. The scheduler itself is replayed in virtual
+    RESULT is a folder below results/, one steps-PHASE.jsonl of it, or the folder that a vLLM of your own records into
+    (docs/guide/your-own-vllm.md); vLLM's names of settings are taken too. The scheduler itself is replayed in virtual
     time; the time of a step is a model fitted on the recording (docs/guide/prediction.md).
     """
     from labctl.manifest.settings import parse_assignments
@@ -108,14 +109,14 @@ def predict_command(
         key, _, values = sweep.partition("=")
         if not key or not all(values.split(",")):
             raise click.UsageError("--sweep takes KEY=A,B,C")
-        (named,) = labs_names(predictor.recording.settings, {key: ""})
-        _sweep(predictor, wanted, named, key, values.split(","), output, json_output)
+        _sweep(predictor, wanted, key, values.split(","), output, json_output)
         return
     recorded = predictor.recorded()
     guess = None if yes or json_output or not _terminal() else _guess(recorded[GUESSED])
     predicted = predictor.predict(wanted)
     document = {
         "set": wanted,
+        **_theirs(predictor.recording.settings, wanted),
         "guess": {GUESSED: guess} if guess is not None else {},
         "recorded": recorded,
         "predicted": dict(predicted.figures),
@@ -168,17 +169,24 @@ def plan_command(
     if json_output:
         return
     slots, replicas, knee = found.values()
+    own = next(iter(_theirs(predictor.recording.settings, {"max_num_sequences": ""}).get("vllm", ())), "")
+    name = own or "max_num_sequences"
     words = {
-        "one replica": f"max_num_sequences={slots.value}"
-        if slots.value
-        else f"not with max_num_sequences up to {slots.tried}",
-        "replicas": f"{replicas.value or f'not with up to {replicas.tried}'} (max_num_sequences={_slots(predictor)})",
+        "one replica": f"{name}={slots.value}" if slots.value else f"not with {name} up to {slots.tried}",
+        "replicas": f"{replicas.value or f'not with up to {replicas.tried}'} ({name}={_slots(predictor)})",
         "knee": f"{knee.value:.2f} requests/s a replica" if knee.value else "not even one request at a time",
     }
     for (title, text), mark in zip(words.items(), marks.values(), strict=True):
         click.echo(f"{title:<15}{text}{'  (extrapolated)' if mark else ''}")
     said = [remark for remark in map(prediction.extrapolated, marks.values()) if remark]
     _say([*dict.fromkeys(said), *prediction.time_remarks(predictor.model.to_json())])
+
+
+def _theirs(settings: Settings, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The settings under vLLM's own names, for a document; {} where the recording is not of somebody's own vLLM."""
+    from labkit.predict.vllm import their_names
+
+    return {"vllm": their_names(settings, wanted)} if settings.recorded and wanted else {}
 
 
 def _slots(predictor: Predictor) -> str:
@@ -188,7 +196,6 @@ def _slots(predictor: Predictor) -> str:
 def _sweep(
     predictor: Predictor,
     wanted: Mapping[str, str],
-    named: str,
     key: str,
     values: Sequence[str],
     output: Path | None,
@@ -197,16 +204,19 @@ def _sweep(
     """A column for each value that has an answer, and a line for each that has none."""
     from labkit import prediction
     from labkit.errors import LabError
+    from labkit.predict.vllm import labs_names
 
-    found, refused = {}, {}
+    settings = predictor.recording.settings
+    found, refused, sets = {}, {}, {}
     for value in values:
         try:
-            found[value] = predictor.predict({**wanted, named: value})
+            sets[value] = {**wanted, **labs_names(settings, {key: value})}
+            found[value] = predictor.predict(sets[value])
         except LabError as error:
             refused[value] = error
     if not found:
         raise next(iter(refused.values()))
-    marks = {value: _marked(predictor, each.extrapolated, {**wanted, named: value}) for value, each in found.items()}
+    marks = {value: _marked(predictor, each.extrapolated, sets[value]) for value, each in found.items()}
     document: dict[str, Any] = {
         "sweep": key,
         "set": dict(wanted),
@@ -281,6 +291,8 @@ def _predictor(
     if in_flight is None:
         number = name.removesuffix(IN_FLIGHT)
         in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
+    if read.settings.beyond:
+        vllm.changed(read.settings, {})  # it is refused before vLLM is started
     if read.settings.vllm:
         replays = _vllm(read.settings, scheduler)
         return answer.Predictor.of(

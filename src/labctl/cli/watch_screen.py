@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 
 import click
 from rich.text import Text
@@ -20,6 +21,7 @@ from labctl.pages.live.terminal import STRIP, Screen
 from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labkit.errors import LabError
+from labkit.evidence import vllm_recording
 from labsched.steplog import parsed, recorded
 
 TICK_S = 0.1
@@ -115,6 +117,23 @@ class WatchScreen:
             self._screen.note = f"stepped: {counts}" if done else "nothing waited for a step"
         except LabError as error:
             self._screen.note = error.what
+
+
+class RecordingScreen:
+    """The same for a recording that somebody's own vLLM writes: it is only looked at."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tail, self._state = vllm_recording.Tail(folder), State()
+        self._screen = Screen(str(folder), "q\xa0quit")
+
+    def run(self) -> None:
+        """Until q or Ctrl-C. Raises LabError where this is no terminal, or the recording is damaged."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise LabError("this is no terminal", "lines are drawn in place", "labctl watch FOLDER")
+        with fullscreen.fullscreen() as draw:
+            while fullscreen.key(TICK_S) != "q":
+                self._state.feed(self._tail.read())
+                draw(lambda *size: [_colour_strip(line) for line in self._screen.lines(self._state, *size)])
 
 
 def _colour_strip(line: str) -> Text:

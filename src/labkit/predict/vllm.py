@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
@@ -30,13 +31,62 @@ NAMES = {  # vLLM's arguments: the labs' settings that set them (docs/guide/vllm
 CACHE = "max_tokens_in_paged_kv_cache"
 
 
+BLOCKS, SHARE = "num_gpu_blocks_override", "gpu_memory_utilization"  # vLLM's arguments that set CACHE
+
+
 def labs_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
-    """The assignments under the labs' names, where vLLM's own were given for a recording of vLLM."""
-    return {NAMES.get(name, name) if settings.vllm else name: value for name, value in assignments.items()}
+    """The assignments under the labs' names, where vLLM's own were given for a recording of vLLM.
+
+    Raises LabError: what such an argument comes to is not known.
+    """
+    if not settings.vllm:
+        return dict(assignments)
+    found = {}
+    for name, value in assignments.items():
+        if name in (BLOCKS, SHARE):
+            found[CACHE] = str(_blocks(settings, name, value) * settings.block_size)
+        else:
+            found[NAMES.get(name, name)] = value
+    return found
+
+
+def their_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
+    """The assignments under vLLM's names, for a recording of vLLM; the same ones for another."""
+    if not settings.vllm:
+        return dict(assignments)
+    theirs = {ours: name for name, ours in NAMES.items()}
+    return {
+        BLOCKS if name == CACHE else theirs.get(name, name): str(int(value) // settings.block_size + 1)
+        if name == CACHE
+        else value
+        for name, value in assignments.items()
+    }
+
+
+def _blocks(settings: Settings, name: str, value: str) -> int:
+    """The KV blocks, without the null block, that one of vLLM's arguments comes to."""
+    known = settings.recorded
+    try:
+        if name == BLOCKS:
+            return int(value) - served.NULL_BLOCKS
+        more = (float(value) - float(known[SHARE])) * int(known["device_memory"])
+        return settings.blocks + math.floor(more / int(known["block_bytes"]))
+    except ValueError as error:
+        raise LabError(f"{name}={value} cannot be predicted", str(error), WHERE) from error
+    except (KeyError, ZeroDivisionError):
+        why = "the recording does not say what memory its device has: on a CPU this setting means nothing"
+        raise LabError(f"{name} cannot be predicted", why, f"--set {BLOCKS}={settings.blocks + 1}") from None
 
 
 def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:
-    """As :func:`labsched.replay.changed`. Raises LabError also where vLLM would refuse the settings."""
+    """As :func:`labsched.replay.changed`. Raises LabError also where vLLM would refuse the settings, or does more."""
+    if settings.beyond:
+        raise LabError(
+            "this server cannot be replayed",
+            f"it has {' and '.join(settings.beyond)}, and the replay has not",
+            "labctl explain needs no replay",
+            code="replay-refused",
+        )
     words = changed_words(settings, assignments)
     given = {**words, "block_size": str(settings.block_size)}
     if words[CACHE] == settings.words[CACHE]:

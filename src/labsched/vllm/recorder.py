@@ -188,6 +188,7 @@ def head(scheduler: Any) -> dict[str, Any]:
         "async_scheduling": bool(config.async_scheduling),
         "gpu_memory_utilization": float(cache.gpu_memory_utilization),
     }
+    own |= _memory(scheduler)
     own |= {name: value for name in ARGUMENTS if (value := getattr(config, name, None)) is not None}
     words = {
         "engine": MODEL,
@@ -217,6 +218,20 @@ def head(scheduler: Any) -> dict[str, Any]:
         "beyond": _beyond(scheduler),
         "wall": time.time() - time.monotonic(),  # seconds between the log's time and the clock's
     }
+
+
+def _memory(scheduler: Any) -> dict[str, int]:
+    """The bytes of the device and of one KV block on it; {} where vLLM does not say, or the device is a CPU."""
+    try:
+        from vllm.platforms import current_platform
+
+        tensors, blocks = scheduler.kv_cache_config.kv_cache_tensors, scheduler.kv_cache_config.num_blocks
+        block = sum(int(tensor.size) for tensor in tensors) // int(blocks)
+        if current_platform.is_cpu() or not block:
+            return {}
+        return {"device_memory": int(current_platform.get_device_total_memory()), "block_bytes": block}
+    except Exception:  # of a driver, or a name that vLLM has changed
+        return {}
 
 
 def _beyond(scheduler: Any) -> list[str]:

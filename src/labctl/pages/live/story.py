@@ -12,6 +12,7 @@ from pathlib import Path
 from labctl.pages.live.lines import HELD, Instance, Line, read
 from labkit import nofollow
 from labkit.errors import LabError
+from labkit.evidence import vllm_recording
 from labkit.evidence.steplog import REPLICA
 
 FIRST, LAST = "steps-", ".jsonl"
@@ -77,6 +78,8 @@ def of_result(path: Path) -> list[Lane]:
 
     Raises LabError: there is no step log, or it cannot be read.
     """
+    if vllm_recording.is_recording(path):
+        return _whole(_of_vllm(path))
     folder = path if path.is_dir() else path.parent
     lanes: dict[tuple[str, ...], Lane] = {}
     for file in sorted(path.glob(f"{FIRST}*{LAST}")) if path.is_dir() else [path]:
@@ -90,6 +93,14 @@ def of_result(path: Path) -> list[Lane]:
             code="step-log-missing",
         )
     return _whole(lanes)
+
+
+def _of_vllm(path: Path) -> dict[tuple[str, ...], Lane]:
+    """The lane of somebody's own vLLM; its requests' labels are vLLM's ids."""
+    lines = vllm_recording.read(path)
+    steps: list[Line] = [line for line in lines if line["kind"] in ("step", "change")]
+    key = ("", "", str(lines[0]["model"]), str(lines[0]["instance"]))
+    return {key: Lane(*key, lines=steps, labels=vllm_recording.ids(lines))}
 
 
 def of_stack(run_dir: Path, held: Sequence[Line]) -> list[Lane]:
@@ -153,10 +164,15 @@ def _labels(folder: Path, phase: str) -> dict[str, str]:
 
 
 def lanes_of(lanes: Sequence[Lane], request: str) -> list[tuple[Lane, str]]:
-    """Each lane that shows a request, with its name there: by its name in the log, or else by its label."""
+    """Each lane that shows a request, with its name there: by its name in the log, or else by its label.
+
+    A label is also known by its beginning up to a "-".
+    """
     found = [(lane, request) for lane in lanes if request in lane.requests()]
     if not found:
-        named = [(lane, name) for lane in lanes for name, label in lane.labels.items() if label == request]
+        # vLLM's own ids go on behind the name that a client gave.
+        known = [(lane, *each) for lane in lanes for each in lane.labels.items()]
+        named = [(lane, name) for lane, name, label in known if f"{label}-".startswith(f"{request}-")]
         found = [(lane, name) for lane, name in named if name in lane.requests()]
     return found
 

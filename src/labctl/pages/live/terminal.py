@@ -31,6 +31,7 @@ class Screen:
     """What stands on the screen beside the state itself."""
 
     title: str
+    keys: str = KEYS
     chosen: str = ""  # the model that the keys mean; "" for all
     note: str = ""  # what the last key did
     warning: str = ""  # before the note
@@ -46,7 +47,7 @@ class Screen:
         modes = sorted({view.mode for view in views} or {"run"})
         head = f"{self.title}  {'/'.join(modes)}" + (f"  keys mean {self.chosen}" if self.chosen else "")
         body: list[str] = []
-        keys = fitted(KEYS, width, "").replace("\xa0", " ").split("\n")
+        keys = fitted(self.keys, width, "").replace("\xa0", " ").split("\n")
         other = [row for said in (self.what_if, self.routes) if said for row in fitted(said, width, "").split("\n")]
         room = height - 3 - len(keys) - len(other)
         if not views:

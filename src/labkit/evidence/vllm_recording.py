@@ -1,0 +1,181 @@
+"""The reader of what `labsched.vllm.RecordingScheduler` writes: the step log of somebody's own vLLM.
+
+A folder holds the recordings of one or several servers, each a row of files. What the writer leaves out is filled in
+here, so that the lines are those of docs/develop/step-log.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.evidence.steplog import REQUEST, SCHEDULER
+
+PREFIX = "vllm-"
+ARRIVAL = "arrival"  # a kind of line: a request has come
+UNFINISHED = "unfinished"  # why a request has no end in a recording
+TOKEN_BYTES, HASH_BYTES = 3, 6  # of a token in `prefixes` (labkit.predict.recording), and of a block in `hashes`
+Line = dict[str, Any]
+
+
+def is_recording(path: Path) -> bool:
+    """Whether it is a folder with such recordings, or one of its files."""
+    return any(path.glob(f"{PREFIX}*.jsonl")) if path.is_dir() else path.name.startswith(PREFIX)
+
+
+def runs(path: Path) -> dict[str, list[Path]]:
+    """The files of each recording in a folder, oldest first; for a file, its recording alone."""
+    folder, name = (path, "") if path.is_dir() else (path.parent, _run(path))
+    found: dict[str, list[Path]] = defaultdict(list)
+    for file in sorted(folder.glob(f"{PREFIX}*.jsonl")):
+        if name in ("", _run(file)):
+            found[_run(file)].append(file)
+    return dict(found)
+
+
+def _run(file: Path) -> str:
+    return file.name.partition(".")[0]
+
+
+def latest(path: Path, run: str = "") -> str:
+    """The recording of that name, or the one written to last. Raises LabError: there is none."""
+    found = runs(path)
+    if run and run not in found:
+        raise LabError(f"{path} has no recording '{run}'", f"it has: {', '.join(found) or 'none'}", "name one of them")
+    if not found:
+        raise LabError(f"{path} has no recording", f"no file there is called {PREFIX}*.jsonl", "see Your own vLLM")
+    return run or max(found, key=lambda name: found[name][-1].stat().st_mtime)
+
+
+def read(path: Path, run: str = "") -> list[Line]:
+    """The whole lines of a recording, the settings first. A request without an end has what it got so far.
+
+    ``partial`` in the settings says that older files are gone: then the requests that had come before are left out,
+    and steps may name them.
+
+    Raises:
+        LabError: there is no such recording, or a line of it is damaged.
+    """
+    name = latest(path, run)
+    files = runs(path)[name]
+    whole, facts, made = Whole(), dict[str, Line](), defaultdict[str, int](int)
+    found: list[Line] = []
+    for file in files:
+        found += [line for text in _texts(file) if (line := whole.line(text, file)) is not None]
+    if not found or found[0]["kind"] != SCHEDULER:
+        raise LabError(f"{files[0]} is damaged", "it does not begin with the settings of a scheduler", "record again")
+    head = found[0]
+    partial = not files[0].name.endswith(".000001.jsonl")
+    lines = [head | ({"partial": True} if partial else {})]
+    for line in found:
+        kind = line["kind"]
+        if kind == ARRIVAL:
+            facts.setdefault(line["name"], line)
+        elif kind == REQUEST:
+            facts.pop(line["name"], None)
+            lines.append(line | {"prefixes": _prefixes(line, head)})
+        elif kind != SCHEDULER:
+            for id, count in zip(line["ids"], line.get("made", ()), strict=False):
+                made[id] += count
+            lines.append(line)
+    end = lines[-1]["t"]
+    after = sum(line["kind"] == "step" for line in lines)
+    for name, line in facts.items():  # they are still on their way, or were when the process ended
+        if made[name]:
+            rest = {"t": end, "made": made[name], "why": UNFINISHED, "left": after + line["after"], "word": False}
+            lines.append({**line, **rest, "kind": REQUEST, "tenant": "", "resumable": True, "prefixes": ""})
+    if facts:
+        lines[0]["partial"] = True
+    if partial:
+        began = next((line["t"] - line["dur"] for line in lines if line["kind"] == "step"), 0.0)
+        lines = [line for line in lines if line["kind"] != REQUEST or line["arrived"] - line["waited"] >= began]
+    return lines
+
+
+def _prefixes(line: Mapping[str, Any], head: Mapping[str, Any]) -> str:
+    """A hash for each token of the full blocks, in base64, as the labs' own recordings have it."""
+    hashes, size = base64.b64decode(line["hashes"]), int(head["hash_block_size"])
+    blocks = (hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES))
+    return base64.b64encode(b"".join(block.ljust(size * TOKEN_BYTES, b"\0") for block in blocks)).decode()
+
+
+def _texts(file: Path) -> Iterator[bytes]:
+    """The lines of a file; a last one without its end is still being written, or its server was killed."""
+    try:
+        with nofollow.reading(file) as stream:
+            *texts, _ = stream.read().split(b"\n")
+    except FileNotFoundError:
+        return  # it was rotated away
+    except OSError as error:
+        raise LabError(f"{file} cannot be read", error.strerror or str(error), "") from error
+    yield from texts
+
+
+class Whole:
+    """Fills in what lines leave out: most steps are only said to be as the one before. One for each recording."""
+
+    def __init__(self) -> None:
+        self._ids: Sequence[str] = ()
+        self._waiting: Sequence[str] = ()
+
+    def line(self, text: bytes, file: Path) -> Line | None:
+        """The line in ``text``, whole; None for an empty one. Raises LabError: it is damaged."""
+        try:
+            return self.of(nofollow.json_object(text)) if text.strip() else None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LabError(f"{file} is damaged", f"{error}: {text[:80]!r}", "record again") from error
+
+    def of(self, line: Line) -> Line:
+        if line["kind"] not in ("step", "change"):
+            return line
+        again = line.pop("again", ())
+        if "batch" in again:
+            count = len(self._ids)
+            line |= {"ids": [*self._ids], "phase": "d" * count, "tokens": [1] * count, "made": [1] * count}
+        if "waiting" in again:
+            line["waiting"] = [*self._waiting]
+        self._ids = [id for id in line["ids"] if id not in line.get("ended", {})]
+        self._waiting = line.get("waiting", ())
+        return line
+
+
+class Tail:
+    """Follows the newest recording of a folder while it is written; at first from the beginning of its last file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: Path | None = None
+        self._place, self._rest, self._whole = 0, b"", Whole()
+
+    def read(self) -> list[Line]:
+        """The steps that were written since the last call, whole."""
+        lines: list[Line] = []
+        newest = runs(self._folder).get(latest(self._folder), [])
+        for file in newest[-1:] if self._file not in newest else newest[newest.index(self._file) :]:
+            if file != self._file:
+                self._file, self._place, self._rest, self._whole = file, 0, b"", Whole()
+            lines += self._lines(file)
+        return lines
+
+    def _lines(self, file: Path) -> list[Line]:
+        try:
+            with nofollow.reading(file) as stream:
+                stream.seek(min(self._place, os.fstat(stream.fileno()).st_size))
+                data = stream.read()
+        except OSError:
+            return []
+        self._place += len(data)
+        *texts, self._rest = (self._rest + data).split(b"\n")
+        found = [line for text in texts if (line := self._whole.line(text, file)) is not None]
+        return [line for line in found if line["kind"] in ("step", "change")]
+
+
+def ids(lines: Sequence[Line]) -> dict[str, str]:
+    """vLLM's ids of the requests of a recording, by their names in it."""
+    return {line["name"]: str(line["id"]) for line in lines if line["kind"] == REQUEST}
