@@ -1,0 +1,1 @@
+"""What a scheduler for LLM serving decides, recorded."""

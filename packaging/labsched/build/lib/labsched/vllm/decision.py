@@ -1,0 +1,174 @@
+"""What one call of vLLM's `Scheduler.schedule` decided, taken from its `SchedulerOutput` at little cost."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+
+class Reason(NamedTuple):
+    """Why the first waiting request was not admitted: the step log's word, and the numbers of the refusal."""
+
+    why: str = ""  # "": no request waits
+    numbers: Mapping[str, int] = {}
+
+
+@dataclass(slots=True)
+class Decision:
+    """One step as vLLM decided it, by vLLM's ids (`SchedulerOutput`, vllm/v1/core/sched/output.py).
+
+    It is a copy, because vLLM's runner may change its own lists. `sequences` has, for
+    each request in the step, the tokens computed before it, and the output tokens so far, those in flight included.
+    """
+
+    tokens: dict[str, int]  # num_scheduled_tokens, in the order of `running`
+    sequences: list[tuple[Sequence[str], Sequence[int], Sequence[int]]]
+    admitted: dict[str, int]  # tokens of each found in the prefix cache
+    drafted: dict[str, int]
+    waiting: list[str]  # in the order in which they will be considered, as many as were asked for
+    queue: int  # how many wait
+    preempted: list[str]
+    because: Reason
+    blocks_used: int
+    began: float  # monotonic seconds at which it was made
+    mask_s: float | None = None  # that the masks of the step took to make; None where no request has one
+    tables: Mapping[str, Any] = field(default_factory=dict)  # the KV blocks of each, where they are wanted
+
+    @property
+    def batch(self) -> list[str]:
+        return [*self.tokens]
+
+    def phase(self, prompts: Mapping[str, int]) -> str:
+        """A letter for each request of the batch: p prefill, also of a preempted request's own output; d decode.
+
+        Args:
+            prompts: the tokens of each prompt.
+        """
+        letters = {
+            id: "d" if made and prompts.get(id, 0) + made - computed <= 1 else "p"
+            for ids, *numbers in self.sequences
+            for id, computed, made in zip(ids, *numbers, strict=True)
+        }
+        return "".join(letters[id] for id in self.tokens)
+
+
+def shared(scheduler: Any, request: Any) -> int:
+    """Blocks of a waiting request that running requests hold already. Nothing is counted or changed by asking."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    if not scheduler.cache_config.enable_prefix_caching or len(groups) != 1:
+        return 0
+    find = scheduler.kv_cache_manager.coordinator.find_longest_cache_hit
+    found, *_ = find(request.block_hashes, request.num_tokens - 1)
+    return sum(block.ref_cnt > 0 for block in found[0])
+
+
+Shared = Callable[[Any, Any], int]
+
+
+def decision(
+    scheduler: Any, output: Any, began: float, most_waiting: int | None = None, shared: Shared = shared
+) -> Decision:
+    """What `scheduler` has just decided in `output`, a call that began at `began` (monotonic seconds).
+
+    Args:
+        most_waiting: names of waiting requests at most; None: all.
+        shared: how many blocks of a request others hold, where that matters; one that remembers costs less.
+    """
+    tokens, cached = dict(output.num_scheduled_tokens), output.scheduled_cached_reqs
+    resumed = _resumed(cached)
+    admitted = {one.req_id: one.num_computed_tokens for one in output.scheduled_new_reqs}
+    sequences: list[tuple[Sequence[str], Sequence[int], Sequence[int]]] = [
+        ([*cached.req_ids], [*cached.num_computed_tokens], [*cached.num_output_tokens])
+    ]
+    if admitted:  # a preempted request counts as a new one for vLLM's second model runner
+        made = [scheduler.requests[id].num_output_tokens for id in admitted]
+        sequences.append(([*admitted], [*admitted.values()], made))
+    if resumed:
+        admitted |= {id: n for id, n in zip(cached.req_ids, cached.num_computed_tokens, strict=True) if id in resumed}
+    gone = output.preempted_req_ids or ()
+    pool = scheduler.kv_cache_manager.block_pool
+    blocks = pool.num_gpu_blocks - 1  # without the null block
+    first, length = next(queue(scheduler), None), _length(scheduler)
+    return Decision(
+        tokens,
+        sequences,
+        admitted,
+        {id: len(ids) for id, ids in output.scheduled_spec_decode_tokens.items()},
+        [request.request_id for request in islice(queue(scheduler), most_waiting)],
+        length,
+        [one.request_id for one in queue(scheduler) if one.request_id in gone] if gone else [],
+        why(scheduler, first, output.total_num_scheduled_tokens, bool(gone), blocks, shared),
+        blocks - pool.get_num_free_blocks(),
+        began,
+    )
+
+
+def _resumed(cached: Any) -> Any:
+    """The preempted requests that run again. vLLM before 0.12 has a flag for each request instead."""
+    if (ids := getattr(cached, "resumed_req_ids", None)) is not None:
+        return ids
+    return {id for id, flag in zip(cached.req_ids, cached.resumed_from_preemption, strict=True) if flag}
+
+
+def queue(scheduler: Any) -> Iterator[Any]:
+    """The waiting requests in vLLM's order: first those that hold KV blocks already, where vLLM has such a queue."""
+    yield from getattr(scheduler, "kv_holding_waiting", ())
+    yield from scheduler.waiting
+
+
+def _length(scheduler: Any) -> int:
+    return len(scheduler.waiting) + len(getattr(scheduler, "kv_holding_waiting", ()))
+
+
+def why(scheduler: Any, first: Any, tokens: int, preempted: bool, blocks: int, shared: Shared = shared) -> Reason:
+    """Why `first`, the first waiting request, was not admitted: the conditions of `Scheduler.schedule`, in its order.
+
+    Args:
+        first: None: no request waits.
+        tokens: computed in this step.
+        preempted: whether the step preempted: then vLLM admits nothing.
+        blocks: of the cache.
+    """
+    if first is None:
+        return Reason()
+    if not preempted:
+        most = getattr(scheduler, "max_num_active_reqs", None) or scheduler.max_num_running_reqs
+        if len(scheduler.running) >= most:
+            return Reason("no slot")
+        room = scheduler.max_num_scheduled_tokens - tokens
+        if room <= 0 or (not scheduler.scheduler_config.enable_chunked_prefill and first.num_tokens > room):
+            return Reason("no tokens", {"tokens": first.num_tokens, "room": room})
+        if getattr(first.status, "name", "").startswith(
+            "WAITING_FOR"
+        ):  # its grammar, or keys and values from elsewhere
+            return Reason("not ready")
+    need = -(-first.num_tokens // scheduler.block_size) - shared(scheduler, first)
+    used = blocks - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    return Reason("no KV block", {"need": need, "used": used, "reserve": 0, "blocks": blocks})
+
+
+@dataclass
+class InFlight:
+    """The steps that were decided and whose results have not come, oldest first, with vLLM's own word for each."""
+
+    steps: deque[tuple[Any, Decision]] = field(default_factory=deque)
+
+    def add(self, output: Any, found: Decision) -> None:
+        self.steps.append((output, found))
+
+    def take(self, output: Any) -> Decision:
+        """The step of which the result has come: vLLM computes its steps in the order of its decisions.
+
+        Raises LookupError: vLLM did not decide it here.
+        """
+        while self.steps:
+            of, found = self.steps.popleft()
+            if of is output:
+                return found
+        raise LookupError("a result of a step that was not decided here")
+
+    def masked(self, output: Any, began: float) -> None:
+        """The masks of a step are made since `began` (monotonic seconds)."""
+        next(found for of, found in self.steps if of is output).mask_s = time.monotonic() - began

@@ -1,0 +1,153 @@
+"""The files of a recording: a thread of its own writes them, so that a step of the server never waits for a disk.
+
+A recording of one server is a row of files, `vllm-STARTED-PROCESS-RANK.NUMBER.jsonl`. A file is closed when it is
+full, and the oldest files of the folder go when all of them together are more than the environment's LABS_RECORD_MIB.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+PREFIX = "vllm-"  # what the files' names begin with
+LIMIT, USUAL_MIB = "LABS_RECORD_MIB", 256
+FILES = 8  # that a whole recording consists of, at most
+FLUSH_S = 0.25  # between two writes: so much is lost where the process is killed
+MOST_EVENTS = 200_000  # that may wait for a disk: then the recording ends
+log = logging.getLogger("vllm.labsched")  # below vLLM's own, so that its lines stand in vLLM's log
+Line = dict[str, Any]
+
+
+class Files:
+    """Takes events, makes lines of them in its thread and appends them.
+
+    Args:
+        folder: it is made where it is not there.
+        name: of this recording, unique in the folder.
+        lines: what an event is in the files; called in the thread, in the order of the events. None: time has passed.
+        begin: called for each new file: its first lines.
+        most_bytes: of all files of the folder together.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        lines: Callable[[Any], list[Line]],
+        begin: Callable[[], list[Line]],
+        most_bytes: int,
+    ) -> None:
+        self._folder, self._name, self._lines, self._begin = folder, name, lines, begin
+        self._most, self._size, self._number = most_bytes, 0, 0
+        self._file: FileIO | None = None
+        self._events: deque[Any] = deque()
+        self._wake, self._closing = threading.Event(), False
+        self.open = True  # whether events are still taken
+        self._thread = threading.Thread(target=self._run, name="labsched recorder", daemon=True)
+        self._thread.start()
+
+    def add(self, event: Any) -> None:
+        """Have an event written. It costs less than a microsecond, and nothing is written here."""
+        if self.open:
+            self._events.append(event)
+            if len(self._events) > MOST_EVENTS:
+                self.stop("the disk does not keep up")
+
+    def stop(self, why: str) -> None:
+        """End the recording, with one line in vLLM's log. The server goes on."""
+        if self.open:
+            self.open = False
+            self._events.clear()
+            log.warning("the recording in %s has ended: %s. vLLM goes on without it.", self._folder, why)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what is left, and end."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._turn_over()
+            while self.open:
+                last = self._closing
+                self._write()
+                if last:
+                    break
+                self._wake.wait(FLUSH_S)
+        except OSError as error:  # full, read-only, gone
+            self.stop(error.strerror or str(error))
+        except Exception as error:
+            self.stop(f"{type(error).__name__}: {error}")
+        finally:
+            self.open = False
+            if self._file:
+                self._file.close()
+
+    def _write(self) -> None:
+        texts: list[bytes] = []
+        size = 0
+        for _ in range(len(self._events)):
+            try:
+                event = self._events.popleft()
+            except IndexError:  # stopped meanwhile
+                return
+            for line in self._lines(event):
+                texts.append(_encoded(line))
+                size += len(texts[-1])
+            if self._size + size > self._most // FILES:
+                self._append(texts)
+                self._turn_over()
+                texts, size = [], 0
+        texts += [_encoded(line) for line in self._lines(None)]
+        self._append(texts)
+
+    def _append(self, texts: list[bytes]) -> None:
+        data = b"".join(texts)
+        while data and self._file:
+            written = self._file.write(data) or 0
+            self._size += written
+            data = data[written:]
+
+    def _turn_over(self) -> None:
+        """Begin a new file, and delete the oldest of the folder where there are too many bytes."""
+        if self._file:
+            self._file.close()
+        self._number += 1
+        path = self._folder / f"{self._name}.{self._number:06}.jsonl"
+        self._file, self._size = FileIO(str(path), "x"), 0
+        sizes = {}
+        for file in self._folder.glob(f"{PREFIX}*.jsonl"):
+            try:
+                found = file.stat()
+            except OSError:  # another server has deleted it
+                continue
+            sizes[file] = found.st_mtime, found.st_size
+        whole = sum(size for _, size in sizes.values()) + self._most // FILES  # this one will grow
+        for file, (_, size) in sorted(sizes.items(), key=lambda each: each[1]):
+            if whole > self._most and file != path:
+                file.unlink(missing_ok=True)
+                whole -= size
+        self._append([_encoded(line) for line in self._begin()])
+
+
+def _encoded(line: Line) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def named(rank: int) -> str:
+    """A name for the recording of this process: they sort by the time at which the servers were started."""
+    now = time.time()
+    return f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}{int(now % 1 * 1000):03}-{os.getpid()}-{rank}"
+
+
+def most_bytes() -> int:
+    """Of all files, by the environment. Raises ValueError: it says no number."""
+    return int(float(os.environ.get(LIMIT, USUAL_MIB)) * 2**20)
