@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from labserve.model_shape import Shape
@@ -69,13 +68,15 @@ class Server:
             found.append(plain(output))
             ids = [*output.num_scheduled_tokens]
             whole = [not self.scheduler.requests[id].is_prefill_chunk for id in ids]
-            sampled = [[(len(id) + self._count * 17 + n) % 11] if done else [] for n, (id, done) in enumerate(zip(ids, whole, strict=True))]
+            tokens = [(len(id) + self._count * 17 + n) % 11 for n, id in enumerate(ids)]
+            sampled = [[token] if done else [] for token, done in zip(tokens, whole, strict=True)]
             self._flying.append((output, ModelRunnerOutput(ids, {id: n for n, id in enumerate(ids)}, sampled)))
             if len(self._flying) < self.ahead:
                 return found
         if self._flying:
             results = self.scheduler.update_from_output(*self._flying.popleft())
-            found += [(o.request_id, o.new_token_ids, str(o.finish_reason)) for r in results.values() for o in r.outputs]
+            outputs = [one for each in results.values() for one in each.outputs]
+            found += [(one.request_id, one.new_token_ids, str(one.finish_reason)) for one in outputs]
         return found
 
     @property
@@ -95,14 +96,14 @@ def play(words: dict[str, str], seed: int, recorded: bool, requests: int = 60) -
     while sent < requests or not server.idle:
         if sent < requests and chance.random() < 0.5:
             sent += 1
-            server.add(
-                chance.randint(1, 150), chance.randint(1, 40), chance.choice((0, 0, 96)), chance.randint(0, 2), chance.random() < 0.5
-            )
+            prompt, limit, shared = chance.randint(1, 150), chance.randint(1, 40), chance.choice((0, 0, 96))
+            server.add(prompt, limit, shared, chance.randint(0, 2), chance.random() < 0.5)
         if chance.random() < 0.04:
             aborted += 1
             server.abort(chance)
         steps.append(server.step())
-    preempted = sum("request" in one.get("preempted_req_ids", "") for step in steps for one in step if isinstance(one, dict))
+    decided = [one for step in steps for one in step if isinstance(one, dict)]
+    preempted = sum("request" in one["preempted_req_ids"] for one in decided)
     server.scheduler.shutdown()
     return steps, preempted, aborted
 
@@ -119,3 +120,25 @@ def play_recorded(words: dict[str, str], seed: int, folder: str, limit_mib: str 
     finally:
         del os.environ["LABS_RECORD"]
         os.environ.pop("LABS_RECORD_MIB", None)
+
+
+def pinned(words: dict[str, str], seed: int, folder: str, requests: int = 40) -> None:
+    """A recording by vLLM's scheduler of requests that come before given steps: as the labs' replay drives it."""
+    from labkit.predict.recording import Arrival
+    from labkit.predict.replay import Replay
+
+    chance = random.Random(seed)
+    arrivals, after = [], 0
+    for number in range(requests):
+        limit = chance.randint(1, 40)
+        made = limit if chance.random() < 0.5 else chance.randint(1, limit)
+        arrivals.append(
+            Arrival(
+                str(number), 0.0, after, chance.randint(1, 150), limit, made, "length", priority=chance.randint(0, 2)
+            )
+        )
+        after += chance.choice((0, 0, 1, 3))
+    word = {**WORDS, **words}
+    scheduler: Any = counting.counted(lambda name: word.get(name, ""), CONTEXT, VOCABULARY, folder)
+    Replay(scheduler, arrivals).run()
+    scheduler.engine.engine_core.engine_core.scheduler.shutdown()

@@ -5,7 +5,6 @@ The stand-in has the attributes of vLLM 0.32.0's scheduler that the account read
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +25,11 @@ from labctl.stack.up import refuse
 from labctl.workspace import Workspace
 from labsched.own import class_beside
 from labsched.request import End, Request
+from labsched.vllm.decision import InFlight, why
 from labserve.model_shape import Shape
 from labserve.vllm.engine import DEAD, PATIENCE_S, VllmScheduler
 from labserve.vllm.settings import Settings
 from labserve.vllm.setup import arguments_beside
-from labserve.vllm.watched import why
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(vocabulary=300, context=1024, token_values=512, head_dim=64)
@@ -121,11 +120,12 @@ def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True) -
         max_num_scheduled_tokens=budget,
         scheduler_config=SimpleNamespace(enable_chunked_prefill=chunked),
         cache_config=SimpleNamespace(enable_prefix_caching=False),
+        kv_cache_config=SimpleNamespace(kv_cache_groups=[None]),
         kv_cache_manager=SimpleNamespace(block_pool=SimpleNamespace(get_num_free_blocks=lambda: free)),
     )
 
 
-WAITS = [SimpleNamespace(num_tokens=100)]  # four blocks of 32
+WAITS = SimpleNamespace(num_tokens=100, status=None)  # four blocks of 32
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_the_reason_is_the_first_condition_that_stopped_the_queue(
     state: Any, tokens: int, preempted: bool, reason: str, numbers: dict[str, int]
 ) -> None:
     because = why(state, WAITS, tokens, preempted, 10)
-    assert (because.why, because.numbers()) == (reason, numbers)
-    assert why(state, [], tokens, preempted, 10).why == ""
+    assert because == (reason, numbers)
+    assert why(state, None, tokens, preempted, 10).why == ""
 
 
 class Engine:
@@ -151,7 +151,9 @@ class Engine:
 
     def __init__(self, broken: bool) -> None:
         self.broken, self.aborted = broken, [""]
-        core = SimpleNamespace(scheduler=SimpleNamespace(running=[], waiting=[], decided=deque()), batch_queue=None)
+        core = SimpleNamespace(
+            scheduler=SimpleNamespace(running=[], waiting=[], in_flight=InFlight()), batch_queue=None
+        )
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
         self.engine_core = SimpleNamespace(engine_core=core)
 
@@ -220,7 +222,8 @@ def test_what_keeps_an_engine_waiting_is_received_after_its_next_step() -> None:
     vllm = VllmScheduler(Engine(False), settings(max_tokens_in_paged_kv_cache="320"))
     assert vllm.patience_s == float("inf"), "nothing is in flight, so that nobody waits"
     vllm._token_s = 0.01
-    vllm._scheduler.decided.append((None, SimpleNamespace(tokens=[1, 1])))
+    flying = SimpleNamespace(tokens={"a": 1, "b": 1})
+    vllm._scheduler.in_flight.add(None, flying)
     assert vllm.patience_s == pytest.approx(0.02)
-    vllm._scheduler.decided[0][1].tokens = [8192]
+    flying.tokens = {"a": 8192}
     assert vllm.patience_s == PATIENCE_S[1]

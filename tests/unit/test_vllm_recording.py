@@ -1,0 +1,315 @@
+"""The recorder for somebody's own vLLM, without vLLM: what is written is read whole, and no disk stops a server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from labkit.evidence import vllm_recording
+from labkit.predict import recording
+from labsched.vllm import files
+from labsched.vllm.decision import Decision, Reason
+from labsched.vllm.files import FILES, Files
+from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes
+
+WORDS = dict.fromkeys(("enable_kv_cache_reuse", "max_num_sequences", "scheduling"), "") | {"engine": "vllm"}
+SETTINGS: dict[str, Any] = {
+    "words": WORDS,
+    "context": 512,
+    "vocabulary": 1000,
+    "blocks": 40,
+    "block_size": 16,
+    "step_tokens": 64,
+    "own": "",
+    "vllm": {"max_num_seqs": 4},
+    "hash_block_size": 16,
+    "beyond": [],
+}
+
+
+class Request:
+    """The attributes of vLLM's `Request` that the recorder reads."""
+
+    def __init__(self, id: str, prompt: int, limit: int) -> None:
+        self.request_id, self.num_prompt_tokens, self.max_tokens, self.priority = id, prompt, limit, 0
+        self.computed = self.num_output_tokens = 0
+        self.reason = ""
+        self.block_hashes = [bytes([len(id), number]) for number in range(prompt // 16)]
+
+    def is_finished(self) -> bool:
+        return bool(self.reason)
+
+    def get_finished_reason(self) -> str:
+        return self.reason
+
+
+class Traffic:
+    """Steps of a scheduler made up by chance: the events that the recorder notes, and what its log should say."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self.live: dict[str, Request] = {}
+        self.wanted: list[dict[str, Any]] = []
+        self.ended: dict[str, str] = {}
+        self._came = 0
+        self._pending: dict[str, str] = {}
+        self._now = 100.0
+        self._names: dict[str, str] = {}
+
+    def events(self) -> list[Any]:
+        """What happens from one step to the end of the next."""
+        chance, found = self._chance, []
+        while chance.random() < 0.4:
+            self._came += 1
+            request = Request(f"client-{self._came}", chance.choice((1, 7, 40)), chance.randint(1, 6))
+            self.live[request.request_id] = request
+            self._names[request.request_id] = str(self._came)
+            found.append(Came(request, self._now, 0.01))
+        if self.live and chance.random() < 0.1:
+            gone = self.live.pop(chance.choice([*self.live]))
+            gone.reason = "abort"
+            self._end(gone, "cancelled")
+            found.append(Ended([gone.request_id, "unknown"], self._now))
+        if running := [*self.live.values()][:4]:
+            found.append(self._step(running))
+        return found
+
+    def _end(self, request: Request, why: str) -> None:
+        self.ended[self._names[request.request_id]] = self._pending[self._names[request.request_id]] = why
+
+    def _step(self, running: list[Request]) -> Landed:
+        began, self._now = self._now, self._now + 0.01
+        waiting = [*self.live][4:]
+        tokens, sequences, made, phase = {}, [], {}, ""
+        admitted = {one.request_id: 0 for one in running if not one.computed}
+        for one in running:
+            whole = one.num_prompt_tokens + one.num_output_tokens
+            sequences.append(([one.request_id], [one.computed], [one.num_output_tokens]))
+            phase += "d" if one.num_output_tokens else "p"
+            tokens[one.request_id] = min(16, whole - one.computed)
+            one.computed += tokens[one.request_id]
+            made[one.request_id] = int(one.computed == whole)
+            one.num_output_tokens += made[one.request_id]
+        outputs = []
+        for one in running:
+            if made[one.request_id]:
+                over = one.num_output_tokens == one.max_tokens
+                output = SimpleNamespace(request_id=one.request_id, new_token_ids=[0], finish_reason=None)
+                outputs.append(output)
+                if over:
+                    output.finish_reason = one.reason = "length"
+                    del self.live[one.request_id]
+                    self._end(one, "length")
+        because = Reason("no slot") if waiting else Reason()
+        found = Decision(tokens, sequences, admitted, {}, waiting, len(waiting), [], because, 3, began)
+        ids = [self._names[id] for id in tokens]
+        self.wanted.append(
+            {
+                "ids": ids,
+                "phase": phase,
+                "tokens": [*tokens.values()],
+                "made": [*made.values()],
+                "waiting": [self._names[id] for id in waiting],
+                "ended": self._pending,
+                "kv_blocks_used": 3,
+            }
+        )
+        self._pending = {}
+        return Landed(found, self._now, [outputs])
+
+
+def drain(kept: Files) -> None:
+    """Wait until all events were taken out."""
+    deadline = time.monotonic() + 20
+    while kept._events:
+        assert time.monotonic() < deadline
+        kept._wake.set()
+        kept._wake.clear()
+
+
+def written(folder: Path, name: str, events: list[Any], most: int = 2**20) -> None:
+    lines = Lines(SETTINGS, "0")
+    kept = Files(folder, name, lines.of, lines.begin, most)
+    for event in events:
+        kept.add(event)
+    kept.close()
+    assert not kept.open
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 120))
+def test_every_step_and_every_request_is_read_as_it_happened(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, steps: int
+) -> None:
+    folder, traffic = tmp_path_factory.mktemp("recorded"), Traffic(seed)
+    events = [event for _ in range(steps) for event in traffic.events()]
+    written(folder, "vllm-1-1-0", events)
+    lines = vllm_recording.read(folder)
+    seen = [line for line in lines if line["kind"] == "step"]
+    names = ("ids", "phase", "tokens", "made", "waiting", "ended", "kv_blocks_used")
+    empty: dict[str, Any] = {"waiting": [], "ended": {}}
+    assert [{name: line.get(name, empty.get(name)) for name in names} for line in seen] == traffic.wanted
+    ends = {line["name"]: line["why"] for line in lines if line["kind"] == "request"}
+    assert {name: why for name, why in ends.items() if why != vllm_recording.UNFINISHED} == traffic.ended
+    if ends and seen:
+        read = recording.read(folder)
+        assert [row.batch for row in read.rows] == [line["ids"] for line in traffic.wanted]
+        assert {arrival.name for arrival in read.arrivals} == {*ends}
+
+
+def test_no_text_no_token_and_no_plain_hash_is_written(tmp_path: Path) -> None:
+    """Two requests with the same prompt show the same hash, which another recording does not."""
+    found = []
+    for name in ("vllm-1-1-0", "vllm-2-1-0"):
+        requests = [Request(id, 32, 1) for id in ("a", "b")]
+        events = [Came(one, 1.0, 0.0) for one in requests]
+        for one in requests:
+            one.reason = "stop"
+        written(tmp_path, name, [*events, Ended(None, 2.0)])
+        lines = vllm_recording.read(tmp_path, name)
+        (one, other) = (line["prefixes"] for line in lines if line["kind"] == "request")
+        assert one == other and len(one) == 4 * 32  # three bytes a token, in base64
+        found.append(one)
+    assert found[0] != found[1]
+
+
+def test_the_files_of_a_folder_stay_within_their_limit_and_the_rest_is_read(tmp_path: Path) -> None:
+    """The oldest go; the requests that came after the first step that is left are all there."""
+    traffic, most = Traffic(1), 80_000
+    lines = Lines(SETTINGS, "0")
+    kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, most)
+    for _ in range(60):
+        for _ in range(40):
+            for event in traffic.events():
+                kept.add(event)
+        drain(kept)
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= most * (1 + 2 / FILES)
+    kept.close()
+    assert not (tmp_path / "vllm-1-1-0.000001.jsonl").exists()
+    read = recording.read(tmp_path)
+    seen = [row.batch for row in read.rows]
+    assert seen and seen == [line["ids"] for line in traffic.wanted][-len(seen) :]
+    assert len(read.arrivals) > 10
+
+
+@pytest.mark.parametrize("what", ["full", "read-only", "a file"])
+def test_a_disk_that_takes_no_more_ends_the_recording_with_one_line_and_never_the_server(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(files.log, "warning", lambda text, *args: said.append(text % args))
+    folder = tmp_path / "labs"
+    if what == "full":
+
+        class Full(files.FileIO):
+            def write(self, data: Any) -> int:
+                raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(files, "FileIO", Full)
+    elif what == "read-only":
+        monkeypatch.setattr(Path, "mkdir", lambda *args, **named: (_ for _ in ()).throw(OSError(30, "Read-only")))
+    else:
+        folder.write_text("")
+    lines = Lines(SETTINGS, "0")
+    kept = Files(folder, "vllm-1-1-0", lines.of, lines.begin, 2**20)
+    notes = Notes(kept)
+    kept._thread.join(10)
+    for number in range(1000):
+        notes.came(Request(str(number), 5, 3))
+    assert len(said) == 1 and str(folder) in said[0] and not kept.open and not kept._events
+
+
+def test_an_error_of_the_recorder_ends_the_recording_and_not_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(files.log, "warning", lambda text, *args: said.append(text % args))
+    lines = Lines(SETTINGS, "0")
+    notes = Notes(Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 2**20))
+    notes.decided(object(), object(), 0.0)  # another form of vLLM's
+    notes.landed(object(), {})
+    notes.close()
+    assert len(said) == 1 and "AttributeError" in said[0]
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_vllm_recording import SETTINGS, Files, Lines, Traffic
+lines, traffic = Lines(SETTINGS, "0"), Traffic(3)
+kept = Files(Path(sys.argv[1]), "vllm-1-1-0", lines.of, lines.begin, 2**20)
+steps = 0
+while True:
+    for event in traffic.events():
+        kept.add(event)
+    print(len(traffic.wanted), flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_killed_server_has_lost_at_most_the_last_second(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path), str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout
+    times: dict[int, float] = {}
+    while len(times) < 200:
+        times[int(child.stdout.readline())] = time.monotonic()
+    os.kill(child.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    child.communicate()
+    steps = sum(line["kind"] == "step" for line in vllm_recording.read(tmp_path))
+    assert steps and killed - times.get(steps, times[max(times)]) < 1.0
+
+
+def test_the_newest_recording_is_meant_and_another_is_named(tmp_path: Path) -> None:
+    written(tmp_path, "vllm-1-1-0", Traffic(1).events())
+    written(tmp_path, "vllm-2-1-0", Traffic(2).events())
+    os.utime(tmp_path / "vllm-1-1-0.000001.jsonl", (1, 1))
+    assert vllm_recording.latest(tmp_path) == "vllm-2-1-0"
+    with pytest.raises(LabError, match="no recording 'vllm-3'"):
+        vllm_recording.read(tmp_path, "vllm-3")
+
+
+def test_a_recording_is_followed_while_it_is_written(tmp_path: Path) -> None:
+    traffic, lines = Traffic(5), Lines(SETTINGS, "0")
+    kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 60_000)
+    seen: list[Any] = []
+    tail: vllm_recording.Tail | None = None
+    while len(traffic.wanted) < 600:
+        for event in [event for _ in range(10) for event in traffic.events()]:
+            kept.add(event)
+        drain(kept)
+        tail = tail or vllm_recording.Tail(tmp_path)
+        seen += tail.read()
+    kept.close()
+    assert tail and len(vllm_recording.runs(tmp_path)["vllm-1-1-0"]) > 2, "it went on in other files"
+    seen += tail.read()
+    steps = [line["ids"] for line in seen if line["kind"] == "step"]
+    assert steps == [line["ids"] for line in traffic.wanted][-len(steps) :] and len(steps) > 100
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "vllm-1-1-0.000001.jsonl"
+    file.write_text(json.dumps({"kind": "scheduler", "t": 1.0, **SETTINGS}) + '\n{"kind": "step"\n')
+    with pytest.raises(LabError, match=r"000001\.jsonl is damaged"):
+        vllm_recording.read(tmp_path)
+
+
+def test_vllms_log_has_the_recorders_lines() -> None:
+    assert files.log.name.startswith("vllm.") and isinstance(files.log, logging.Logger)
