@@ -1,5 +1,6 @@
-"""Traces of real services: when requests came, and how many tokens each had. Five formats are read, two are written.
+"""Traces of real services: when requests came, and how many tokens each had. Six formats are read, three are written.
 
+- One's own, CSV: ``arrival_s,prompt_tokens,output_tokens`` and perhaps ``tenant``, in any order of columns.
 - Mooncake's, a JSON line per request, with hashes of the prompt's blocks of 512 tokens: "Mooncake: Trading More Storage
   for Less Computation" (FAST 2025), FAST25-release/traces in its repository. Equal `hash_ids` mean equal prompts up to
   the end of that block.
@@ -16,6 +17,7 @@ numbers in quotes are taken: spreadsheets write them.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import random
@@ -36,9 +38,15 @@ BLOCK, SMALL_BLOCK = 512, 16  # tokens: Mooncake's, Bailian's
 SMALLER = 16  # the rule by which a trace is scaled to a laptop: every length over 16, at least 1
 LONGEST = 2**20  # characters of a line
 MOST = 2**20  # tokens of a request: Mooncake's longest have 2**17
-FORMS = (
-    "JSON lines of Mooncake or Bailian, or the CSV of Azure's LLM inference traces, of BurstGPT or of BLIS's TraceV2"
-)
+SAMPLES = {  # the beginning of each format
+    "your own CSV": "arrival_s,prompt_tokens,output_tokens",
+    "Mooncake": '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}',
+    "Bailian": '{"chat_id": 1, "timestamp": 0.1, "input_length": 40, "output_length": 20, "hash_ids": [0]}',
+    "Azure": "TIMESTAMP,ContextTokens,GeneratedTokens",
+    "BurstGPT": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+    "BLIS's TraceV2": ",".join(blis.NEEDED),
+}
+FORMS = "it begins like one of these: " + "; ".join(f"{sample}  ({name})" for name, sample in SAMPLES.items())
 
 
 def find(path: Path, shipped: Path) -> Path:
@@ -62,7 +70,7 @@ def read(path: Path, count: int | None = None, left_out: Callable[[int], object]
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = _lines(file)
-            first = next(lines, "")
+            first = next((line for line in lines if line.strip(" \t\r\n,;")), "")
             parse, rows = _form(first, lines)
             for number, row in rows:
                 found = parse(row, number)
@@ -96,16 +104,22 @@ def _form(first: str, lines: Iterator[str]) -> tuple[Callable[[Any, int], Arriva
     if first.lstrip().startswith("{"):
         told = ((number, line) for number, line in enumerate(chain([first], lines), 1) if line.strip())
         return _mooncake, told
-    header = next(csv.reader([first]), [])
-    for needed, parse in ((AZURE, _azure), (BURSTGPT, _burstgpt), (blis.NEEDED, _blis)):
+    header = [name.strip() for name in next(csv.reader([first]), [])]
+    for needed, parse in ((OWN, _own), (AZURE, _azure), (BURSTGPT, _burstgpt), (blis.NEEDED, _blis)):
         if set(needed) <= set(header):
-            return parse, enumerate(map(_complete, csv.DictReader(lines, header)), 2)
+            rows = enumerate(map(_complete, csv.DictReader(lines, header)), 2)
+            return parse, ((number, row) for number, row in rows if any(map(_said, row.values())))
     raise ValueError("it begins like no format that is known here")
 
 
 def _complete(row: dict[str, str]) -> dict[str, str]:
     """A row of CSV, without the columns that a short one lacks."""
     return {name: cell for name, cell in row.items() if cell is not None}
+
+
+def _said(cell: object) -> bool:
+    """Whether a cell says anything: a spreadsheet writes empty lines as commas."""
+    return bool(cell.strip()) if isinstance(cell, str) else bool(cell)
 
 
 def _in_words(error: Exception) -> str:
@@ -142,6 +156,17 @@ def _answer(row: Mapping[str, Any], name: str) -> int:
     return cells.whole(row, name, missing=0)
 
 
+OWN = ("arrival_s", "prompt_tokens", "output_tokens")
+
+
+def _own(row: dict[str, str], number: int) -> Arrival | None:
+    at, prompt, answer = OWN
+    if not (tokens := _answer(row, answer)):
+        return None
+    found = _arrival(number, cells.number(row, at), cells.whole(row, prompt), tokens)
+    return replace(found, tenant=row.get("tenant") or "")
+
+
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
@@ -176,7 +201,9 @@ def _blis(row: dict[str, str], number: int) -> Arrival | None:
 
 
 def export(path: Path, recording: Recording) -> list[Path]:
-    """Write a recording's requests as a Mooncake trace (``.jsonl``) or BLIS's TraceV2 (``.yaml``); the files written.
+    """Write a recording's requests as a Mooncake trace (``.jsonl``), a CSV of one's own, or BLIS's TraceV2 (``.yaml``).
+
+    Returns: the files written.
 
     Raises:
         LabError: the file has another ending.
@@ -186,12 +213,27 @@ def export(path: Path, recording: Recording) -> list[Path]:
         return [path]
     if path.suffix == ".yaml":
         return [path, blis.write(path, recording)]
+    if path.suffix == ".csv":
+        write_csv(path, recording.arrivals)
+        return [path]
     raise LabError(
         f"no trace format ends in '{path.suffix}'",
         str(path),
-        "FILE.jsonl (Mooncake) or FILE.yaml (TraceV2)",
+        "FILE.csv, FILE.jsonl (Mooncake) or FILE.yaml (TraceV2)",
         code="trace-form-unknown",
     )
+
+
+def write_csv(path: Path, arrivals: Sequence[Arrival]) -> None:
+    """Write requests that were answered as a CSV of one's own; with tenants only where there are some."""
+    tenants = any(arrival.tenant for arrival in arrivals)
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow([*OWN, *(["tenant"] if tenants else [])])
+    for one in arrivals:
+        if one.made:
+            rows.writerow([round(one.at, 6), one.prompt, one.made, *([one.tenant] if tenants else [])])
+    atomic_write(path, out.getvalue())
 
 
 def write(path: Path, arrivals: Sequence[Arrival]) -> None:

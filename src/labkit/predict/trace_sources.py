@@ -1,0 +1,151 @@
+"""Files of other tools as requests for a trace: when each was sent, and how many tokens it had.
+
+- AIPerf's ``profile_export.jsonl``: a JSON object for each request, with ``metadata`` and ``metrics``.
+- GuideLLM's ``benchmarks.json``: ``benchmarks``, each with ``requests.successful``.
+- The log of vLLM's server with ``--enable-log-requests`` and VLLM_LOGGING_LEVEL=DEBUG; with ``--enable-log-outputs``
+  it also has the lengths of answers. Its times are whole seconds: requests of one second are spread over it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.predict import cells
+from labkit.predict.recording import Arrival
+
+KNOWN = (
+    "a recording, vLLM's log with --enable-log-requests, AIPerf's profile_export.jsonl, or GuideLLM's benchmarks.json"
+)
+NANO = 1e9
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Requests in order of arrival, the first at 0, and sentences on what is not known of them."""
+
+    arrivals: Sequence[Arrival]
+    remarks: Sequence[str] = field(default_factory=list)
+
+
+def read(path: Path) -> Converted:
+    """The requests in a file of another tool. Raises LabError: it is of none, or lacks what a trace needs."""
+    try:
+        text = nofollow.read_text(path)
+    except (OSError, ValueError) as error:
+        raise LabError(f"{path} cannot be read", str(error), KNOWN) from error
+    try:
+        found = _json(text) if text.lstrip().startswith("{") else _log(text)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise LabError(f"{path} cannot be converted", str(error), KNOWN) from error
+    if not found.arrivals:
+        raise LabError(f"{path} cannot be converted", "it has no request with an answer", KNOWN)
+    start = min(one.at for one in found.arrivals)
+    ordered = sorted((replace(one, at=one.at - start) for one in found.arrivals), key=lambda one: one.at)
+    return replace(found, arrivals=ordered)
+
+
+def _arrival(name: str, at: float, prompt: int, made: int) -> Arrival:
+    return Arrival(name, at, 0, prompt, made, made, "length")
+
+
+def _json(text: str) -> Converted:
+    first = text.lstrip().splitlines()[0]
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        whole = json.loads(first)
+    if "benchmarks" in whole:
+        return _guidellm(whole)
+    if {"metadata", "metrics"} <= whole.keys():
+        return _aiperf([json.loads(line) for line in text.splitlines() if line.strip()])
+    raise ValueError(f"it has neither 'benchmarks' nor 'metadata' and 'metrics', but {', '.join(list(whole)[:4])}")
+
+
+def _aiperf(rows: Sequence[Mapping[str, Any]]) -> Converted:
+    found, left_out = [], 0
+    for number, row in enumerate(rows, 1):
+        about, metrics = row["metadata"], row["metrics"]
+        lengths = [metrics.get(name, {}).get("value") for name in ("input_sequence_length", "output_sequence_length")]
+        if row.get("error") or about.get("was_cancelled") or not all(lengths):
+            left_out += 1
+        elif about.get("benchmark_phase", "profiling") == "profiling":
+            prompt, made = (cells.whole({"tokens": length}, "tokens") for length in lengths)
+            at = cells.number(about, "request_start_ns") / NANO
+            found.append(_arrival(str(number), at, prompt, made))
+    return Converted(found, _remark(left_out))
+
+
+def _guidellm(report: Mapping[str, Any]) -> Converted:
+    found, left_out = [], 0
+    for benchmark in report["benchmarks"]:
+        requests = benchmark["requests"]
+        left_out += len(requests.get("errored") or ()) + len(requests.get("incomplete") or ())
+        for row in requests["successful"]:
+            at = cells.number(row["info"]["timings"], "request_start")
+            prompt, made = (cells.whole(row[name], "text_tokens", 0) for name in ("input_metrics", "output_metrics"))
+            if prompt and made:
+                found.append(_arrival(row["request_id"], at, prompt, made))
+            else:
+                left_out += 1
+    several = len(report["benchmarks"])
+    remarks = [f"its {several} benchmarks are one trace, one after the other"] if several > 1 else []
+    return Converted(found, [*remarks, *_remark(left_out)])
+
+
+def _remark(left_out: int) -> list[str]:
+    return [f"{left_out:,} requests without an answer are left out"] if left_out else []
+
+
+TIME = re.compile(r"\b(?:\d{4}-)?(\d\d-\d\d \d\d:\d\d:\d\d)")
+CAME = re.compile(r"Received request (\S+?): .*?max_tokens=(\d+|None)")
+IDS = re.compile(r"Request (\S+) details: .*prompt_token_ids: \[([^\]]*)\]")
+OLD_IDS = re.compile(r"Received request (\S+?): .*prompt_token_ids: \[([^\]]*)\]")  # before the level DEBUG had them
+MADE = re.compile(r"Generated response (\S+)(?: \(streaming \w+\))? details: output_token_ids: \[([^\]]*)\]")
+
+
+def _log(text: str) -> Converted:
+    """Of vLLM's log: when requests came, and their lengths. Raises ValueError: it has no such lines."""
+    when: dict[str, float] = {}
+    limit, prompt, made = dict[str, int](), dict[str, int](), Counter[str]()
+    for line in text.splitlines():
+        if found := (OLD_IDS.search(line) or IDS.search(line)):
+            prompt[found[1]] = _count(found[2])
+        if (found := CAME.search(line)) and (time := TIME.search(line)):
+            when[found[1]] = datetime.strptime(f"2000-{time[1]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+            limit[found[1]] = 0 if found[2] == "None" else int(found[2])
+        if (found := MADE.search(line)) and "(streaming complete)" not in line:
+            made[found[1]] += _count(found[2])
+    if not when:
+        raise ValueError("it has no line 'Received request': vllm serve writes them with --enable-log-requests")
+    if not prompt:
+        raise ValueError(
+            "it does not say how long prompts are: vllm serve does with VLLM_LOGGING_LEVEL=DEBUG and --max-log-len "
+            "unset. LABS_RECORD and --scheduler-cls labsched.vllm.RecordingScheduler write lengths and no texts"
+        )
+    seconds = Counter(when.values())
+    seen: Counter[float] = Counter()
+    found_requests, guessed = [], 0
+    for id, at in when.items():
+        tokens = made[id] or limit[id]
+        if not (prompt.get(id) and tokens):
+            continue
+        guessed += not made[id]
+        found_requests.append(_arrival(id, at + seen[at] / seconds[at], prompt[id], tokens))
+        seen[at] += 1
+    remarks = ["the log's times are whole seconds: the requests of one second are spread over it"]
+    if guessed:
+        remarks.append(f"{guessed:,} answers count as long as max_tokens: --enable-log-outputs tells their lengths")
+    return Converted(found_requests, [*remarks, *_remark(len(when) - len(found_requests))])
+
+
+def _count(ids: str) -> int:
+    return ids.count(",") + 1 if ids.strip() else 0

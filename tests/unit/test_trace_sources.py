@@ -1,0 +1,144 @@
+"""Traces of one's own: CSV as people have it, and what other tools have written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recordings import made_up_recording, written
+
+from labctl.cli.trace import trace_command
+from labkit.errors import LabError
+from labkit.predict import trace_sources, traces
+
+ROW = st.tuples(st.floats(0, 1e6), st.integers(1, 4000), st.integers(1, 400), st.sampled_from("ab"))
+SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@SETTINGS
+@given(
+    st.lists(ROW, min_size=1, max_size=6), st.permutations([*traces.OWN, "tenant"]), st.booleans(), st.integers(0, 9)
+)
+def test_a_csv_of_ones_own_is_read_whatever_a_spreadsheet_made_of_it(
+    tmp_path: Path, rows: list[Any], order: list[str], mark: bool, seed: int
+) -> None:
+    """Any order of columns, a byte order mark, empty lines, CRLF; tenants are kept."""
+    chance, out = random.Random(seed), io.StringIO()
+    write = csv.writer(out)
+    write.writerow(order)
+    for row in rows:
+        if chance.random() < 0.3:
+            out.write(chance.choice(["\r\n", ",,,\r\n"]))
+        write.writerow([dict(zip([*traces.OWN, "tenant"], row, strict=True))[name] for name in order])
+    path = tmp_path / "own.csv"
+    path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + out.getvalue().encode())
+    seen = [(one.at, one.prompt, one.made, one.tenant) for one in traces.read(path)]
+    first = min(at for at, *_ in rows)
+    wanted = sorted(((at - first, *rest) for at, *rest in rows), key=lambda row: row[0])
+    assert seen == wanted
+
+
+def test_an_unknown_format_is_answered_with_a_sample_of_each_known_one(tmp_path: Path) -> None:
+    path = tmp_path / "unknown.csv"
+    path.write_text("when,what\n1,2\n")
+    with pytest.raises(LabError) as raised:
+        traces.read(path)
+    assert all(sample in raised.value.remedy for sample in traces.SAMPLES.values())
+    for name in ("Mooncake", "Bailian"):  # these are whole rows
+        path.write_text(traces.SAMPLES[name])
+        assert len(traces.read(path)) == 1
+
+
+def aiperf(at: float, prompt: int, made: int, **more: Any) -> dict[str, Any]:
+    about = {"request_start_ns": int(at * 1e9), "benchmark_phase": "profiling", "was_cancelled": False}
+    metrics = {
+        name: {"value": value, "unit": "tokens"}
+        for name, value in (("input_sequence_length", prompt), ("output_sequence_length", made))
+    }
+    return {"metadata": about | more, "metrics": metrics, "error": None}
+
+
+def guidellm(at: float, prompt: int, made: int) -> dict[str, Any]:
+    lengths = {"input_metrics": {"text_tokens": prompt}, "output_metrics": {"text_tokens": made}}
+    return {"request_id": str(at), "info": {"timings": {"request_start": at}}, **lengths}
+
+
+WANTED = [(0.0, 10, 5), (1.5, 20, 7)]
+
+
+def test_aiperfs_records_are_converted(tmp_path: Path) -> None:
+    rows = [
+        aiperf(11.5, 20, 7),
+        aiperf(10.0, 10, 5),
+        aiperf(9.0, 3, 3, benchmark_phase="warmup"),
+        aiperf(12.0, 3, 3, was_cancelled=True),
+    ]
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = trace_sources.read(path)
+    assert [(one.at, one.prompt, one.made) for one in found.arrivals] == WANTED
+    assert "1 requests" in found.remarks[0]
+
+
+def test_guidellms_report_is_converted(tmp_path: Path) -> None:
+    requests = {"successful": [guidellm(101.5, 20, 7), guidellm(100.0, 10, 5)], "errored": [], "incomplete": None}
+    path = tmp_path / "benchmarks.json"
+    path.write_text(json.dumps({"metadata": {}, "benchmarks": [{"requests": requests}]}, indent=2))
+    assert [(one.at, one.prompt, one.made) for one in trace_sources.read(path).arrivals] == WANTED
+
+
+def log_line(text: str, second: int = 5) -> str:
+    return f"(APIServer pid=7) INFO 11-27 22:24:{second:02} [request_logger.py:65] {text}\n"
+
+
+def test_vllms_log_is_converted_and_says_what_it_does_not_know(tmp_path: Path) -> None:
+    params = "params: SamplingParams(n=1, stop=[], max_tokens={}, min_tokens=0), lora_request: None."
+    log = [log_line("Started server process [7]")]
+    for id, length, limit, second in (("cmpl-a-0", 10, 5, 5), ("cmpl-b-0", 20, 9, 6), ("cmpl-c-0", 4, 3, 6)):
+        log.append(
+            log_line(
+                f"Request {id} details: prompt: 'x, y', prompt_token_ids: {[1] * length}, prompt_embeds shape: None.",
+                second,
+            )
+        )
+        log.append(log_line(f"Received request {id}: {params.format(limit)}", second))
+    log.append(log_line("Generated response cmpl-b-0 (streaming delta) details: output_token_ids: [1, 2, 3, 4]", 7))
+    log.append(log_line("Generated response cmpl-b-0 (streaming delta) details: output_token_ids: [5, 6, 7]", 8))
+    path = tmp_path / "server.log"
+    path.write_text("".join(log))
+    found = trace_sources.read(path)
+    assert [(one.at, one.prompt, one.made) for one in found.arrivals] == [(0.0, 10, 5), (1.0, 20, 7), (1.5, 4, 3)]
+    assert "2 answers" in found.remarks[1]
+    path.write_text("".join(line for line in log if "details" not in line))
+    with pytest.raises(LabError) as raised:
+        trace_sources.read(path)
+    assert "how long prompts are" in raised.value.why and "LABS_RECORD" in raised.value.why
+
+
+@pytest.mark.parametrize("text", ["", "{}", "hello\n", '{"benchmarks": 3}', '{"metadata": {}, "metrics": {}}', "{"])
+def test_what_is_none_of_these_is_an_error_that_names_them(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(LabError) as raised:
+        trace_sources.read(path)
+    assert raised.value.remedy == trace_sources.KNOWN
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_a_recording_becomes_a_trace_that_bench_reads(ending: str, tmp_path: Path) -> None:
+    made = made_up_recording()
+    log = written(tmp_path, made)
+    target = tmp_path / f"trace{ending}"
+    done = CliRunner().invoke(trace_command, ["convert", str(log), str(target)], catch_exceptions=False)
+    assert done.exit_code == 0 and f"{len(made.arrivals):,} requests" in done.output
+    read = traces.read(target)
+    assert [(one.prompt, one.made) for one in read] == [(one.prompt, one.made) for one in made.arrivals]
+    assert [one.at for one in read] == pytest.approx([one.at for one in made.arrivals], abs=6e-4)
