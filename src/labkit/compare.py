@@ -10,21 +10,26 @@ from typing import Any
 
 from labkit import results
 from labkit.errors import LabError
+from labkit.evidence import vllm_recording
+from labkit.predict import recording
+from labkit.predict.figures import figures
 
 EQUAL_LENGTHS = (
     "all answers have one length, so a whole batch begins and ends together, and no request waits for a longer one; "
     "scheduling for each token pays with answers of different lengths and arrivals at random (--request-rate)"
 )
-SHOWN = 10  # rows that matter
+SHOWN = 16  # rows that matter
 # What people look at first, by the end of a metric's path.
 HEADLINES = (
     "output_token_throughput",
     "request_throughput",
     "goodput",
     "requests_per_second",
-    "time_to_first_token.p50",
-    "time_per_output_token.p50",
-    "inter_token_latency.p99",
+    *(
+        f"{name}.p{percent}"
+        for name in ("time_to_first_token", "time_per_output_token", "inter_token_latency")
+        for percent in (50, 95, 99)
+    ),
     "request_latency.p50",
     "request_latency.p99",
     "mean_batch",
@@ -54,8 +59,13 @@ class Comparison:
     def headlines(self, first: Collection[str] = ()) -> list[str]:
         """The ``SHOWN`` metrics that matter most: those of ``first``, then what people look at first."""
         judged = [key for key in self.metrics if key in first]
-        usual = [key for end in HEADLINES for key in self.metrics if key.endswith(end) and key not in judged]
-        rest = [key for key in self.metrics if key not in judged and key not in usual]
+        # Triton counts its own executions: what a scheduler of the model's counts is the batch.
+        doubled = {
+            key for key in self.metrics if key.replace("triton.mean", "scheduler.mean") in {*self.metrics} - {key}
+        }
+        ends = [key for end in HEADLINES for key in self.metrics if key.endswith(end) and key not in doubled]
+        usual = [key for key in ends if key not in judged]
+        rest = [key for key in self.metrics if key not in (*judged, *usual, *doubled)]
         return [*judged, *usual, *rest][:SHOWN]
 
 
@@ -70,6 +80,8 @@ def compare(paths: Sequence[Path]) -> Comparison:
     for path, name in zip(paths, _names(paths), strict=True):
         if name in documents:
             skipped.append(f"{name}: it is named twice")
+        elif vllm_recording.is_recording(path):
+            documents[name] = _recorded(path)
         elif path.is_dir() and not (path / results.FILE).is_file():
             skipped.append(f"{name}: it has no result.json (the run did not end, or is still going on)")
         else:
@@ -99,6 +111,22 @@ def compare(paths: Sequence[Path]) -> Comparison:
     metrics = {key: [float(f[key]) for f in flat] for key in common}
     remarks = _remarks(list(documents.values()), metrics)
     return Comparison(labs.pop(), [*documents], skipped, _differing(list(documents.values())), metrics, remarks)
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    """A recording of somebody's own vLLM as a result. Raises LabError: it has none."""
+    found = recording.read(path)
+    values = figures(found.rows, {arrival.name: arrival.at for arrival in found.arrivals})
+    long = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency"}
+    long |= {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
+
+    def named(name: str) -> str:
+        """`ttft_p50_ms` is what a bench calls `time_to_first_token.p50`."""
+        metric, _, rest = name.partition("_")
+        return f"{long[metric]}.{rest.removesuffix('_ms')}" if metric in long else long.get(name, name)
+
+    metrics = {named(name): value for name, value in values.items()}
+    return {"lab": "vLLM", "settings": dict(found.settings.recorded), "metrics": metrics}
 
 
 def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Sequence[float]]) -> list[str]:

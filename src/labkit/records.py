@@ -84,7 +84,7 @@ class RequestRecord:
         return self.responses[0][0], self.responses[-1][0]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "tokens": self.output_tokens}
 
 
 def overlap(one: RequestRecord, other: RequestRecord) -> float:

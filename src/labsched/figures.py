@@ -64,7 +64,7 @@ def figures(rows: Sequence[Row], arrived: Mapping[str, float], slo: Slo | None =
 def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
     import numpy as np
 
-    return {f"{name}_p{p}_ms": float(np.percentile(values, p)) if len(values) else 0.0 for p in (50, 99)}
+    return {f"{name}_p{p}_ms": float(np.percentile(values, p)) if len(values) else 0.0 for p in (50, 95, 99)}
 
 
 def parting(one: Sequence[Row], other: Sequence[Row]) -> tuple[int, dict[str, tuple[Any, Any]]] | None:

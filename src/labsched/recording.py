@@ -235,7 +235,7 @@ def settings_of(head: Mapping[str, Any]) -> Settings:
         int(head["vocabulary"]),
         str(head["own"]),
         head.get("vllm", {}),
-        head.get("beyond", ()),
+        tuple(head.get("beyond", ())),
     )
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recordings import SETTINGS, cost, written
 
 from labctl.cli.explain import explain_command
+from labkit.pictures import explained
 from labsched import causes, replay
 from labsched.recording import Arrival, Recording, Settings
 
@@ -106,3 +107,12 @@ def test_explain_prints_the_cause_first_and_tables_whose_last_row_is_the_sum(tmp
     assert document["TTFT"]["largest"]["part"] == causes.NO_SLOT
     before, after = document["TTFT"]["p99_ms"]
     assert document["TTFT"]["change"] == {"max_num_sequences": "8"} and after < before
+
+
+def test_the_picture_is_of_the_second_with_the_longest_waits(tmp_path: Path) -> None:
+    """One request at a time until 5 s; then forty at once."""
+    calm = [request(f"a{n}", 0.5 * n, 10, 3) for n in range(10)]
+    made = recorded([*calm, *(request(f"b{n}", 5.0, 40, 30) for n in range(40))])
+    assert explained.worst_second(made) >= 4.9
+    explained.draw(causes.requests(made), made, tmp_path / "explained.png", "made up")
+    assert (tmp_path / "explained.png").read_bytes()[:4] == b"\x89PNG"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lab_errors import lab_error
 
 from labctl.cli.explain import compare_command
-from labkit.compare import compare
+from labkit.compare import SHOWN, compare
 
 
 def result(folder: Path, **changed: Any) -> Path:
@@ -126,11 +126,11 @@ def test_one_result_alone_is_refused_with_what_was_skipped(tmp_path: Path) -> No
         compare([result(tmp_path / "x"), tmp_path / "cut"])
 
 
-def test_ten_rows_are_shown_and_the_judged_ones_first(tmp_path: Path) -> None:
+def test_the_rows_that_matter_are_shown_and_the_judged_ones_first(tmp_path: Path) -> None:
     numbers = {f"n{n}": float(n) for n in range(30)} | {"output_token_throughput": 5.0}
     found = compare([result(tmp_path / name, metrics=numbers) for name in ("x", "y")])
     shown = found.headlines(["n29"])
-    assert (len(shown), shown[:2]) == (10, ["n29", "output_token_throughput"])
+    assert (len(shown), shown[:2]) == (SHOWN, ["n29", "output_token_throughput"])
 
 
 def test_all_shows_every_row_and_the_rest_fits_a_terminal(tmp_path: Path) -> None:
@@ -138,6 +138,19 @@ def test_all_shows_every_row_and_the_rest_fits_a_terminal(tmp_path: Path) -> Non
     paths = [str(result(tmp_path / f"2026112{n}-101010", metrics=numbers)) for n in range(2)]
     few = CliRunner().invoke(compare_command, paths)
     every = CliRunner().invoke(compare_command, [*paths, "--all"])
-    assert "10 of 30 metrics" in few.output
+    assert f"{SHOWN} of 30 metrics" in few.output
     assert all(len(line) <= 80 for line in few.output.splitlines())
     assert "n29" in every.output
+
+
+def test_the_percentiles_of_the_three_latencies_matter_and_the_schedulers_batch_stands_for_tritons(
+    tmp_path: Path,
+) -> None:
+    names = ("time_to_first_token", "time_per_output_token", "inter_token_latency")
+    measured: dict[str, Any] = {name: {"p50": 1.0, "p90": 1.0, "p95": 2.0, "p99": 3.0} for name in names}
+    measured |= {"triton": {"mean_batch": 1.0}, "scheduler": {"mean_batch": 4.0}}
+    changed: dict[str, Any] = {"schema_version": 2, "metrics": {"4/s": measured}}
+    found = compare([result(tmp_path / name, **changed) for name in "xy"])
+    shown = found.headlines()
+    assert {f"4/s.{name}.p{percent}" for name in names for percent in (50, 95, 99)} <= {*shown}
+    assert "4/s.scheduler.mean_batch" in shown and "4/s.triton.mean_batch" not in shown

@@ -32,8 +32,16 @@ SHOWN = 5  # requests that an error names
 @click.argument("request_or_b", metavar="[REQUEST]", default="")
 @click.option("--diff", is_flag=True, help="Show the first step at which two runs of the same requests part.")
 @click.option("--phase", default="", metavar="NAME", help="Without REQUEST: the phase to explain (steps-NAME.jsonl).")
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.png",
+    help="Without REQUEST: also draw the parts at each percentile, and the worst second.",
+)
 @opt.as_json
-def explain_command(source: str, request_or_b: str, diff: bool, phase: str, json_output: bool) -> None:
+def explain_command(
+    source: str, request_or_b: str, diff: bool, phase: str, picture: Path | None, json_output: bool
+) -> None:
     """Show what the slowest requests of RESULT waited for, or why REQUEST waited, step by step.
 
     RESULT is a folder below results/, one phase of it (steps-PHASE.jsonl), or the folder that a vLLM of your own
@@ -45,10 +53,10 @@ def explain_command(source: str, request_or_b: str, diff: bool, phase: str, json
     elif request_or_b:
         _show_story(request_or_b, source, json_output)
     else:
-        _show_causes(Path(source), phase, json_output)
+        _show_causes(Path(source), phase, picture, json_output)
 
 
-def _show_causes(result: Path, phase: str, json_output: bool) -> None:
+def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bool) -> None:
     """The parts of TTFT and TPOT at the percentiles; the largest part, who caused it, and what would change it."""
     from labsched import causes, recording
 
@@ -62,6 +70,10 @@ def _show_causes(result: Path, phase: str, json_output: bool) -> None:
         raise LabError(
             f"{read.source} has no request that was answered", "", "labctl bench STACK", code="recording-empty"
         )
+    if picture:
+        from labkit.pictures import explained
+
+        explained.draw(found, read, picture, str(result))
     findings = [causes.finding(found, read.settings, metric) for metric in ("TTFT", "TPOT")]
     changed = [_what_if(read, each) for each in findings]
     if json_output:
@@ -85,6 +97,8 @@ def _show_causes(result: Path, phase: str, json_output: bool) -> None:
         cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in rows]
         cells.append(("request", *map(printable, names)))
         click.echo("\n" + table(cells, (f"{each.metric}, ms", "p50", "p95", "p99"), right=(1, 2, 3)))
+    if picture:
+        say(printable(f"\nwritten: {picture}"))
     say(printable(f"\nstep by step: labctl explain {read.source} {findings[0].request.name}"))
 
 
@@ -272,10 +286,13 @@ def _row(row: Event) -> dict[str, Any]:
 
 @click.command("compare")
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--all", "every", is_flag=True, help="Show every metric, not only the ten that matter most.")
+@click.option("--all", "every", is_flag=True, help="Show every metric, not only those that matter most.")
 @opt.as_json
 def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -> None:
-    """Show RESULTS (folders or result.json files) side by side, with ratios to the first; or a prediction's error."""
+    """Show RESULTS side by side, with ratios to the first; or a prediction's error.
+
+    RESULTS are folders, result.json files, or folders that a vLLM of your own records into.
+    """
     from labctl.cli.predict import show_kept
     from labkit.compare import compare
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -95,7 +96,15 @@ def count_tokens(text: str, tokenizer_dir: str) -> int:
     if not tokenizer_dir or not path.is_file():
         return 0
     try:
-        from tokenizers import Tokenizer
+        tokenizer = _tokenizer(path, path.stat().st_mtime_ns)
     except ImportError:
         return 0
-    return len(Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids)
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@functools.lru_cache(maxsize=2)
+def _tokenizer(path: Path, changed: int) -> Any:
+    """Read once: that takes up to a second. Raises ImportError."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(path))

@@ -132,6 +132,8 @@ def run(
         wanted = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
         for record, tokens in zip(records, wanted, strict=True):
             llm_api.count_tokens(record, tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir))
+    for record in records:
+        record.input_tokens = record.input_tokens or count_tokens(record.prompt, tokenizer_dir or asked.tokenizer_dir)
     result = stats.metrics(records, workload.slo, workload.price)
     if workload.trace:
         result["left_out"] = len(workload.trace) - len(items)
