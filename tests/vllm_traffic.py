@@ -124,8 +124,8 @@ def play_recorded(words: dict[str, str], seed: int, folder: str, limit_mib: str 
 
 def pinned(words: dict[str, str], seed: int, folder: str, requests: int = 40) -> None:
     """A recording by vLLM's scheduler of requests that come before given steps: as the labs' replay drives it."""
-    from labkit.predict.recording import Arrival
-    from labkit.predict.replay import Replay
+    from labsched.recording import Arrival
+    from labsched.replay import Replay
 
     chance = random.Random(seed)
     arrivals, after = [], 0

@@ -10,9 +10,9 @@ from typing import Any
 
 from labkit import results
 from labkit.errors import LabError
-from labkit.evidence import vllm_recording
-from labkit.predict import recording
-from labkit.predict.figures import figures
+from labsched import recording
+from labsched.figures import figures
+from labsched.vllm import reader
 
 EQUAL_LENGTHS = (
     "all answers have one length, so a whole batch begins and ends together, and no request waits for a longer one; "
@@ -80,7 +80,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
     for path, name in zip(paths, _names(paths), strict=True):
         if name in documents:
             skipped.append(f"{name}: it is named twice")
-        elif vllm_recording.is_recording(path):
+        elif reader.is_recording(path):
             documents[name] = _recorded(path)
         elif path.is_dir() and not (path / results.FILE).is_file():
             skipped.append(f"{name}: it has no result.json (the run did not end, or is still going on)")

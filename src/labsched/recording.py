@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labkit.evidence import vllm_recording
 from labsched.errors import LabError
 from labsched.lines import MODEL, RECORD, check, readable, served
 from labsched.pace import Pace
 from labsched.steplog import REQUEST
+from labsched.vllm import reader
 
 HASH_BYTES = 3  # labsched.request_log writes as many for each token
 CANCELLED = ("cancelled", "failed")
@@ -182,7 +182,7 @@ def read(result: Path, phase: str = "") -> Recording:
     Raises:
         LabError: there is none, it is damaged or cut off, or several phases could be meant.
     """
-    if vllm_recording.is_recording(result):
+    if reader.is_recording(result):
         return _of_vllm(result, phase)
     files = phases(result)
     if phase:
@@ -217,7 +217,7 @@ def read(result: Path, phase: str = "") -> Recording:
 
 
 def _of_vllm(result: Path, phase: str) -> Recording:
-    lines = vllm_recording.read(result, phase)
+    lines = reader.read(result, phase)
     with readable(result):
         for line in lines:
             check(line)

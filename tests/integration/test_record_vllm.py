@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from layer import require_vllm
 
 from labctl.cli.explain import explain_command
-from labkit.evidence import vllm_recording
-from labkit.predict import figures, recording, replay
 from labkit.predict.vllm import VllmReplays, _read_first, labs_names
+from labsched import figures, recording, replay
+from labsched.vllm import reader
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 KINDS = {"": {}, "ahead": {"async_scheduling": "true"}, "priority": {"scheduling": "priority"}}
@@ -48,7 +48,7 @@ def test_what_vllm_decides_and_answers_is_the_same_with_and_without(
         recorded, *_ = vllm.submit(vllm_traffic.play_recorded, words, seed, str(tmp_path / str(seed))).result()
         assert recorded == plain
         preemptions, aborts = preemptions + preempted, aborts + aborted
-        lines = vllm_recording.read(tmp_path / str(seed))
+        lines = reader.read(tmp_path / str(seed))
         assert sum(line["kind"] == "request" for line in lines) == 60
     assert preemptions and aborts
 

@@ -19,9 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
-from labkit.evidence import vllm_recording
-from labkit.predict import recording
-from labsched.vllm import files
+from labsched import recording
+from labsched.vllm import files, reader
 from labsched.vllm.decision import Decision, Reason
 from labsched.vllm.files import FILES, Files
 from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes
@@ -158,13 +157,13 @@ def test_every_step_and_every_request_is_read_as_it_happened(
     folder, traffic = tmp_path_factory.mktemp("recorded"), Traffic(seed)
     events = [event for _ in range(steps) for event in traffic.events()]
     written(folder, "vllm-1-1-0", events)
-    lines = vllm_recording.read(folder)
+    lines = reader.read(folder)
     seen = [line for line in lines if line["kind"] == "step"]
     names = ("ids", "phase", "tokens", "made", "waiting", "ended", "kv_blocks_used")
     empty: dict[str, Any] = {"waiting": [], "ended": {}}
     assert [{name: line.get(name, empty.get(name)) for name in names} for line in seen] == traffic.wanted
     ends = {line["name"]: line["why"] for line in lines if line["kind"] == "request"}
-    assert {name: why for name, why in ends.items() if why != vllm_recording.UNFINISHED} == traffic.ended
+    assert {name: why for name, why in ends.items() if why != reader.UNFINISHED} == traffic.ended
     if ends and seen:
         read = recording.read(folder)
         assert [row.batch for row in read.rows] == [line["ids"] for line in traffic.wanted]
@@ -180,7 +179,7 @@ def test_no_text_no_token_and_no_plain_hash_is_written(tmp_path: Path) -> None:
         for one in requests:
             one.reason = "stop"
         written(tmp_path, name, [*events, Ended(None, 2.0)])
-        lines = vllm_recording.read(tmp_path, name)
+        lines = reader.read(tmp_path, name)
         (one, other) = (line["prefixes"] for line in lines if line["kind"] == "request")
         assert one == other and len(one) == 4 * 32  # three bytes a token, in base64
         found.append(one)
@@ -273,7 +272,7 @@ def test_a_killed_server_has_lost_at_most_the_last_second(tmp_path: Path) -> Non
     os.kill(child.pid, signal.SIGKILL)
     killed = time.monotonic()
     child.communicate()
-    steps = sum(line["kind"] == "step" for line in vllm_recording.read(tmp_path))
+    steps = sum(line["kind"] == "step" for line in reader.read(tmp_path))
     assert steps and killed - times.get(steps, times[max(times)]) < 1.0
 
 
@@ -281,24 +280,24 @@ def test_the_newest_recording_is_meant_and_another_is_named(tmp_path: Path) -> N
     written(tmp_path, "vllm-1-1-0", Traffic(1).events())
     written(tmp_path, "vllm-2-1-0", Traffic(2).events())
     os.utime(tmp_path / "vllm-1-1-0.000001.jsonl", (1, 1))
-    assert vllm_recording.latest(tmp_path) == "vllm-2-1-0"
+    assert reader.latest(tmp_path) == "vllm-2-1-0"
     with pytest.raises(LabError, match="no recording 'vllm-3'"):
-        vllm_recording.read(tmp_path, "vllm-3")
+        reader.read(tmp_path, "vllm-3")
 
 
 def test_a_recording_is_followed_while_it_is_written(tmp_path: Path) -> None:
     traffic, lines = Traffic(5), Lines(SETTINGS, "0")
     kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 60_000)
     seen: list[Any] = []
-    tail: vllm_recording.Tail | None = None
+    tail: reader.Tail | None = None
     while len(traffic.wanted) < 600:
         for event in [event for _ in range(10) for event in traffic.events()]:
             kept.add(event)
         drain(kept)
-        tail = tail or vllm_recording.Tail(tmp_path)
+        tail = tail or reader.Tail(tmp_path)
         seen += tail.read()
     kept.close()
-    assert tail and len(vllm_recording.runs(tmp_path)["vllm-1-1-0"]) > 2, "it went on in other files"
+    assert tail and len(reader.runs(tmp_path)["vllm-1-1-0"]) > 2, "it went on in other files"
     seen += tail.read()
     steps = [line["ids"] for line in seen if line["kind"] == "step"]
     assert steps == [line["ids"] for line in traffic.wanted][-len(steps) :] and len(steps) > 100
@@ -308,7 +307,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "vllm-1-1-0.000001.jsonl"
     file.write_text(json.dumps({"kind": "scheduler", "t": 1.0, **SETTINGS}) + '\n{"kind": "step"\n')
     with pytest.raises(LabError, match=r"000001\.jsonl is damaged"):
-        vllm_recording.read(tmp_path)
+        reader.read(tmp_path)
 
 
 def test_vllms_log_has_the_recorders_lines() -> None:

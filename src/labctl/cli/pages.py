@@ -90,12 +90,12 @@ def watch_command(
     followed while it is written. Ctrl-C ends the page.
     """
     from labctl.manifest.settings import parse_assignments
-    from labkit.evidence import vllm_recording
+    from labsched.vllm import reader
 
     if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?)?", forwarded):
         raise click.UsageError(f"--forwarded-host takes a name as an address has it, and no {forwarded!r}")
     assignments = parse_assignments(other, "--what-if")
-    recorded = Path(stack).is_dir() and vllm_recording.is_recording(Path(stack))
+    recorded = Path(stack).is_dir() and reader.is_recording(Path(stack))
     if terminal and recorded:
         from labctl.cli.watch_screen import RecordingScreen
 

@@ -27,10 +27,11 @@ def convert_command(source: Path, file: Path, phase: str) -> None:
     --enable-log-requests, AIPerf's profile_export.jsonl, or GuideLLM's benchmarks.json. A Mooncake trace also has the
     prefixes that prompts share, where the source knows them.
     """
-    from labkit.evidence import vllm_recording
-    from labkit.predict import recording, trace_sources, traces
+    from labkit.predict import trace_sources, traces
+    from labsched import recording
+    from labsched.vllm import reader
 
-    if source.is_dir() or vllm_recording.is_recording(source) or source.name.startswith("steps-"):
+    if source.is_dir() or reader.is_recording(source) or source.name.startswith("steps-"):
         read = recording.read(source, phase)
         found = trace_sources.Converted([one for one in read.arrivals if one.made])
     else:
@@ -40,7 +41,12 @@ def convert_command(source: Path, file: Path, phase: str) -> None:
     elif file.suffix == ".jsonl":
         traces.write(file, found.arrivals)
     else:
-        raise LabError(f"no trace format ends in '{file.suffix}'", str(file), "FILE.csv or FILE.jsonl (Mooncake)")
+        raise LabError(
+            f"no trace format ends in '{file.suffix}'",
+            str(file),
+            "FILE.csv or FILE.jsonl (Mooncake)",
+            code="trace-form-unknown",
+        )
     for remark in found.remarks:
         say(printable(remark))
     span = found.arrivals[-1].at if found.arrivals else 0.0

@@ -21,8 +21,8 @@ from labctl.pages.live.terminal import STRIP, Screen
 from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labkit.errors import LabError
-from labkit.evidence import vllm_recording
 from labsched.steplog import parsed, recorded
+from labsched.vllm import reader
 
 TICK_S = 0.1
 WARN_S = 60.0  # before a pause ends by itself
@@ -123,13 +123,15 @@ class RecordingScreen:
     """The same for a recording that somebody's own vLLM writes: it is only looked at."""
 
     def __init__(self, folder: Path) -> None:
-        self._tail, self._state = vllm_recording.Tail(folder), State()
+        self._tail, self._state = reader.Tail(folder), State()
         self._screen = Screen(str(folder), "q\xa0quit")
 
     def run(self) -> None:
         """Until q or Ctrl-C. Raises LabError where this is no terminal, or the recording is damaged."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise LabError("this is no terminal", "lines are drawn in place", "labctl watch FOLDER")
+            raise LabError(
+                "this is no terminal", "lines are drawn in place", "labctl watch FOLDER", code="terminal-needed"
+            )
         with fullscreen.fullscreen() as draw:
             while fullscreen.key(TICK_S) != "q":
                 self._state.feed(self._tail.read())

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.pictures.timeline import COLORS, save
-from labkit.predict import causes
-from labkit.predict.causes import Request
-from labkit.predict.recording import Recording
+from labsched import causes
+from labsched.causes import Request
+from labsched.recording import Recording
 
 SPAN_S = 1.0
 MOST_ROWS = 12  # requests in the timeline that computed, and so many that only waited, the longest

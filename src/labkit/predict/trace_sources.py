@@ -20,7 +20,7 @@ from typing import Any
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.predict import cells
-from labkit.predict.recording import Arrival
+from labsched.recording import Arrival
 
 KNOWN = (
     "a recording, vLLM's log with --enable-log-requests, AIPerf's profile_export.jsonl, or GuideLLM's benchmarks.json"
@@ -41,13 +41,13 @@ def read(path: Path) -> Converted:
     try:
         text = nofollow.read_text(path)
     except (OSError, ValueError) as error:
-        raise LabError(f"{path} cannot be read", str(error), KNOWN) from error
+        raise LabError(f"{path} cannot be read", str(error), KNOWN, code="trace-unreadable") from error
     try:
         found = _json(text) if text.lstrip().startswith("{") else _log(text)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise LabError(f"{path} cannot be converted", str(error), KNOWN) from error
+        raise LabError(f"{path} cannot be converted", str(error), KNOWN, code="trace-source-unknown") from error
     if not found.arrivals:
-        raise LabError(f"{path} cannot be converted", "it has no request with an answer", KNOWN)
+        raise LabError(f"{path} cannot be converted", "it has no request with an answer", KNOWN, code="trace-empty")
     start = min(one.at for one in found.arrivals)
     ordered = sorted((replace(one, at=one.at - start) for one in found.arrivals), key=lambda one: one.at)
     return replace(found, arrivals=ordered)

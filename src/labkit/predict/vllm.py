@@ -72,10 +72,12 @@ def _blocks(settings: Settings, name: str, value: str) -> int:
         more = (float(value) - float(known[SHARE])) * int(known["device_memory"])
         return settings.blocks + math.floor(more / int(known["block_bytes"]))
     except ValueError as error:
-        raise LabError(f"{name}={value} cannot be predicted", str(error), WHERE) from error
+        raise LabError(f"{name}={value} cannot be predicted", str(error), WHERE, code="replay-refused") from error
     except (KeyError, ZeroDivisionError):
         why = "the recording does not say what memory its device has: on a CPU this setting means nothing"
-        raise LabError(f"{name} cannot be predicted", why, f"--set {BLOCKS}={settings.blocks + 1}") from None
+        raise LabError(
+            f"{name} cannot be predicted", why, f"--set {BLOCKS}={settings.blocks + 1}", code="replay-refused"
+        ) from None
 
 
 def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:

@@ -14,7 +14,7 @@ from labctl.pages.live.routes import RouteEvent, Routes
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.evidence import vllm_recording
+from labsched.vllm import reader
 
 NAME = "timeline.html"
 BETWEEN_S = 0.5  # from the end of a phase to the next one, which had a server of its own
@@ -28,7 +28,7 @@ def recording(folder: Path) -> dict[str, Any]:
 
     Raises LabError: the run has left no step log.
     """
-    if vllm_recording.is_recording(folder):
+    if reader.is_recording(folder):
         return _of_vllm(folder)
     feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
     router, routes, shift, end = Routes(), list[RouteEvent](), 0.0, 0.0
@@ -64,10 +64,10 @@ def recording(folder: Path) -> dict[str, Any]:
 
 def _of_vllm(folder: Path) -> dict[str, Any]:
     """The newest recording of somebody's own vLLM: its last steps, where there are more than a page holds."""
-    feed, packing, lines = Feed(), Packing(), vllm_recording.read(folder)
+    feed, packing, lines = Feed(), Packing(), reader.read(folder)
     steps = [line for line in lines if line["kind"] in ("step", "change")][-MOST:]
     if not steps:
-        raise LabError(f"{folder} has no step that can be shown", "", "send vLLM a request")
+        raise LabError(f"{folder} has no step that can be shown", "", "send vLLM a request", code="steps-none")
     zero = steps[0]["t"] - steps[0]["dur"]
     for line in steps:
         for event in feed.events([line | {"t": round(line["t"] - zero, 6)}]):

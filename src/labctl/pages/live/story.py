@@ -12,8 +12,8 @@ from pathlib import Path
 from labctl.pages.live.lines import HELD, Instance, Line, read
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence import vllm_recording
 from labkit.evidence.steplog import REPLICA
+from labsched.vllm import reader
 
 FIRST, LAST = "steps-", ".jsonl"
 
@@ -78,7 +78,7 @@ def of_result(path: Path) -> list[Lane]:
 
     Raises LabError: there is no step log, or it cannot be read.
     """
-    if vllm_recording.is_recording(path):
+    if reader.is_recording(path):
         return _whole(_of_vllm(path))
     folder = path if path.is_dir() else path.parent
     lanes: dict[tuple[str, ...], Lane] = {}
@@ -97,10 +97,10 @@ def of_result(path: Path) -> list[Lane]:
 
 def _of_vllm(path: Path) -> dict[tuple[str, ...], Lane]:
     """The lane of somebody's own vLLM; its requests' labels are vLLM's ids."""
-    lines = vllm_recording.read(path)
+    lines = reader.read(path)
     steps: list[Line] = [line for line in lines if line["kind"] in ("step", "change")]
     key = ("", "", str(lines[0]["model"]), str(lines[0]["instance"]))
-    return {key: Lane(*key, lines=steps, labels=vllm_recording.ids(lines))}
+    return {key: Lane(*key, lines=steps, labels=reader.ids(lines))}
 
 
 def of_stack(run_dir: Path, held: Sequence[Line]) -> list[Lane]:

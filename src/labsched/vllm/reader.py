@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import nofollow
-from labkit.errors import LabError
-from labkit.evidence.steplog import REQUEST, SCHEDULER
+from labsched.errors import LabError
+from labsched.files import json_object, reading
+from labsched.steplog import REQUEST, SCHEDULER
+from labsched.vllm.files import PREFIX
 
-PREFIX = "vllm-"
 ARRIVAL = "arrival"  # a kind of line: a request has come
 UNFINISHED = "unfinished"  # why a request has no end in a recording
-TOKEN_BYTES, HASH_BYTES = 3, 6  # of a token in `prefixes` (labkit.predict.recording), and of a block in `hashes`
+TOKEN_BYTES, HASH_BYTES = 3, 6  # of a token in `prefixes` (labsched.recording), and of a block in `hashes`
 Line = dict[str, Any]
 
 
@@ -47,9 +47,19 @@ def latest(path: Path, run: str = "") -> str:
     """The recording of that name, or the one written to last. Raises LabError: there is none."""
     found = runs(path)
     if run and run not in found:
-        raise LabError(f"{path} has no recording '{run}'", f"it has: {', '.join(found) or 'none'}", "name one of them")
+        raise LabError(
+            f"{path} has no recording '{run}'",
+            f"it has: {', '.join(found) or 'none'}",
+            "name one of them",
+            code="phase-unknown",
+        )
     if not found:
-        raise LabError(f"{path} has no recording", f"no file there is called {PREFIX}*.jsonl", "see Your own vLLM")
+        raise LabError(
+            f"{path} has no recording",
+            f"no file there is called {PREFIX}*.jsonl",
+            "see docs/guide/your-own-vllm.md",
+            code="recording-missing",
+        )
     return run or max(found, key=lambda name: found[name][-1].stat().st_mtime)
 
 
@@ -69,7 +79,12 @@ def read(path: Path, run: str = "") -> list[Line]:
     for file in files:
         found += [line for text in _texts(file) if (line := whole.line(text, file)) is not None]
     if not found or found[0]["kind"] != SCHEDULER:
-        raise LabError(f"{files[0]} is damaged", "it does not begin with the settings of a scheduler", "record again")
+        raise LabError(
+            f"{files[0]} is damaged",
+            "it does not begin with the settings of a scheduler",
+            "record again",
+            code="step-log-damaged",
+        )
     head = found[0]
     partial = not files[0].name.endswith(".000001.jsonl")
     lines = [head | ({"partial": True} if partial else {})]
@@ -108,12 +123,14 @@ def _prefixes(line: Mapping[str, Any], head: Mapping[str, Any]) -> str:
 def _texts(file: Path) -> Iterator[bytes]:
     """The lines of a file; a last one without its end is still being written, or its server was killed."""
     try:
-        with nofollow.reading(file) as stream:
+        with reading(file) as stream:
             *texts, _ = stream.read().split(b"\n")
     except FileNotFoundError:
         return  # it was rotated away
     except OSError as error:
-        raise LabError(f"{file} cannot be read", error.strerror or str(error), "") from error
+        raise LabError(
+            f"{file} cannot be read", error.strerror or str(error), "", code="recording-unreadable"
+        ) from error
     yield from texts
 
 
@@ -127,9 +144,11 @@ class Whole:
     def line(self, text: bytes, file: Path) -> Line | None:
         """The line in ``text``, whole; None for an empty one. Raises LabError: it is damaged."""
         try:
-            return self.of(nofollow.json_object(text)) if text.strip() else None
+            return self.of(json_object(text)) if text.strip() else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LabError(f"{file} is damaged", f"{error}: {text[:80]!r}", "record again") from error
+            raise LabError(
+                f"{file} is damaged", f"{error}: {text[:80]!r}", "record again", code="step-log-damaged"
+            ) from error
 
     def of(self, line: Line) -> Line:
         if line["kind"] not in ("step", "change"):
@@ -165,7 +184,7 @@ class Tail:
 
     def _lines(self, file: Path) -> list[Line]:
         try:
-            with nofollow.reading(file) as stream:
+            with reading(file) as stream:
                 stream.seek(min(self._place, os.fstat(stream.fileno()).st_size))
                 data = stream.read()
         except OSError:
