@@ -1,1 +1,0 @@
-"""What a scheduler for LLM serving decides, recorded."""
