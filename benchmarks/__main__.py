@@ -38,6 +38,7 @@ from benchmarks import (
     mystery,
     pbtxt,
     predict,
+    record_cost,
     replica_kills,
     replica_start,
     sequence,
@@ -79,6 +80,7 @@ YARDSTICKS = {
 # They look for faults, or need vLLM or a GPU, and take long: only by name.
 LONG = {
     "engines": engines.run,
+    "record-cost": lambda options: record_cost.run(options.rounds),
     "kv-precision": kv_precision.run,
     "arena": arena.run,
     "mystery": lambda options: mystery.run(options.count or mystery.RUNS),

@@ -39,7 +39,7 @@ class Server:
         kind: Any = RecordingScheduler if recorded else AsyncScheduler if self.ahead > 1 else Scheduler
         self.scheduler = counting.of_kind(kind, config, settings)
         self._hasher = counting.hasher(config, settings)
-        self._flying: deque[tuple[Any, Any]] = deque()
+        self.flying: deque[tuple[Any, Any]] = deque()
         self._count = 0
 
     def add(self, prompt: int, limit: int, shared: int, priority: int, stop: bool) -> None:
@@ -70,18 +70,18 @@ class Server:
             whole = [not self.scheduler.requests[id].is_prefill_chunk for id in ids]
             tokens = [(len(id) + self._count * 17 + n) % 11 for n, id in enumerate(ids)]
             sampled = [[token] if done else [] for token, done in zip(tokens, whole, strict=True)]
-            self._flying.append((output, ModelRunnerOutput(ids, {id: n for n, id in enumerate(ids)}, sampled)))
-            if len(self._flying) < self.ahead:
+            self.flying.append((output, ModelRunnerOutput(ids, {id: n for n, id in enumerate(ids)}, sampled)))
+            if len(self.flying) < self.ahead:
                 return found
-        if self._flying:
-            results = self.scheduler.update_from_output(*self._flying.popleft())
+        if self.flying:
+            results = self.scheduler.update_from_output(*self.flying.popleft())
             outputs = [one for each in results.values() for one in each.outputs]
             found += [(one.request_id, one.new_token_ids, str(one.finish_reason)) for one in outputs]
         return found
 
     @property
     def idle(self) -> bool:
-        return not self._flying and not self.scheduler.has_requests()
+        return not self.flying and not self.scheduler.has_requests()
 
 
 def plain(output: Any) -> dict[str, Any]:
