@@ -5,6 +5,7 @@ The stand-in has the attributes of vLLM 0.32.0's scheduler that the account read
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ from labctl.runtimes.record import Choices
 from labctl.stack.session import Session
 from labctl.stack.up import refuse
 from labctl.workspace import Workspace
+from labkit.predict.vllm import changed, labs_names, stack_names, their_names
+from labsched import recording
 from labsched.own import class_beside
 from labsched.request import End, Request
 from labsched.vllm.decision import InFlight, why
@@ -64,6 +67,28 @@ def test_the_labs_words_are_vllms_arguments() -> None:
     assert {name: made[name] for name in wanted} == wanted
     assert made["speculative_config"]["method"] == "ngram"
     assert made["speculative_config"]["num_speculative_tokens"] == 3
+
+
+def test_vllms_own_names_set_a_stack_that_is_vllms() -> None:
+    theirs = {"max_num_seqs": "4", "max_num_batched_tokens": "64", "num_gpu_blocks_override": "11"}
+    ours = {"max_num_sequences": "4", "max_num_tokens": "64", "max_tokens_in_paged_kv_cache": "320"}
+    assert stack_names({"engine": "vllm", **theirs}) == {"engine": "vllm", **ours}
+    assert stack_names({"engine": "openvino", **theirs}) == {"engine": "openvino", **theirs}
+
+
+def test_a_recording_of_vllm_takes_vllms_names_and_shows_them() -> None:
+    words = {"engine": "vllm", "max_num_sequences": "4", "max_tokens_in_paged_kv_cache": "320"}
+    known = {"gpu_memory_utilization": 0.9, "device_memory": 80_000, "block_bytes": 100}
+    found = recording.Settings(words, 100, 16, 64, 512, 1000, recorded=known)
+    asked = {"max_num_seqs": "8", "num_gpu_blocks_override": "51"}
+    ours = {"max_num_sequences": "8", "max_tokens_in_paged_kv_cache": "800"}
+    assert labs_names(found, asked) == ours and their_names(found, ours) == asked
+    # A tenth less of 80,000 bytes are 80 blocks of 100 bytes.
+    assert labs_names(found, {"gpu_memory_utilization": "0.8"}) == {"max_tokens_in_paged_kv_cache": str(20 * 16)}
+    with lab_error("replay-refused"):
+        labs_names(replace(found, recorded={}), {"gpu_memory_utilization": "0.8"})
+    with lab_error("replay-refused", "a KV connector"):
+        changed(replace(found, beyond=["a KV connector"]), {})
 
 
 @pytest.mark.parametrize(

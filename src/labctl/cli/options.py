@@ -106,9 +106,12 @@ def choices(command: Command) -> Command:
         from labctl.manifest.settings import parse_assignments
         from labctl.runtimes.record import Choices
         from labkit.disk import resolved
+        from labkit.predict.vllm import stack_names
 
         devices = tuple(filter(None, (word.strip() for word in gpus.split(","))))
-        wanted = Choices(profile, parse_assignments(pairs), release, templates and resolved(templates), devices)
+        wanted = Choices(
+            profile, stack_names(parse_assignments(pairs)), release, templates and resolved(templates), devices
+        )
         return command(*args, choices=wanted, **kwargs)
 
     return wrapped

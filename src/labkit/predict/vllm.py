@@ -50,6 +50,23 @@ def labs_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str, 
     return found
 
 
+def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
+    """The assignments for a stack under the labs' names; vLLM's are taken where ``engine=vllm`` is among them.
+
+    Raises LabError: the number of blocks is no number.
+    """
+    if assignments.get("engine") != "vllm":
+        return dict(assignments)
+    found = {NAMES.get(name, name): value for name, value in assignments.items()}
+    if blocks := found.pop(BLOCKS, ""):
+        try:
+            size = int(found.get("block_size") or served.BLOCK_SIZE)
+            found[CACHE] = str((int(blocks) - served.NULL_BLOCKS) * size)
+        except ValueError as error:
+            raise LabError(f"{BLOCKS}={blocks} is not a number", str(error), WHERE, code="settings-unusable") from error
+    return found
+
+
 def their_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
     """The assignments under vLLM's names, for a recording of vLLM; the same ones for another."""
     if not settings.vllm:
