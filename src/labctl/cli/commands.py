@@ -113,9 +113,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "pace", "List or measure the GPUs that steps can be timed by.", ("pace list", "pace measure results/A")
         ),
         "trace": Listed(
-            "trace",
-            "Make a trace of requests from what other tools have written.",
-            ("trace convert results/A my.csv", "trace convert profile_export.jsonl my.csv"),
+            "trace", "Make a trace of requests from what other tools have written.", ("trace convert results/A my.csv",)
         ),
         "compare": Listed("explain", "Show results side by side, with ratios.", ("compare results/A results/B",)),
     },
