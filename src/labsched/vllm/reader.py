@@ -140,6 +140,7 @@ class Whole:
     def __init__(self) -> None:
         self._ids: Sequence[str] = ()
         self._waiting: Sequence[str] = ()
+        self._sizes: Line = {}  # of the KV cache
 
     def line(self, text: bytes, file: Path) -> Line | None:
         """The line in ``text``, whole; None for an empty one. Raises LabError: it is damaged."""
@@ -151,8 +152,11 @@ class Whole:
             ) from error
 
     def of(self, line: Line) -> Line:
+        if line["kind"] == SCHEDULER:
+            self._sizes = {"kv_blocks": line["blocks"]}
         if line["kind"] not in ("step", "change"):
             return line
+        line |= self._sizes
         again = line.pop("again", ())
         if "batch" in again:
             count = len(self._ids)
