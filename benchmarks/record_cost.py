@@ -57,7 +57,9 @@ def measure(words: dict[str, str], waiting: int, recorded: bool) -> tuple[list[f
 
     Files._write = timed_write  # type: ignore[method-assign]
     server = vllm_traffic.Server(words, recorded)
-    scheduler, own, steps = server.scheduler, [], []
+    scheduler = server.scheduler
+    own: list[float] = []
+    steps: list[float] = []
     for name in ("decided", "landed") if recorded else ():
         setattr(scheduler._noted, name, _timed(getattr(scheduler._noted, name), own))
     for _ in range(RUNNING + waiting):
@@ -103,7 +105,10 @@ def main(rounds: int) -> dict[str, dict[str, float]]:
         os.environ["LABS_RECORD"] = folder
         for name, (ahead, waiting) in KINDS.items():
             words = {**sizes, "async_scheduling": ahead}
-            plain, recorded, own, thread = [], [], [], []
+            plain: list[float] = []
+            recorded: list[float] = []
+            own: list[float] = []
+            thread: list[float] = []
             for _ in range(rounds):
                 plain += measure(words, waiting, False)[0]
                 steps, calls, writing = measure(words, waiting, True)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +72,8 @@ class Traffic:
 
     def events(self) -> list[Any]:
         """What happens from one step to the end of the next."""
-        chance, found = self._chance, []
+        chance = self._chance
+        found: list[Any] = []
         while chance.random() < 0.4:
             self._came += 1
             request = Request(f"client-{self._came}", chance.choice((1, 7, 40)), chance.randint(1, 6))
@@ -93,7 +95,8 @@ class Traffic:
     def _step(self, running: list[Request]) -> Landed:
         began, self._now = self._now, self._now + 0.01
         waiting = [*self.live][4:]
-        tokens, sequences, made, phase = {}, [], {}, ""
+        tokens, made, phase = dict[str, int](), dict[str, int](), ""
+        sequences: list[Any] = []
         admitted = {one.request_id: 0 for one in running if not one.computed}
         for one in running:
             whole = one.num_prompt_tokens + one.num_output_tokens
@@ -214,7 +217,7 @@ def test_a_disk_that_takes_no_more_ends_the_recording_with_one_line_and_never_th
     folder = tmp_path / "labs"
     if what == "full":
 
-        class Full(files.FileIO):
+        class Full(FileIO):
             def write(self, data: Any) -> int:
                 raise OSError(28, "No space left on device")
 
