@@ -19,7 +19,7 @@ class Reason(NamedTuple):
 class Decision:
     """One step as vLLM decided it, by vLLM's ids (`SchedulerOutput`, vllm/v1/core/sched/output.py).
 
-    It is a copy, because vLLM's runner may change its own lists. `sequences` has, for
+    The numbers of tokens are a copy, because vLLM's runner may change its own. `sequences` has, for
     each request in the step, the tokens computed before it, and the output tokens so far, those in flight included.
     """
 
@@ -80,7 +80,7 @@ def decision(
     resumed = _resumed(cached)
     admitted = {one.req_id: one.num_computed_tokens for one in output.scheduled_new_reqs}
     sequences: list[tuple[Sequence[str], Sequence[int], Sequence[int]]] = [
-        ([*cached.req_ids], [*cached.num_computed_tokens], [*cached.num_output_tokens])
+        (cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens)  # new lists in each step
     ]
     if admitted:  # a preempted request counts as a new one for vLLM's second model runner
         made = [scheduler.requests[id].num_output_tokens for id in admitted]

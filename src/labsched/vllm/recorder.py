@@ -347,8 +347,13 @@ class Lines:
         decided it before that was known.
         """
         found = event.decision
-        made = {one.request_id: len(one.new_token_ids) for outputs in event.outputs for one in outputs}
-        ended = [one for outputs in event.outputs for one in outputs if one.finish_reason is not None]
+        made: dict[str, int] = {}
+        ended = []
+        for outputs in event.outputs:  # once over all of them: there may be hundreds
+            for one in outputs:
+                made[one.request_id] = len(one.new_token_ids)
+                if one.finish_reason is not None:
+                    ended.append(one)
         began, self._over = max(found.began, self._over), event.over
         here = [*found.tokens]
         if not self._names.keys() >= found.tokens.keys():
@@ -361,8 +366,8 @@ class Lines:
                 line["ended"], self._ended = self._ended, {}
             lines.append(line)
             left = {id for id, _ in gone}
-            every = len(made) >= len(here) and all(made.get(id) for id in here)
-            self._last = [id for id in here if id not in left] if every else None
+            every = made.keys() == found.tokens.keys() and 0 not in made.values()
+            self._last = None if not every else [id for id in here if id not in left] if left else here
         self._steps += bool(here or found.queue)
         return lines
 
