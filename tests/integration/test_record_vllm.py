@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from layer import require_vllm
 
 from labctl.cli.explain import explain_command
-from labkit.predict.vllm import VllmReplays, _read_first, labs_names
-from labsched import figures, recording, replay
+from labkit.predict.vllm import VllmReplays, _read_first, changed, labs_names
+from labsched import figures, recording
 from labsched.vllm import reader
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
@@ -79,7 +79,7 @@ def test_another_setting_under_vllms_name_is_as_vllm_would_have_decided(
     ours = labs_names(one.settings, theirs)
     vllm.submit(vllm_traffic.pinned, ours, 1, str(tmp_path / "other")).result()
     other = recording.read(tmp_path / "other")
-    predicted = replays.replay(one, replay.changed(one.settings, ours))
+    predicted = replays.replay(one, changed(one.settings, ours))
     pins = {arrival.name: arrival.after for arrival in one.arrivals}
     assert {arrival.name: arrival.after for arrival in other.arrivals} == pins, "both were pinned to the same steps"
     assert figures.parting(predicted.rows, other.rows) is None
