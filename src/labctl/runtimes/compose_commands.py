@@ -227,7 +227,7 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
         "labels": {"labs.record": record.to_json()},
         "environment": {**launch.env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
         "mem_limit": projects.memory(len(record.servers)),
-        "restart": f"on-failure:{record.options.supervise}" if record.options.supervise else "no",
+        **({"restart": f"on-failure:{record.options.supervise}"} if record.options.supervise else {}),
         "stop_grace_period": f"{launch.exit_timeout + GRACE_S}s",
     }
     if launch.ranks > 1:
