@@ -58,6 +58,7 @@ class StackFolder:
     repository = _In("path", "repository", "folder")  # as rendered; the server reads it
     front = _In("path", "front", "folder")  # from which a balancer reads its servers
     envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
+    env_file = _In("path", "compose.env")  # for docker compose --env-file: the project, its files, their variables
     compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
     observe = _In("path", "observe", "folder")  # it holds a password: gone with the stack
     door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack

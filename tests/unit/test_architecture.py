@@ -90,7 +90,7 @@ def test_the_local_runtime_refuses_another_processor_by_name(monkeypatch: pytest
 def test_vllm_is_refused_on_arm_before_anything_is_downloaded(arm: None, tmp_path: Path) -> None:
     found = Layer("vllm", Workspace(ROOT, tmp_path))
     with lab_error("layer-unsupported", "x86_64", "aarch64"):
-        found.install().do(Silent())
+        found.install(Silent())
     with lab_error("layer-unsupported"):
         found.require()
     assert list(tmp_path.iterdir()) == []

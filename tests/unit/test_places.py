@@ -14,8 +14,7 @@ from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
 from labctl.listener import Silent
-from labctl.runtimes import wheel
-from labctl.runtimes.images import _pull
+from labctl.runtimes import images, wheel
 from labctl.runtimes.local import LocalRuntime
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -131,4 +130,4 @@ def test_fault_22_an_image_that_cannot_be_pulled_is_named_with_the_engines_words
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with lab_error("image-pull-failed", "registry/x:1", "manifest unknown"):
-        _pull("registry/x:1").do(Silent())
+        images.pull(Silent(), "registry/x:1")

@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 from labctl.listener import Listener
 from labctl.litter import is_litter
-from labctl.runtimes import processes
+from labctl.runtimes import processes, whales
 from labctl.runtimes.leftovers import staging
 from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
@@ -109,15 +109,9 @@ def write(
         listener.done(f"{sum(path.stat().st_size for path in _below([stage / 'wheels'])) / 1e6:,.0f} MB")
         if images:
             listener.step("container images")
-            save = Command(["docker", "save", "--output", str(stage / "images.tar"), *images])
-            processes.run_to_end(
-                save,
-                listener,
-                "the container images cannot be saved",
-                "docker info",
-                merged=True,
-                code="images-not-saved",
-            )
+            save = Command(whales.words(lambda docker: docker.save([*images], output=stage / "images.tar")))
+            failed = "the container images cannot be saved"
+            processes.run_to_end(save, listener, failed, "docker info", merged=True, code="images-not-saved")
             listener.done(f"{(stage / 'images.tar').stat().st_size / 1e6:,.0f} MB")
         listener.step(target.name)
         part = stage / "bundle.tar"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say, say_folder, show_dry_run
+from labctl.cli.console import say, say_folder
 from labctl.runtimes.record import UpOptions
 from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import table
@@ -145,7 +145,7 @@ def bench_command(
         raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
     if client and (other := [word for word in NOT_WITH_CLIENT if _is_given(word)]):
         raise click.UsageError(f"{client} has no counterpart of --{other[0].replace('_', '-')}")
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
     prompts = prompts_from(dataset) if dataset else None
     if against_engine:
         tokens = output_tokens if dataset or _is_given("output_tokens") else None
@@ -170,8 +170,7 @@ def bench_command(
         else:
             traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
             outcome = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
-    if session.todo is not None:
-        show_dry_run(session.todo, json_output)
+    if session.dry:
         return
     opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
     if json_output:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say, show_dry_run
+from labctl.cli.console import say
 from labctl.cli.openai import Front, front_options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
@@ -46,7 +46,7 @@ def up_command(
     stack: str, options: UpOptions, observed: bool, front: Front | None, dry: bool, json_output: bool, verbose: bool
 ) -> None:
     """Bring STACK up and wait until every model answers."""
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
     try:
         handle = up(session, lab, name, options)
     except KeyboardInterrupt:
@@ -59,8 +59,7 @@ def up_command(
         observe.start(session, handle.runtime, handle.record, options)
     if front:
         door.start(session, handle.record, options, front.tls)
-    if session.todo is not None:
-        show_dry_run(session.todo, json_output)
+    if session.dry:
         return
     _print(status(session, name, ask=False), json_output)  # they have just answered
     if handle.record.exposed and not handle.already and not json_output:
@@ -221,6 +220,8 @@ def _describe(shown: Status) -> str:
             f"Exposed on {shown['exposed']}: {ports}. Clients there need the token: "
             f"labctl status {shown['stack']} --token (docs/operate/security.md)."
         )
+    if env_file := shown.get("env_file", ""):
+        parts.append(f"By hand: docker compose --env-file {env_file} ps")
     if address := shown.get("openai", ""):
         parts.append(door.described(shown["stack"], address, shown["exposed"]))
     if shown["balance"]:

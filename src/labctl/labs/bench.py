@@ -16,7 +16,6 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral
 from labctl.manifest.schema import BareEngine, Lab
 from labctl.runtimes.layers import layer
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import UpOptions
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
@@ -98,8 +97,8 @@ def bench(
     loads = [("trace", 1)] if workload.trace else loads
     options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
-        if session.todo is not None:
-            session.do(Action(f"requests to {model}", lambda listener: None, files=[f"{out}/"]))
+        session.listener.file(f"{out}/")
+        if session.dry:
             return BenchResult(out, {})
         asked = replace(handle, record=handle.record.only(replica)) if replica else handle
         record = asked.record
@@ -195,9 +194,9 @@ def against_engine(
     records: list[RequestRecord] = []
     options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
-        if session.todo is not None:
-            session.do(Action("all requests to the server", lambda listener: None, files=[f"{out}/"]))
-            session.do(handle.runtime.tool("the engine alone, in turn with it", [*ALONE, str(_file(session))]))
+        session.listener.file(f"{out}/")
+        if session.dry:
+            handle.runtime.tool(session.listener, [*ALONE, str(_file(session))])
             return BenchResult(out, {})
         work = Work(handle, engine, items)
         for number in range(1, rounds + 1):
@@ -299,8 +298,7 @@ class Work:
         path = _file(self._stack.session)
         atomic_write(path, json.dumps(asked))
         try:
-            tool = self._stack.runtime.tool("the engine alone", [*ALONE, str(path)])
-            found = json.loads(tool.do(self._stack.session.listener))
+            found = json.loads(self._stack.runtime.tool(self._stack.session.listener, [*ALONE, str(path)]))
         finally:
             path.unlink(missing_ok=True)
         return overhead.alone(found["seconds"], found["steps"])

@@ -15,8 +15,8 @@ from labbuild import releases
 from labbuild.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.litter import files_in
-from labctl.runtimes import docker_engine, layers, nvidia, processes
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes import docker_engine, layers, nvidia, processes, whales
+from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -100,15 +100,22 @@ def exists(image: str) -> bool:
 
 
 def build_environment() -> dict[str, str]:
-    """What a build takes from this machine's pip settings: a wheel folder and a CA bundle, where there are any."""
+    """What a build takes from this machine's pip settings: wheels, a CA bundle, an index, where there are any."""
     variables = {}
     wheels = os.environ.get("LABS_WHEELS") or os.environ.get("PIP_FIND_LINKS", "")
     if Path(wheels).is_absolute() and Path(wheels).is_dir():
         variables["LABS_WHEELS"] = wheels
+    if index := os.environ.get("LABS_TORCH_INDEX"):
+        variables["LABS_TORCH_INDEX"] = index
     for name in ("LABS_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         if (value := os.environ.get(name)) and Path(value).is_file():
             variables.setdefault("LABS_CA_BUNDLE", value)
     return variables
+
+
+def dockerfile(base: str) -> dict[str, str]:
+    """compose.gpu.yaml's variables for an image of NVIDIA's ("" is no such image)."""
+    return {"STACK_GPU_DOCKERFILE": GPU_FILES[0], "STACK_GPU_TARGET": "nvidia"} if base else {}
 
 
 def build_arguments(base: str) -> dict[str, str]:
@@ -116,8 +123,7 @@ def build_arguments(base: str) -> dict[str, str]:
     if not base:
         return {}
     release = next((r for r in releases.table().values() if r.image == base), None)
-    arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
-    arguments |= {"LABS_GPU_DOCKERFILE": GPU_FILES[0], "LABS_GPU_TARGET": "nvidia"}
+    arguments = {"TRITON_IMAGE": base, "LABS_APP": "image"}
     if release is None:
         return {**arguments, "LABS_PACKAGES": PACKAGES}
     if app := release.app:
@@ -176,49 +182,52 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in kept], kept
 
 
-def build(builds: Mapping[str, Command], base: str) -> list[Action[str]]:
-    """What builds those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
-    made = [_build(name, command) for name, command in builds.items() if not exists(name)]
+def minutes(builds: Mapping[str, Command], base: str) -> list[int]:
+    """About how long each takes of what :func:`build` would make."""
+    pulled = [PULL_MINUTES] if base and not exists(base) else []
+    return pulled + [BUILD_MINUTES for name in builds if not exists(name)]
+
+
+def build(listener: Listener, builds: Mapping[str, Command], base: str) -> None:
+    """Build those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
     if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
-        made.insert(0, _pull(base))
-    return made
+        pull(listener, base)
+    for name, command in builds.items():
+        if not exists(name):
+            _build(listener, name, command)
 
 
-def _pull(image: str) -> Action[str]:
-    command = Command(("docker", "pull", image))
-    return _docker_action(f"image {image} (many gigabytes)", f"image {image} cannot be pulled", "pulled", command)
+def pull(listener: Listener, image: str) -> None:
+    """Pull an image from its registry."""
+    listener.step(f"image {image} (many gigabytes)")
+    words = whales.words(lambda docker: docker.pull(image))
+    failed = f"image {image} cannot be pulled"
+    processes.run_to_end(Command(words), listener, failed, code="image-pull-failed")
+    listener.done("pulled")
 
 
-def push(image: str, registry: str) -> Action[str]:
+def push(listener: Listener, image: str, registry: str) -> None:
     """Give an image to a registry, under its own name and tag."""
+    listener.step(f"image {image}")
     name = f"{registry}/{image}"
-    commands = Command(("docker", "tag", image, name)), Command(("docker", "push", name))
-    return _docker_action(f"image {image}", f"image {name} cannot be pushed", f"pushed to {registry}", *commands)
+    calls: list[whales.Call] = [lambda docker: docker.tag(image, name), lambda docker: docker.push(name)]
+    for call in calls:
+        failed = f"image {name} cannot be pushed"
+        processes.run_to_end(Command(whales.words(call)), listener, failed, code="image-pull-failed")
+    listener.done(f"pushed to {registry}")
 
 
-def _docker_action(title: str, failed: str, outcome: str, *commands: Command) -> Action[str]:
-    def do(listener: Listener) -> str:
-        for command in commands:
-            processes.run_to_end(command, listener, failed, code="image-pull-failed")
-        return outcome
-
-    return Action(title, do, commands, minutes=PULL_MINUTES)
-
-
-def _build(name: str, command: Command) -> Action[str]:
-    def do(listener: Listener) -> str:
-        if exists(name):  # another command built it meanwhile; a second build would take the name from that one
-            return "there"
-        failed = f"image {name} cannot be built"
-        # Compose 2.26 tells of a build on stdout
-        tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True, code="image-build-failed")
-        if not digest(name):
-            raise LabError(
-                failed, "docker compose says that it was built", BUILD_REMEDY, details=tail, code="image-build-failed"
-            )
-        return "built"
-
-    return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)
+def _build(listener: Listener, name: str, command: Command) -> None:
+    """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
+    listener.step(f"image {name}")
+    failed = f"image {name} cannot be built"
+    # Compose 2.26 tells of a build on stdout
+    tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True, code="image-build-failed")
+    if not listener.dry and not digest(name):
+        raise LabError(
+            failed, "docker compose says that it was built", BUILD_REMEDY, details=tail, code="image-build-failed"
+        )
+    listener.done("built")
 
 
 def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:

@@ -25,9 +25,8 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 
     Raises LabError: something of it is still there; it is named.
     """
-    if session.todo is not None:
-        session.do(runtime.stop(stack, force))
-        return None
+    if session.dry:
+        return runtime.stop(session.listener, stack, force)
     if force:
         with hold_signals_back():
             return _take_down(session, runtime, stack, force)
@@ -38,6 +37,7 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
     except BaseException:  # Ctrl-C; or SIGTERM, which the command line raises in a way of its own
         take_down(session, runtime, stack, force=True)
         raise
+    return None
 
 
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
@@ -48,7 +48,7 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
     if not force and (endless := [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]):
         session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
         force = True
-    runtime.stop(stack, force).do(session.listener)
+    runtime.stop(session.listener, stack, force)
     if all(left := runtime.leftovers(stack) for _ in attempts(GONE_S, LOOK_S)):
         raise LabError(
             f"something of {stack} is still there", "", f"labctl down {stack}", details=left, code="down-incomplete"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
@@ -68,6 +69,7 @@ class Status(TypedDict):
     replicas: list[ReplicaRow]
     clock: NotRequired[Mapping[str, Mode]]
     openai: NotRequired[str]
+    env_file: NotRequired[str]  # for docker compose --env-file
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
     shown = _object(record, state, models, _effective(session, record), ended=front)
     shown["clock"], shown["openai"] = servers[0].clock, door.address(session, record)
+    shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
     if there:
         with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
@@ -226,6 +229,12 @@ def _models(record: Record, key: str) -> list[ModelRow]:
             if s.name in rows:
                 rows[s.name] = {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
     return list(rows.values())
+
+
+def _by_hand(session: Session, record: Record) -> str:
+    """The file with which ``docker compose`` knows the stack, from the current folder; "" where there is none."""
+    path = session.workspace.folder(record.stack).env_file
+    return os.path.relpath(path) if path.is_file() else ""
 
 
 def _effective(session: Session, record: Record) -> dict[str, Any]:
