@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from machinery import labctl, leftovers, runtime, status
 from pytest_docker.plugin import Services
 
 from labctl.runtimes import docker_engine
+from labctl.stack.ports import claim_endpoints
 from labctl.triton.server_api import call
 
 STACK = "iterative"
@@ -59,7 +63,7 @@ def test_with_its_file_docker_compose_does_to_a_stack_what_a_person_expects(own:
     assert "(healthy)" in compose(own, "quick", "ps")
     assert "Started" in compose(own, "quick", "logs", "triton")
     assert compose(own, "quick", "exec", "-T", "triton", "id", "-un").strip()
-    assert compose(own, "quick", "run", "--rm", "-T", "client", "-c", "print(6 * 7)").split()[-1] == "42"
+    assert compose(own, "quick", "run", "--rm", "-T", "client", "python", "-c", "print(6 * 7)").split()[-1] == "42"
     compose(own, "quick", "down")
     assert leftovers(own, "quick") == []
 
@@ -73,3 +77,31 @@ def test_what_is_rendered_can_be_brought_up_by_hand_and_is_labctls(own: Path) ->
     labctl("down", "quick", root=own)
     assert runtime(own).stacks() == set()
     assert not env_file.exists()
+
+
+def rendered_for_hand(root: Path, stack: str, *settings: str, **change: Any) -> None:
+    """A stack's files, on free ports, with another text in the place of some in its compose.json."""
+    labctl("render", stack, "--runtime", "compose", *settings, root=root)
+    values, override = (root / ".labs" / stack / name for name in ("compose.env", "compose.json"))
+    ports = vars(claim_endpoints("auto", "127.0.0.1", []))
+    lines = [line for line in values.read_text().splitlines() if not line.startswith("STACK_") or "_PORT=" not in line]
+    lines += [f"STACK_{name.upper()}_PORT={endpoint.rpartition(':')[2]}" for name, endpoint in ports.items()]
+    values.write_text("\n".join([*lines, "STACK_OPENAI_PORT=0"]))
+    found = json.loads(re.sub("!override ", "", override.read_text()))
+    found["services"]["triton"] |= change
+    override.write_text(json.dumps(found))
+
+
+def test_the_door_waits_until_the_server_is_healthy(own: Path) -> None:
+    rendered_for_hand(own, STACK)
+    compose(own, STACK, "--profile", "openai", "up", "--wait", "--no-build")
+    labctl("down", STACK, root=own)
+
+
+def test_a_model_that_cannot_load_ends_up_wait(own: Path) -> None:
+    rendered_for_hand(own, "quick", "--set", "behaviour=refuse", healthcheck={"start_period": "1s"})
+    began = time.monotonic()
+    with pytest.raises(AssertionError, match="unhealthy"):
+        compose(own, "quick", "up", "--wait", "--no-build", "triton")
+    labctl("down", "quick", root=own)
+    assert time.monotonic() - began < 120

@@ -53,9 +53,9 @@ def page(
         return found
 
     if not images.exists(image):
-        compose("--profile", "chat", "build", "--quiet", "chat-image")
+        compose("build", "--quiet", "chat")
     try:
-        compose("up", "--wait", "--no-build", "--scale", "chat=1")
+        compose("--profile", "chat", "up", "--wait", "--no-build")
         (container,) = containers()
         yield f"http://{endpoint}", container.attrs
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +135,24 @@ def state_of(workspace: Workspace, stack: str) -> tuple[int | None, int | None]:
     return first, second
 
 
-def test_plain_down_knows_the_chat_page_and_envoy_and_plain_up_starts_neither() -> None:
-    """`docker compose down` leaves what belongs to a profile that is not active."""
-    found = compose_view.services([ROOT / "compose.yaml"])
-    assert set(found) == {"triton", "chat", "envoy"}
-    for name in ("chat", "envoy"):
-        assert found[name]["scale"] == 0
-        assert found[name]["pull_policy"] == "never"
-        assert "build" not in found[name]
+def test_by_hand_plain_up_starts_the_server_alone_and_whatever_asks_it_waits_until_it_is_healthy() -> None:
+    plain = compose_view.services([ROOT / "compose.yaml"])
+    assert [name for name, one in plain.items() if one.get("scale") != 0] == ["triton"]
+    every = compose_view.services([ROOT / "compose.yaml"], compose_profiles=["*"])
+    for name in ("client", "openai", "chat"):
+        assert every[name]["depends_on"]["triton"]["condition"] == "service_healthy"
+    assert "depends_on" not in every["report"]
+
+
+@pytest.mark.parametrize(("files", "minutes"), [(["compose.yaml"], 6), (["compose.yaml", "compose.gpu.yaml"], 16)])
+def test_a_model_that_cannot_load_ends_up_wait_within_minutes(files: list[str], minutes: int) -> None:
+    check = compose_view.services([ROOT / name for name in files])["triton"]["healthcheck"]
+
+    def seconds(duration: str) -> int:
+        parts = re.findall(r"(\d+)([hms])", duration)
+        return sum(int(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
+
+    assert seconds(check["start_period"]) + seconds(check["interval"]) * check["retries"] < 60 * minutes
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_watcher_leaves_the_server_to_a_newer_one(session: Session, monkeypatc
     def up(stack: str) -> bool:
         return True
 
-    monkeypatch.setattr(Session, "open", lambda _: SimpleNamespace(workspace=session.workspace, find=up))
+    monkeypatch.setattr(Session, "open", lambda _: SimpleNamespace(workspace=session.workspace, may_run=up))
     used = session.workspace.folder(server.STACK).used_file
     used.parent.mkdir(parents=True)
     used.write_text("newer")

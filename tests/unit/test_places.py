@@ -16,7 +16,6 @@ from labctl.cli.main import cli
 from labctl.listener import Silent
 from labctl.runtimes import images, wheel
 from labctl.runtimes.local import LocalRuntime
-from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,22 +92,6 @@ def test_fault_5_without_an_engine_compose_is_refused_in_one_line_with_a_remedy(
     refused = command("up", "iterative", "--runtime", "compose", "--ports", "auto")
     is_lab_error(refused.exception, "docker-missing", "127.0.0.1:9")
     assert not list((folder / ".labs").glob("*/state.json"))
-
-
-def test_fault_5_without_an_engine_auto_is_local_and_one_line_says_so(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[str] = []
-
-    class Noting(Silent):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    own = Session(session.workspace, session.catalog, Noting())
-    assert own.choose("auto", "cpu").name == own.choose("auto", "cpu").name == "local"
-    (note,) = notes
-    assert note.startswith("runtime local: no Docker engine answers") and "127.0.0.1:9" in note
 
 
 @pytest.mark.parametrize("words", [["list"], ["render", "iterative"], ["status"]])

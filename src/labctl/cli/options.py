@@ -68,6 +68,7 @@ def write_result(document: str, output: Path | None, json_output: bool) -> None:
 
 
 stack_argument = click.argument("stack")
+maybe_stack = click.argument("stack", required=False, default="")  # of a command that has --endpoint too
 model_option = click.option(
     "-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own."
 )
@@ -172,6 +173,28 @@ def page_port(usual: int) -> Callable[[Command], Command]:
         metavar="PORT|auto",
         help=f"The page's port; auto takes a free one.  [default: {usual}, or a free one if that is taken]",
     )
+
+
+def endpoint_option(what: str) -> Callable[[Command], Command]:
+    """``--endpoint HOST:PORT`` of a server that need not be a stack of ours; ``what`` names the port."""
+    text = f"Ask the server at this address ({what}), however it was started; no STACK need be up."
+    return click.option("--endpoint", default="", metavar="HOST:PORT", help=text)
+
+
+def require_named(stack: str, endpoint: str) -> None:
+    """Raises UsageError where neither is given."""
+    if not stack and not endpoint:
+        raise click.UsageError("name a STACK that is up, or a server with --endpoint HOST:PORT")
+
+
+def model_there(stack: str, model: str, command: str) -> str:
+    """The model to ask at an endpoint: the one that is named, else that of the lab. Raises LabError or UsageError."""
+    if model:
+        return model
+    if not stack:
+        raise click.UsageError("--endpoint needs the name of a model (-m NAME), or a STACK, whose model it then is")
+    session, lab, name = open_stack(stack)
+    return text_model(session, lab, name, f"{command} {{}} --endpoint HOST:PORT", "text-generation model")
 
 
 def open_session(

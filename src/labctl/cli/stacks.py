@@ -50,7 +50,7 @@ def up_command(
     try:
         handle = up(session, lab, name, options)
     except KeyboardInterrupt:
-        if session.find(name):
+        if session.may_run(name):
             click.echo(f"\n{name} is still starting; take it down with: labctl down {name}", err=True)
         raise
     if handle.already:
@@ -94,7 +94,7 @@ def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
         _print(status(session, name), json_output)
         return
     names = sorted({name for lab in session.catalog.labs for name in lab.stacks} | session.known() - {server.STACK})
-    names += [server.STACK] if session.find(server.STACK) else []
+    names += [server.STACK] if session.may_run(server.STACK) else []
     every = [status(session, name) for name in names]
     if json_output:
         click.echo(json.dumps([item for item in every if item["state"] != "absent"], indent=2))
@@ -258,6 +258,11 @@ def _describe(shown: Status) -> str:
         heals = shown["balance"] or shown["ended"]
         then = f"labctl restart {shown['stack']}" if heals else "labctl down, labctl up"
         parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: {then}")
+    if shown["state"] == "unknown":
+        parts.append(shown["ended"][:1].upper() + shown["ended"][1:])
+    if shown["state"] == "removed":
+        gone = "Its containers were removed, and not by labctl; what they had logged went with them"
+        parts.append(f"{gone}. Then: labctl down {shown['stack']}")
     if shown["state"] == "failed":
         how = f": {shown['ended']}" if shown["ended"] else ""
         parts.append(f"The server died{how}. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")

@@ -17,6 +17,7 @@ FRONT = -1  # the number of what stands before the servers, where a server's is 
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
 UNLOADED = "Found 0 live models and 0 in-flight non-inference requests"
 LINGER_S = 1.0
+REMOVED = "its container was removed"  # and not by labctl
 POLL_S = 0.1
 Unloaded = Callable[[], bool]
 
@@ -93,6 +94,9 @@ class Runtime(Protocol):
     def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
         """Run a script with the paths that clients see, for a stack or a report (""); its exit status."""
 
+    def shell(self, listener: Listener, record: Record) -> int:
+        """A shell for a person beside a stack that is up, with its addresses as variables; its exit status."""
+
     def clients(self, stack: str) -> Series:
         """Clients that talk to the stack one after another, in one process (and container) that all of them share."""
 
@@ -106,7 +110,7 @@ class Runtime(Protocol):
         """The names, for ``stop``, of all that something is left of: stacks, and tools of a labctl that was killed."""
 
     def death_of(self, stack: str, number: int = 0) -> str:
-        """How the server, or that replica, died last ("killed by SIGFPE"); "" where it has not, or nobody can tell."""
+        """How the server, or that replica, died last ("killed by SIGFPE", REMOVED); "" where nobody can tell."""
 
     def front_death(self, record: Record) -> str:
         """How what stands before the servers has ended; "" where it has not."""

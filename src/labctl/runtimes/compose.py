@@ -19,8 +19,8 @@ from typing import Any
 
 from labctl.listener import Listener
 from labctl.runtimes import compose_commands, docker_engine, images, processes
-from labctl.runtimes.base import FRONT, UNLOADED, too_late, wait_until_stopped
-from labctl.runtimes.compose_commands import BUILDER, EVERY, NOBODY, REPORT, Projects, service
+from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, too_late, wait_until_stopped
+from labctl.runtimes.compose_commands import BUILDER, NOBODY, REPORT, Projects, service
 from labctl.runtimes.docker_engine import ComposeServer
 from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import Seen
@@ -28,7 +28,7 @@ from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
 from labctl.runtimes.processes import Command, as_they_come
 from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.runtimes.series import PROGRAM, Around, Series
-from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
+from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit import nofollow
@@ -61,12 +61,7 @@ class ComposeRuntime:
         return self._projects.inside(path, server=False)
 
     def client_endpoints(self, record: Record) -> Endpoints:
-        first = record.servers[0]
-        alone = not record.balance or record.endpoints == first.endpoints
-        host = service(first.number) if alone else compose_commands.ENVOY
-        grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
-        counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
-        return Endpoints(f"{host}:{HTTP}", grpc, counters)
+        return compose_commands.inside(record)
 
     def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
         return images.minutes(compose_commands.builds(self._projects, profile, image, packages), image)
@@ -150,13 +145,19 @@ class ComposeRuntime:
             )
 
     def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
-        command, around = self._client(stack, argv, terminal=os.isatty(0) and os.isatty(1))
+        return self._foreground(listener, ("python", *argv), stack)
+
+    def shell(self, listener: Listener, record: Record) -> int:
+        return self._foreground(listener, ("bash",), record.stack)
+
+    def _foreground(self, listener: Listener, words: Sequence[str], stack: str) -> int:
+        command, around = self._client(stack, words, terminal=os.isatty(0) and os.isatty(1))
         with around(listener):
             return processes.run_foreground(command, listener)
 
     def clients(self, stack: str) -> Series:
         """A container of the service ``client`` for all of them; its stdin is their list, and no terminal."""
-        return Series(*self._client(stack, PROGRAM, terminal=False))
+        return Series(*self._client(stack, ("python", *PROGRAM), terminal=False))
 
     def _client(self, stack: str, argv: Sequence[str], terminal: bool) -> tuple[Command, Around]:
         workspace, (project, service) = self.workspace, (stack, "client") if stack else (REPORT, "report")
@@ -317,16 +318,16 @@ class ComposeRuntime:
 
     def death_of(self, stack: str, number: int = 0) -> str:
         with contextlib.suppress(LabError):
-            for container in self._servers(stack, number):
-                if how := docker_engine.how_ended(container.attrs):
-                    return how
+            servers = self._servers(stack, number)
+            ends = (docker_engine.how_ended(container.attrs) for container in servers)
+            return next(filter(None, ends), "") if servers else REMOVED
         return ""
 
     def front_death(self, record: Record) -> str:
         if not record.front:
             return ""
         fronts = docker_engine.containers(self._root, record.stack, compose_commands.ENVOY)
-        how = docker_engine.how_ended(fronts[0].attrs) if fronts else "its container was removed"
+        how = docker_engine.how_ended(fronts[0].attrs) if fronts else REMOVED
         return f"its {record.front}: {how}" if how else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:

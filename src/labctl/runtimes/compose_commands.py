@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 
-from labctl.runtimes import images, whales
+from labctl.runtimes import docker_engine, images, whales
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import Launch, Record
+from labctl.runtimes.record import Endpoints, Launch, Record, addresses
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -48,14 +48,14 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
     """
     workspace, commands = projects.workspace, dict[str, Command]()
 
-    def build(service: str, variable: str, image: str, profile: str = TOOLS, base: str = "") -> None:
+    def build(service: str, variable: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
         commands[image] = projects.command(
             BUILDER,
             lambda docker: docker.compose.build(
                 [service], build_args=images.build_arguments(base), progress="plain", stream_logs=True
             ),
             image,
-            values={variable: image, **images.dockerfile(base)},
+            values={variable: image, **images.dockerfile(base), **({"STACK_SERVER_TARGET": target} if target else {})},
             profile=profile,
             profiles=["*"],
         )
@@ -65,7 +65,7 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
         build("triton", "STACK_SERVER_IMAGE", images.server_image(workspace, TOOLS))
     if packages and profile == TOOLS:  # our own image for GPUs has them
         layered = images.server_image(workspace, TOOLS, packages=packages)
-        build(f"{packages}-image", f"STACK_{packages.upper()}_IMAGE", layered)
+        build("triton", "STACK_SERVER_IMAGE", layered, target=packages)
     build("client", "STACK_CLIENT_IMAGE", images.client_image(workspace))
     return commands
 
@@ -133,6 +133,16 @@ def client(projects: Projects, name: str, stack: str, argv: Sequence[str], termi
 def service(number: int) -> str:
     """The Compose service of a server; the first has the name that it has in compose.yaml."""
     return "triton" if number == 1 else f"triton-{number}"
+
+
+def inside(record: Record) -> Endpoints:
+    """The endpoints of a stack in its own network."""
+    first = record.servers[0]
+    alone = not record.balance or record.endpoints == first.endpoints
+    host = service(first.number) if alone else ENVOY
+    grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
+    counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
+    return Endpoints(f"{host}:{HTTP}", grpc, counters)
 
 
 def serve(projects: Projects, launch: Launch) -> Command:
@@ -229,6 +239,7 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
         "mem_limit": projects.memory(len(record.servers)),
         **({"restart": f"on-failure:{record.options.supervise}"} if record.options.supervise else {}),
         "stop_grace_period": f"{launch.exit_timeout + GRACE_S}s",
+        "healthcheck": {"start_period": f"{record.options.patience:g}s"},  # Compose waits as long as labctl does
     }
     if launch.ranks > 1:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
@@ -236,9 +247,10 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
         own |= gpu_reservation(launch.devices, launch.ranks)
     if not record.front:
         return {"triton": own}
+    found: dict[str, dict[str, Any]] = {"client": {"environment": addresses(inside(record))}}
     source = str(projects.workspace.folder(record.stack).front)
     folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
-    found: dict[str, dict[str, Any]] = {ENVOY: {"scale": 1, "volumes": [folder]}}
+    found[ENVOY] = {"scale": 1, "volumes": [folder]}
     if record.published:
         inner = [f"{where}:{INNER_PORTS[name]}" for name, where in vars(record.endpoints).items() if record.balance]
         outer = [f"{where}:{PUBLISHED_PORTS[name]}" for name, where in vars(record.published).items()]
@@ -341,7 +353,7 @@ class Projects:
         if services is not None:
             self._write_override(override, {"services": services, "secrets": secrets or {}})
             files.append(override)
-        user = f"{os.getuid()}:{os.getgid()}"
+        user = docker_engine.user_inside()
         every = {
             "COMPOSE_PROJECT_NAME": self.name(stack),
             "COMPOSE_PATH_SEPARATOR": ":",

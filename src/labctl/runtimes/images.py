@@ -6,7 +6,8 @@ import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,21 @@ CHECKOUT_FOLDERS = ("labs", "model_repos")
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
-BUILD_REMEDY = "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS"
+MORE_DISK = "docker builder prune, and labctl images prune --old"
+PROXIES = "the proxies in ~/.docker/config.json, which builds get"
+NO_WAY = f"builds have no way into the network; behind a proxy: {PROXIES}"
+# What the last lines of a failed build say, and what to do about it; the first that fits.
+CAUSES = {
+    "no space left on device": MORE_DISK,
+    "proxy authentication required|cannot connect to proxy|proxyconnect": PROXIES,
+    r"failed to resolve source metadata for docker\.io/library/debian:": "where no registry can be reached: "
+    "sudo scripts/docker_engine.sh base-image",
+    "certificate verify failed|certificate signed by unknown|unable to get local issuer": "LABS_CA_BUNDLE=FILE, the CA "
+    "bundle of your proxy",
+    "no matching distribution found": "LABS_WHEELS=FOLDER, with wheels of what your package index lacks",
+    "network is unreachable|no route to host|temporary failure (in name resolution|resolving)|could not resolve|"
+    "no such host|name or service not known|i/o timeout": NO_WAY,
+}
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
 
@@ -71,6 +86,14 @@ def client_image(workspace: Workspace) -> str:
 def all_images(workspace: Workspace, profile: str) -> list[str]:
     """Names of all images that a profile's stacks may start."""
     return [server_image(workspace, profile), client_image(workspace)]
+
+
+def here(workspace: Workspace, profile: str) -> bool:
+    """Whether all images of a profile are here, as far as an engine can be asked."""
+    with contextlib.suppress(LabError):
+        docker_engine.engine()  # on a machine without Docker nothing is read to name them
+        return all(exists(name) for name in all_images(workspace, profile))
+    return False
 
 
 def files_image(workspace: Workspace) -> str:
@@ -202,7 +225,8 @@ def pull(listener: Listener, image: str) -> None:
     listener.step(f"image {image} (many gigabytes)")
     words = whales.words(lambda docker: docker.pull(image))
     failed = f"image {image} cannot be pulled"
-    processes.run_to_end(Command(words), listener, failed, code="image-pull-failed")
+    with told_why():
+        processes.run_to_end(Command(words), listener, failed, code="image-pull-failed")
     listener.done("pulled")
 
 
@@ -217,16 +241,32 @@ def push(listener: Listener, image: str, registry: str) -> None:
     listener.done(f"pushed to {registry}")
 
 
+@contextlib.contextmanager
+def told_why() -> Iterator[None]:
+    """Give the error of a failed build or pull the remedy that its last lines (its details) ask for."""
+    try:
+        yield
+    except LabError as error:
+        error.remedy = f"{remedy_for(error.details)}; or {docker_engine.LOCAL}"
+        raise
+
+
+def remedy_for(lines: Sequence[str]) -> str:
+    """What to do about a failed build, by its last lines."""
+    text = "\n".join(lines)
+    found = (remedy for cause, remedy in CAUSES.items() if re.search(cause, text, re.IGNORECASE))
+    return next(found, processes.LOOK_ABOVE)
+
+
 def _build(listener: Listener, name: str, command: Command) -> None:
     """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
     listener.step(f"image {name}")
     failed = f"image {name} cannot be built"
     # Compose 2.26 tells of a build on stdout
-    tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True, code="image-build-failed")
-    if not listener.dry and not digest(name):
-        raise LabError(
-            failed, "docker compose says that it was built", BUILD_REMEDY, details=tail, code="image-build-failed"
-        )
+    with told_why():
+        tail = processes.run_to_end(command, listener, failed, merged=True, code="image-build-failed")
+        if not listener.dry and not digest(name):
+            raise LabError(failed, "docker compose says that it was built", details=tail, code="image-build-failed")
     listener.done("built")
 
 

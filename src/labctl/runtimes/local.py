@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import platform
 import shutil
 import signal
@@ -28,7 +29,7 @@ from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, lives
 from labctl.runtimes.local_server import ENVOY, LocalServer, start_front
 from labctl.runtimes.processes import Command, as_they_come
-from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, together
+from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, addresses, together
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
@@ -114,6 +115,12 @@ class LocalRuntime:
 
     def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
         return processes.run_foreground(self._python(argv), listener)
+
+    def shell(self, listener: Listener, record: Record) -> int:
+        path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
+        own = self._python(()).env
+        env = {**own, **addresses(self.client_endpoints(record)), "PATH": path}
+        return processes.run_foreground(Command([os.environ.get("SHELL") or "sh"], env), listener)
 
     def clients(self, stack: str) -> Series:
         return Series(self._python(PROGRAM), contextlib.nullcontext)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from labctl.listener import Listener
 from labctl.manifest.catalog import Catalog, load
+from labctl.runtimes import docker_engine, images
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
@@ -83,45 +84,49 @@ class Session:
         return self.runtime("local"), self.runtime("compose")
 
     def choose(self, wanted: str, profile: str) -> Runtime:
-        """The runtime to start on: as wanted, or with ``auto`` compose if a Docker engine answers, else local.
+        """The runtime to start on: as wanted, or with ``auto`` as this checkout is settled (docs/operate/compose.md).
+
+        Compose that was asked for by name, and can serve, settles a checkout that is not settled yet.
 
         Raises LabError: the runtime cannot serve that profile here. A dry run does not ask that.
         """
-        runtime = self._choose_itself(profile) if wanted == "auto" else self.runtime(wanted)
+        runtime = self.runtime(wanted) if wanted != "auto" else self._choose_itself(profile)
         if self.dry:
             self._tell(f"dry run on the {runtime.name} runtime, profile {profile}: nothing is made")
         elif wanted != "auto":
             runtime.check(profile)
+            if wanted == "compose" and not self.workspace.settled_runtime:
+                self.workspace.settle_runtime(wanted)
         return runtime
 
     def _choose_itself(self, profile: str) -> Runtime:
-        compose = self.runtime("compose")
-        if self.dry:
+        """As settled; else compose where this checkout's images are; else local where it can serve that profile."""
+        local, compose = self.runtime("local"), self.runtime("compose")
+        if settled := self.workspace.settled_runtime:
+            runtime = self.runtime(settled)
+            if not self.dry:
+                _settled_check(runtime, profile)
+            self._tell(f"runtime {settled}, as this checkout is settled (labctl runtime)")
+            return runtime
+        if images.here(self.workspace, profile):
             with contextlib.suppress(LabError):
-                compose.check("cpu")
+                compose.check(profile)
+                self._tell("runtime compose: this checkout's images are here (labctl runtime local: without them)")
                 return compose
-            return self.runtime("compose" if profile == "gpu" else "local")
+        if self.dry:
+            return compose if profile == "gpu" else local
         try:
-            compose.check(profile)
-        except LabError as error:
-            # A dead DOCKER_HOST is somebody's intent: say what it was, not only that nothing answers.
-            host = os.environ.get("DOCKER_HOST")
-            asked = f" at DOCKER_HOST={host}" if host else ""
-            local = self.runtime("local")
-            try:
-                local.check(profile)
-            except LabError as missing:
-                raise LabError(
-                    "neither runtime can be used here",
-                    "",
-                    missing.remedy,
-                    details=[f"compose{asked}: {error.what}", f"local: {missing.what}"],
-                    code="runtime-none",
-                ) from error
-            self._tell(f"runtime local: {error.what}{asked}")
+            local.check(profile)
             return local
-        self._tell("runtime compose: a Docker engine answers")
-        return compose
+        except LabError as missing:
+            try:
+                compose.check(profile)
+            except LabError as error:
+                details = [f"compose: {error.what} ({error.why})", f"local: {missing.what}"]
+                what = "neither runtime can be used here"
+                raise LabError(what, "", missing.remedy, details=details, code="runtime-none") from error
+            self._tell(f"runtime compose: {missing.what}")
+            return compose
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
@@ -147,15 +152,31 @@ class Session:
                 self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
 
     def find(self, stack: str) -> tuple[Runtime, Record] | None:
-        """Where a stack runs now, on whichever runtime; None in a dry run."""
+        """Where a stack runs now, on whichever runtime; None in a dry run.
+
+        Raises Unknown: it was brought up on a runtime that cannot be asked now.
+        """
+        silent: dict[str, LabError] = {}
         for runtime in self.runtimes if not self.dry else ():
-            with contextlib.suppress(LabError):
+            try:
                 if record := runtime.find(stack):
                     return runtime, self._as_set(record)
+            except LabError as error:
+                silent[runtime.name] = error
+        kept = self.remembered(stack) if silent else None
+        if kept and (silence := silent.get(kept.runtime)):
+            raise _unknown(stack, silence, self.workspace.folder(stack).state_file)
         return None
 
+    def may_run(self, stack: str) -> bool:
+        """Whether a stack runs, as far as that can be known: one of a runtime that cannot be asked may."""
+        try:
+            return self.find(stack) is not None
+        except Unknown:
+            return True
+
     def require_up(self, stack: str) -> tuple[Runtime, Record]:
-        """Where a stack runs now. Raises LabError where it is not up."""
+        """Where a stack runs now. Raises LabError where it is not up, or nobody can tell (Unknown)."""
         if running := self.find(stack):
             return running
         raise LabError(
@@ -218,3 +239,23 @@ class Session:
         own = (folder.state_file, folder.secret, folder.token, folder.door_url, folder.env_file)
         for path in (*own, folder.ended_file(), *folder.ended_files):
             path.unlink(missing_ok=True)
+
+
+class Unknown(LabError):
+    """Whether a stack runs cannot be told: the runtime that it was brought up on does not answer."""
+
+
+def _unknown(stack: str, error: LabError, memory: Path) -> Unknown:
+    forget = "" if error.remedy == docker_engine.OUTSIDE else f"; where that engine is gone for good: rm {memory}"
+    what = f"whether {stack} runs is not known: {error.what}"
+    return Unknown(what, error.why, error.remedy + forget, code="stack-unknown")
+
+
+def _settled_check(runtime: Runtime, profile: str) -> None:
+    """Raises LabError where the runtime of this checkout cannot serve; nothing is started elsewhere in its place."""
+    other = "local" if runtime.name == "compose" else "compose"
+    try:
+        runtime.check(profile)
+    except LabError as error:
+        remedy = f"{error.remedy}; from now on the other one: labctl runtime {other}"
+        raise LabError(error.what, error.why, remedy, error.details, code=error.code) from error

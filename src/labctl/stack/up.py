@@ -15,7 +15,7 @@ from labctl.artifacts.engines import Build
 from labctl.doctor.gpu import gpu_checks
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, Step
-from labctl.runtimes.base import Runtime
+from labctl.runtimes.base import REMOVED, Runtime
 from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
@@ -253,12 +253,18 @@ def start(stack: Stack, record: Record) -> Record:
 
 
 def death(session: Session, stack: str) -> LabError | None:
-    """That a stack which was brought up is not there any more, how it ended, and its last words; None if it is."""
+    """That a stack which was brought up is not there any more, how it ended, and its last words; None if it is.
+
+    Raises Unknown: nobody can tell.
+    """
     record = session.remembered(stack)
     if record is None or session.find(stack):
         return None
     runtime = session.runtime(record.runtime)
     how = runtime.death_of(stack) or "nobody saw how"
+    if how == REMOVED:
+        then = f"labctl down {stack}, labctl up {stack}"
+        return LabError(f"the server of {stack} is gone: {how}", "not by labctl", then, code="server-removed")
     remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
     return LabError(
         f"the server of {stack} died: {how}", "", remedy, details=faults.tail(runtime, stack), code="server-died"
