@@ -51,6 +51,16 @@ def test_every_published_listener_asks_for_the_token_first_and_passes_it_to_nobo
     assert json.dumps(found).count("the-token-of-this-stack") == len(published) == 3
 
 
+def test_before_the_openai_api_the_token_is_asked_for_before_anything_is_kept_of_a_request() -> None:
+    found = config.before_door(config.Address("0.0.0.0", 9000), "@door", None, "the-token-of-this-stack")
+    listener = manager(found, "openai")
+    names = [one["name"] for one in listener["http_filters"]]
+    assert names.index("envoy.filters.http.rbac") < names.index("envoy.filters.http.buffer")
+    (host,) = listener["route_config"]["virtual_hosts"]
+    assert "authorization" in host["request_headers_to_remove"]
+    assert json.dumps(found).count("the-token-of-this-stack") == 1
+
+
 def test_in_a_cluster_every_port_asks_for_the_token() -> None:
     listeners = config.over_names("l7", ["triton"], "", "the-token")["static_resources"]["listeners"]
     assert [one["address"]["socket_address"]["port_value"] for one in listeners] == [*INNER_PORTS.values()]
