@@ -73,7 +73,7 @@ class Exposed:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SOON_S, source_address=(own, 0))
 
     def ask(
-        self, method: str = "GET", path: str = "/v1/models", body: Any = None, client: int = 0, **headers: str
+        self, method: str = "GET", path: str = "/v1/models", body: Any = None, client: int = 0, **headers: Any
     ) -> tuple[int, dict[str, str], Any]:
         """One request on a connection of its own: the status, the headers, and what the JSON says."""
         connection = http.client.HTTPConnection("machine.example", timeout=SOON_S)
@@ -90,7 +90,7 @@ class Exposed:
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, said
 
 
-MINE = {"authorization": f"Bearer {TOKEN}"}
+MINE: dict[str, Any] = {"authorization": f"Bearer {TOKEN}"}
 
 
 @contextlib.contextmanager
@@ -160,7 +160,7 @@ def test_without_the_token_each_path_is_401_and_nothing_reaches_triton(
     here: Exposed, route: tuple[str, str], said: str | None
 ) -> None:
     Noted.calls.clear()
-    headers = {} if said is None else {"authorization": said}
+    headers: dict[str, Any] = {} if said is None else {"authorization": said}
     status, found, answer = here.ask(*route, body={"model": "m", "prompt": "x"}, **headers)
     assert (status, found["www-authenticate"]) == (401, "Bearer")
     assert answer["error"]["code"] == "invalid_api_key" and TOKEN not in json.dumps(answer)
