@@ -197,7 +197,8 @@ def _token(pieces: Mapping[str, Any], token: str, open_to_all: Iterable[str] = (
     made: dict[str, Any] = copy.deepcopy(pieces["token"])
     policies = made["typed_config"]["rules"]["policies"]
     (principal,) = policies["token"]["principals"]
-    principal["header"]["string_match"]["exact"] = f"Bearer {token}"
+    # A scheme has no case (RFC 9110, 11.1). A token has no backslash in it.
+    principal["header"]["string_match"] = {"safe_regex": {"regex": rf"(?i:bearer) +\Q{token}\E"}}
     if paths := [{"url_path": {"path": {"exact": path}}} for path in open_to_all]:
         policies["open"] = {"permissions": paths, "principals": [{"any": True}]}
     return made
@@ -265,13 +266,14 @@ def before_door(listen: Address, door: str, tls: tuple[str, str] | None, token: 
 
 def _openai_reply(one: Mapping[str, Any]) -> dict[str, Any]:
     """What Envoy itself answers, in the form of OpenAI's API."""
-    comparison = {"op": "GE" if "from" in one else "EQ"}
     status = {"default_value": one.get("from") or one.get("is"), "runtime_key": "unused"}
-    found = (
-        {"response_flag_filter": {"flags": one["flags"]}}
-        if "flags" in one
-        else {"status_code_filter": {"comparison": {**comparison, "value": status}}}
-    )
+    comparison = {"op": "GE" if "from" in one else "EQ", "value": status}
+    found: dict[str, Any] = {"status_code_filter": {"comparison": comparison}}
+    if "flags" in one:
+        found = {"response_flag_filter": {"flags": one["flags"]}}
+    if "header" in one:  # of the request
+        there = {"header_filter": {"header": {"name": one["header"], "present_match": True}}}
+        found = {"and_filter": {"filters": [found, there]}}
     said = "%LOCAL_REPLY_BODY%"
     error = {"message": said, "type": one["type"], "param": None, "code": one.get("code")}
     made: dict[str, Any] = {
