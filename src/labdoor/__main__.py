@@ -82,7 +82,7 @@ def main() -> int:
 
     fronted = options.socket is not None
     made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), fronted, started)
-    config = configured(made, options.host, options.port, options.tls_cert, options.tls_key)
+    config = configured(made, options.host, options.port, fronted, options.tls_cert, options.tls_key)
     server = uvicorn.Server(config)
     listening = bound(socket.socket(fileno=options.socket) if fronted else config.bind_socket())
     listening.listen(BACKLOG)  # before the application says that it is ready
@@ -97,9 +97,9 @@ def _end_with(child: int) -> None:
 
 
 def configured(
-    app: ASGIApp, host: str, port: int, certificate: Path | None = None, key: Path | None = None
+    app: ASGIApp, host: str, port: int, fronted: bool = False, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Config:
-    """How uvicorn serves it."""
+    """How uvicorn serves it; ``fronted``: what stands before it says whether its clients speak TLS."""
     import uvicorn
 
     return uvicorn.Config(
@@ -113,6 +113,8 @@ def configured(
         access_log=False,
         lifespan="on",
         ws="none",
+        proxy_headers=fronted,
+        forwarded_allow_ips="*",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate,

@@ -109,7 +109,7 @@ def exposed(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labdoor.app.Triton", Noted)
         patch.setattr(config, "_pieces", lambda: pieces)
-        server = uvicorn.Server(configured(app.make("nowhere:1", MODELS, fronted=True), "", 0))
+        server = uvicorn.Server(configured(app.make("nowhere:1", MODELS, fronted=True), "", 0, fronted=True))
         thread = threading.Thread(target=server.run, args=([bound(behind)],))
         thread.start()
         envoy = door.start(Address("127.0.0.1", port), f"@{name}", tls, token)
@@ -193,6 +193,8 @@ def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
     with exposed(tmp_path, tls=(str(made.certificate), str(made.key))) as secure:
         assert secure.ask()[0] == 401
         assert secure.ask(**MINE)[0] == 200
+        status, headers, _ = secure.ask(path="/v1/models/", **MINE)
+        assert status == 307 and headers["location"].startswith("https://")
         with secure.connect() as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             assert not taken(plain).startswith(b"HTTP/")
