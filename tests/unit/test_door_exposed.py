@@ -288,6 +288,7 @@ def test_a_door_that_has_ended_is_503_in_openais_form(tmp_path: Path) -> None:
         ending.end_the_door()
         status, _, answer = ending.ask(**MINE)
         assert (status, answer["error"]["code"]) == (503, "unavailable")
+        assert "labctl status" in answer["error"]["message"]
         assert_openais(answer, 503)
 
 

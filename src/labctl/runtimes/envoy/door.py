@@ -26,7 +26,7 @@ from labctl.runtimes.envoy import config, container
 from labctl.runtimes.envoy.config import Address
 from labctl.runtimes.leftovers import DOOR, RECORD, ROOT, STACK
 
-PATIENCE_S, LOOK_S = 20.0, 0.02
+PATIENCE_S, LOOK_S = 60.0, 0.02
 HOLDS_NO_MARK = (RECORD, ROOT, STACK)  # Envoy goes with the API, and is not the one before the stack's servers
 
 
