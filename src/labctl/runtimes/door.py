@@ -1,7 +1,7 @@
 """The OpenAI-compatible front (``labdoor``): a program of its own beside a stack, or a container of its project.
 
-On loopback it asks for nothing. Where other machines reach it, its clients need the stack's token, which Envoy asks for
-before Triton: a file that only its user can read, and labctl tells the program where it is.
+On loopback it asks for nothing. Where other machines reach it, an Envoy of its own stands before it
+(``labctl.runtimes.envoy.door``), and asks for the stack's token: a file that only its user can read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from labctl.runtimes import docker_engine, images, processes
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import NOBODY, Projects
 from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
+from labctl.runtimes.local_server import envoy_binary
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Record
 from labctl.workspace import Workspace
@@ -52,9 +53,11 @@ def command(
     """The program in front of a running stack. Raises LabError: it cannot run in this environment.
 
     Args:
-        token: the file with the token that clients need; with it the program listens on every address.
-        tls: with it the program speaks TLS alone.
+        token: the file with the token that clients need; with it every address is listened on.
+        tls: with it TLS alone is spoken.
     """
+    if token:
+        envoy_binary()
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise LabError(
@@ -63,16 +66,24 @@ def command(
             "make setup (or: pip install -e '.[openai]')",
             code="openai-libraries-missing",
         )
-    said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, ANY_ADDRESS if token else LOOPBACK)
-    said += ["--token-file", str(token)] if token else []
+    said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, str(token or ""))
     said += _tls(tls.certificate, tls.key) if tls else []
     return Command([sys.executable, *said, *(["--announce", announce] if announce else [])])
 
 
-def arguments(record: Record, endpoint: str, tokenizer: str, port: int, host: str) -> list[str]:
-    """Python's arguments for a door in front of the stack at ``endpoint`` (gRPC)."""
-    said = ["-m", "labdoor", "--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer]
-    return [*said, "--host", host, "--port", str(port)]
+def arguments(
+    record: Record, endpoint: str, tokenizer: str, port: int, token: str = "", host: str = LOOPBACK
+) -> list[str]:
+    """Python's arguments for a door in front of the stack at ``endpoint`` (gRPC).
+
+    Args:
+        token: the path of a token; with it Envoy stands before the door, and listens on every address.
+        host: where the door itself listens, without a token.
+    """
+    said = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer, "--port", str(port)]
+    if token:
+        return ["-m", "labctl.runtimes.envoy.door", *said, "--host", ANY_ADDRESS, "--token-file", token]
+    return ["-m", "labdoor", *said, "--host", host]
 
 
 def _tls(certificate: Path | str, key: Path | str) -> list[str]:
@@ -131,8 +142,7 @@ def container(workspace: Workspace, record: Record, port: int, tls: Pair | None)
     runtime, projects = ComposeRuntime(workspace), Projects(workspace)
     endpoint = runtime.client_endpoints(record).grpc
     tokenizer = runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else ""
-    said = arguments(record, endpoint, tokenizer, PORT, ANY_ADDRESS)
-    said += ["--token-file", TOKEN] if record.exposed else []
+    said = arguments(record, endpoint, tokenizer, PORT, TOKEN if record.exposed else "", ANY_ADDRESS)
     said += _tls(f"{SECRET}_cert", f"{SECRET}_key") if tls else []
     added = {"STACK_OPENAI_BIND": record.bind, "STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(said)}
     if tls:
