@@ -6,6 +6,10 @@ OWN = (
     "the victim is still the request that was admitted last, whatever has been computed of it: this is vLLM's own rule."
 )
 OTHER = "a request was preempted while another had fewer computed tokens: prompt and answer both count."
+WHOLE = (
+    "a request was preempted while another had fewer computed tokens: of a prompt that goes in pieces, only the pieces "
+    "that are done count."
+)
 
 
 class Preemption(NamedTuple):

@@ -1,0 +1,26 @@
+"""Names of requests: A, B, C ... Z, AA, AB ... in order of arrival, for pages, tables and pictures.
+
+An id such as ``p280495001-f43e`` tells two requests apart for a program. A person compares two of them by a letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def letter(number: int) -> str:
+    """The name of the request that arrived as number ``number``, from 0.
+
+    >>> [letter(number) for number in (0, 25, 26, 51, 52, 701, 702)]
+    ['A', 'Z', 'AA', 'AZ', 'BA', 'ZZ', 'AAA']
+    """
+    name = ""
+    while number >= 0:
+        number, rest = divmod(number, 26)
+        name, number = chr(ord("A") + rest) + name, number - 1
+    return name
+
+
+def letters(ids: Iterable[str]) -> dict[str, str]:
+    """The name of each request, by its id; the ids are in order of arrival, and one that comes again keeps its name."""
+    return {id: letter(number) for number, id in enumerate(dict.fromkeys(ids))}
