@@ -40,7 +40,7 @@ def check(trial):
 
 
 def lengths_of(rng):
-    """Prompts and answers, twice: four that fill the cache, one small enough for what a preemption frees, and others."""
+    """Prompts and answers, twice: four that fill the cache, one that fits into what a preemption frees, and others."""
     found = []
     for _ in range(2):
         found += [(rng.randint(50, 58), rng.randint(30, 40)) for _ in range(4)]  # two blocks each, soon three
@@ -102,7 +102,8 @@ class Known:
 def shown(state, names):
     """What `predict` was told, in a line."""
     running, waiting = (
-        ", ".join(f"{names[one['id']]} {one['num_computed_tokens']} of {one['num_tokens']}" for one in state[key]) or "none"
+        ", ".join(f"{names[one['id']]} {one['num_computed_tokens']} of {one['num_tokens']}" for one in state[key])
+        or "none"
         for key in ("running", "waiting")
     )
     return f"{state['free_blocks']} blocks free, running {running}, waiting {waiting}"
