@@ -353,7 +353,11 @@ class Trial:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
-        """Note one expectation; ``sentence`` says what it means, and where to look, if it does not hold."""
+        """Note one expectation; ``sentence`` says what it means, and where to look, if it does not hold.
+
+        Raises AssertionError: it does not hold, and ``sentence`` is empty, which is a fault of the exercise.
+        """
+        assert ok or sentence.strip(), f"{name}: expected {expected}, measured {measured}, and no sentence says why"
         self.checks.append(Check(name, expected, str(measured), bool(ok), "" if ok else sentence))
         return bool(ok)
 

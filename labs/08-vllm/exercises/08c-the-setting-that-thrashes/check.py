@@ -3,7 +3,7 @@
 from labkit.names import letters
 
 BLOCKS, BUDGET, SIZE = 16, 64, 32
-LOST, MEAN = 1000, 2.1
+LOST, MEAN = 500, 2.1
 CAUSE = (
     "a request still joins although its prompt does not fit into the free blocks: what you changed makes that rarer, "
     "and leaves the cause."
@@ -17,7 +17,7 @@ THRASHES = (
 def check(trial):
     rng = trial.rng
     lengths = [(rng.randint(165, 190), rng.randint(40, 60)) for _ in range(5)]  # a prompt is six blocks
-    lengths += [(rng.randint(290, 310), rng.randint(40, 60)) for _ in range(2)]  # ten
+    lengths += [(rng.randint(325, 340), rng.randint(40, 60)) for _ in range(2)]  # eleven
     lengths += [(rng.randint(10, 30), rng.randint(30, 50)) for _ in range(10)]
     requests = [([rng.randint(5, 1200) for _ in range(prompt)], answer) for prompt, answer in lengths]
     records, steps = trial.send_queued(requests)
