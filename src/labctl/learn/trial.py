@@ -355,9 +355,11 @@ class Trial:
     def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
         """Note one expectation; ``sentence`` says what it means, and where to look, if it does not hold.
 
-        Raises AssertionError: it does not hold, and ``sentence`` is empty, which is a fault of the exercise.
+        Raises LabError: it does not hold, and there is no sentence.
         """
-        assert ok or sentence.strip(), f"{name}: expected {expected}, measured {measured}, and no sentence says why"
+        if not ok and not sentence.strip():
+            said = f"expected {expected}, measured {measured}"
+            raise LabError(f"{name}: {said}", "no sentence says why: this is a fault of the exercise")
         self.checks.append(Check(name, expected, str(measured), bool(ok), "" if ok else sentence))
         return bool(ok)
 
