@@ -21,6 +21,28 @@ def letter(number: int) -> str:
     return name
 
 
+class Names(dict[str, str]):
+    """The name of each request by its id: an id that is not known yet gets the next letter.
+
+    >>> names = Names(["518699010", "321612069"])
+    >>> names["321612069"], names["77"], names["518699010"]
+    ('B', 'C', 'A')
+    """
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.take(ids)
+
+    def __missing__(self, id: str) -> str:
+        name = self[id] = letter(len(self))
+        return name
+
+    def take(self, ids: Iterable[str]) -> None:
+        """Name these, in their order."""
+        for id in ids:
+            self[id]
+
+
 def letters(ids: Iterable[str]) -> dict[str, str]:
     """The name of each request, by its id; the ids are in order of arrival, and one that comes again keeps its name."""
-    return {id: letter(number) for number, id in enumerate(dict.fromkeys(ids))}
+    return dict(Names(ids))

@@ -14,6 +14,7 @@ from labctl.pages.live.routes import RouteEvent, Routes
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.names import Names
 
 NAME = "timeline.html"
 BETWEEN_S = 0.5  # from the end of a phase to the next one, which had a server of its own
@@ -28,6 +29,7 @@ def recording(folder: Path) -> dict[str, Any]:
     Raises LabError: the run has left no step log.
     """
     feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
+    phases = dict[str, list[Any]]()  # title, when the first request of the phase arrived, lanes
     router, routes, shift, end = Routes(), list[RouteEvent](), 0.0, 0.0
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
@@ -39,7 +41,11 @@ def recording(folder: Path) -> dict[str, Any]:
                 break
             if first:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
-                sent += _arrivals(folder, phase, shift)
+                arrived = arrivals(folder, phase, shift)
+                feed.names = Names(id for id, _ in arrived)  # so the same request of two phases has the same name
+                sent += arrived
+                began = [at for _, at in arrived] + [line["t"] - line["dur"] + shift]
+                phases[phase] = [phase if named else "", round(min(began), 6), []]
             end = line["t"] + shift
             lines += 1
             whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
@@ -48,6 +54,8 @@ def recording(folder: Path) -> dict[str, Any]:
             routes += router.events([line])
             for event in feed.events([line]):
                 packing.take(event)
+                if event.get("k") != "model" and event["m"] not in phases[phase][2]:
+                    phases[phase][2].append(event["m"])
     if not lines:
         raise LabError(
             f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there", code="steps-none"
@@ -56,7 +64,13 @@ def recording(folder: Path) -> dict[str, Any]:
     head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
     if not packing.texts:
         head["note"] = NO_TEXTS
-    return {"head": head, **packing.document(), "sent": sent, **({"routes": routes} if routes else {})}
+    return {
+        "head": head,
+        **packing.document(),
+        "sent": sent,
+        "phases": [*phases.values()],
+        **({"routes": routes} if routes else {}),
+    }
 
 
 def page(folder: Path) -> str:
@@ -80,7 +94,7 @@ def write(folder: Path) -> Path | None:
     return folder / NAME
 
 
-def _arrivals(folder: Path, phase: str, shift: float) -> list[Arrival]:
+def arrivals(folder: Path, phase: str, shift: float = 0.0) -> list[Arrival]:
     """When the requests of one phase were sent, from ``requests.jsonl``, in order of time; [] if the run has none.
 
     ``shift``: seconds to add to the clients' clock, which is the step log's.
