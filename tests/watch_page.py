@@ -92,7 +92,7 @@ class Visitor:
         return self.page.locator(f".lane[data-lane='{model}']")
 
     def seated(self, model: str) -> list[str]:
-        return list(self.lane(model).locator(".seat:not(.empty) b").all_inner_texts())
+        return [seat.get_attribute("data-request") for seat in self.lane(model).locator(".seat:not(.empty)").all()]
 
     def batch(self, model: str, step: int) -> int:
         """The batch that the page shows, once it shows that step."""
@@ -101,7 +101,7 @@ class Visitor:
         return int(facts.get_attribute("data-batch"))
 
     def over(self, name: str) -> None:
-        self.page.locator(f".request:has(b:text-is('{name}')):not([data-state='sent'])").wait_for()
+        self.page.locator(f".request:has(b[title='id {name}']):not([data-state='sent'])").wait_for()
 
 
 class Shown:

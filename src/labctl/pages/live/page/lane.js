@@ -168,7 +168,7 @@ class LaneView {
       ...(now.kv ? [" · KV ", el("b", { textContent: now.kv[0] }), ` of ${now.kv[1]} blocks`] : []));
     this.held.hidden = !now.next?.length || page.hidden;
     if (!this.held.hidden) {
-      const names = now.next.flatMap((one, i) => [i ? ", " : "", el("span", { className: "name", textContent: store.name(one) })]);
+      const names = now.next.flatMap((one, i) => [i ? ", " : "", el("span", { className: "name", textContent: store.name(one), title: store.title(one) })]);
       this.held.replaceChildren("Next step (paused): ", ...names);
     }
     this.facts.dataset.batch = size;
