@@ -33,6 +33,18 @@ class Names(dict[str, str]):
         super().__init__()
         self.take(ids)
 
+    @classmethod
+    def of_groups(cls, groups: Iterable[Iterable[str]]) -> Names:
+        """Each group begins with A: the second request to one server and to another are both called B.
+
+        >>> Names.of_groups([["17", "18"], ["30", "31"]])
+        {'17': 'A', '18': 'B', '30': 'A', '31': 'B'}
+        """
+        names = cls()
+        for ids in groups:
+            names.update(cls(ids))
+        return names
+
     def __missing__(self, id: str) -> str:
         name = self[id] = letter(len(self))
         return name

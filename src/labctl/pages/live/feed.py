@@ -6,7 +6,7 @@ It is the same list whether it is read while it happens, from a run that is over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ class Feed:
 
     def __init__(self, names: Names | None = None) -> None:
         self.names = Names() if names is None else names  # what a person calls the requests
+        self.labels: Mapping[str, str] = {}  # the prompts of requests, where the log has none
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._requests = 0
 
@@ -58,7 +59,14 @@ class Feed:
         def number(name: str) -> int:
             if name not in lane.requests:
                 lane.requests[name] = self._requests
-                new.append([self._requests, name, str(prompts.get(name, ""))[:LABEL], self.names[name]])
+                new.append(
+                    [
+                        self._requests,
+                        name,
+                        str(prompts.get(name) or self.labels.get(name, ""))[:LABEL],
+                        self.names[name],
+                    ]
+                )
                 self._requests += 1
             return lane.requests[name]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl.pages.live.lines import HELD, Instance, Line, read
-from labctl.pages.live.replay import arrivals
+from labctl.pages.live.replay import asked_for
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REPLICA
@@ -86,8 +86,8 @@ def of_result(path: Path) -> list[Lane]:
     for file in sorted(path.glob(f"{FIRST}*{LAST}")) if path.is_dir() else [path]:
         phase = file.name.removeprefix(FIRST).removesuffix(LAST)
         _read(lanes, file, phase, _labels(folder, phase))
-        sent = [id for id, _ in arrivals(folder, phase)]
-        _name([lane for lane in lanes.values() if lane.phase == phase], sent)
+        names = Names.of_groups([one.id for one in each] for each in asked_for(folder, phase).values())
+        _name([lane for lane in lanes.values() if lane.phase == phase], names)
     if not lanes:
         raise LabError(
             f"{path} has no step log",
@@ -98,9 +98,8 @@ def of_result(path: Path) -> list[Lane]:
     return _whole(lanes)
 
 
-def _name(lanes: Sequence[Lane], sent: Iterable[str] = ()) -> None:
-    """Name the requests of lanes that were served together: first those known as sent, then as the log shows them."""
-    names = Names(sent)
+def _name(lanes: Sequence[Lane], names: Names) -> None:
+    """Name the requests of lanes that were served together, also those that have no name yet, as the log shows them."""
     lines = sorted((line for lane in lanes for line in lane.lines), key=lambda line: line["t"])
     names.take(id for line in lines for id in (*line["ids"], *line.get("waiting", ())))
     for lane in lanes:
@@ -118,7 +117,7 @@ def of_stack(run_dir: Path, held: Sequence[Line]) -> list[Lane]:
         lane = lanes.setdefault(key, Lane(*key))
         last = max((line.get("n", 0) for line in lane.lines), default=0)
         lane.lines.append({"t": time.monotonic(), "dur": 0.0, "ids": [], **state, "kind": HELD, "n": last + 1})
-    _name([*lanes.values()])
+    _name([*lanes.values()], Names())
     return _whole(lanes)
 
 

@@ -1,4 +1,4 @@
-// The requests of a recording over time: a row each, in order of arrival, and all phases on one axis of seconds.
+// The requests of a recording over time: a row each, in order of arrival, and all groups on one axis of seconds.
 const TIMES = { label: 170, row: 17, axis: 20, most: 24, first: 12 }; // pixels; rows that fit; requests seen at first
 const WAIT_COLOR = "#a11d1d";
 
@@ -7,25 +7,32 @@ class Times {
     Object.assign(this, { page, phases: [], from: 0, span: 1, whole: 1 });
   }
 
-  /** `phases`: [title, when its first request arrived, its lanes]. Of its lanes the one with the most steps is shown. */
-  open(phases) {
+  /** `groups` of requests: [title, when the first one arrived, their ids]; without any, those of each lane. */
+  open(groups) {
     const { store } = this.page;
-    const busiest = (lanes) => lanes.reduce((best, lane) => (store.lanes[lane].steps.length > store.lanes[best].steps.length ? lane : best));
-    this.phases = phases.filter(([, , lanes]) => lanes.length).map(([title, zero, lanes]) => this.phase(title, zero, busiest(lanes)));
-    $("times").hidden = !this.phases.some(({ rows }) => rows.length);
-    this.whole = Math.max(1e-6, ...this.phases.flatMap(({ rows }) => rows.map(({ end }) => end))) * 1.02;
-    this.span = Math.min(this.whole, Math.max(...this.phases.map(({ rows }) => Math.max(0, ...rows.slice(0, TIMES.first).map(({ end }) => end)))) * 1.02);
+    if (!groups.length) groups = store.lanes.map((lane, index) => {
+      const own = store.requests.filter((request) => request.lane === index);
+      return [lane.name, lane.steps.length ? lane.steps[0].t - lane.steps[0].d : 0, own.map(({ id }) => id)];
+    });
+    this.phases = groups.map((group) => this.phase(...group)).filter(({ rows }) => rows.length);
+    $("times").hidden = !this.phases.length;
+    if (!this.phases.length) return;
+    const last = (most) => Math.max(...this.phases.map(({ rows }) => Math.max(...rows.slice(0, most).map(({ end }) => end))));
+    this.whole = Math.max(1e-6, last(Infinity)) * 1.02;
+    this.span = Math.min(this.whole, last(TIMES.first) * 1.02);
     $("times-charts").replaceChildren(...this.phases.map(({ box }) => box));
   }
 
-  phase(title, zero, index) {
-    const { store } = this.page, lane = store.lanes[index];
-    const rows = store.requests.filter((request) => request.lane === index && request.at.length).map((request) => this.row(lane, request, zero));
+  /** In an ensemble each model has its own steps of a request: those of the one with the most are shown. */
+  phase(title, zero, ids) {
+    const { store } = this.page, wanted = new Set(ids), own = store.requests.filter((request) => wanted.has(request.id) && request.at.length);
+    const index = own.reduce((best, { lane }) => (best < 0 || store.lanes[lane].steps.length > store.lanes[best].steps.length ? lane : best), -1);
+    const rows = own.filter(({ lane }) => lane === index).map((request) => this.row(store.lanes[index], request, zero));
     rows.sort((a, b) => a.arrived - b.arrived);
     const canvas = el("canvas", { tabIndex: 0 });
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${title || lane.name}: ${rows.slice(0, TIMES.most).map((row) => this.words(row)).join("; ")}`);
-    const box = el("figure", {}, el("figcaption", { textContent: `${title ? `${title}: ` : ""}${lane.name}` }), el("div", { className: "scroll" }, canvas));
+    canvas.setAttribute("aria-label", `${title}: ${rows.slice(0, TIMES.most).map((row) => this.words(row)).join("; ")}`);
+    const box = el("figure", {}, el("figcaption", { textContent: title }), el("div", { className: "scroll" }, canvas));
     const phase = { title, zero, rows, canvas, box };
     canvas.onpointermove = (event) => this.hover(phase, event);
     canvas.onpointerleave = () => this.page.tip("");
@@ -39,7 +46,7 @@ class Times {
     return phase;
   }
 
-  /** One request in seconds since the phase's first arrival: when it came, its steps, and when it waited. */
+  /** One request in seconds since the group's first arrival: when it came, its steps, and when it waited. */
   row(lane, request, zero) {
     const steps = request.at.filter((place) => place >= lane.first).map((place) => {
       const step = lane.at(place), k = member(step, this.page.store.requests.indexOf(request)) * FIELDS;
