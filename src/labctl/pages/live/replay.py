@@ -30,12 +30,12 @@ def recording(folder: Path) -> dict[str, Any]:
     """
     feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
     router, routes, shift, end = Routes(), list[RouteEvent](), 0.0, 0.0
-    groups = list[list[Any]]()  # of requests: title, when the first one arrived, their ids
+    groups = list[list[Any]]()  # of requests: title, when the first one arrived, their ids, the lanes of their phase
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
         phase = path.stem.removeprefix("steps-")
         named = [phase] if len(logs) > 1 else []
-        first = True
+        first, lanes = True, list[int]()
         for line in read(path):
             if lines == MOST:
                 break
@@ -46,7 +46,7 @@ def recording(folder: Path) -> dict[str, Any]:
                 feed.labels = {one.id: one.prompt for each in asked.values() for one in each}
                 for model, each in asked.items():
                     arrivals = [(one.id, round(one.sent + shift, 6)) for one in each]
-                    groups.append([", ".join([model, *named]), arrivals[0][1], [id for id, _ in arrivals]])
+                    groups.append([", ".join([model, *named]), arrivals[0][1], [id for id, _ in arrivals], lanes])
                     sent += arrivals
             end = line["t"] + shift
             lines += 1
@@ -56,6 +56,8 @@ def recording(folder: Path) -> dict[str, Any]:
             routes += router.events([line])
             for event in feed.events([line]):
                 packing.take(event)
+                if event.get("k") != "model" and event["m"] not in lanes:
+                    lanes.append(event["m"])
     if not lines:
         raise LabError(
             f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there", code="steps-none"

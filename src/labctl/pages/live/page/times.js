@@ -7,25 +7,25 @@ class Times {
     Object.assign(this, { page, phases: [], from: 0, span: 1, whole: 1 });
   }
 
-  /** `groups` of requests: [title, when the first one arrived, their ids]; without any, those of each lane. */
+  /** `groups` of requests: [title, when the first one arrived, their ids, the lanes of their phase]; without any, those of each lane. */
   open(groups) {
     const { store } = this.page;
     if (!groups.length) groups = store.lanes.map((lane, index) => {
       const own = store.requests.filter((request) => request.lane === index);
-      return [lane.name, lane.steps.length ? lane.steps[0].t - lane.steps[0].d : 0, own.map(({ id }) => id)];
+      return [lane.name, lane.steps.length ? lane.steps[0].t - lane.steps[0].d : 0, own.map(({ id }) => id), [index]];
     });
     this.phases = groups.map((group) => this.phase(...group)).filter(({ rows }) => rows.length);
     $("times").hidden = !this.phases.length;
     if (!this.phases.length) return;
-    const last = (most) => Math.max(...this.phases.map(({ rows }) => Math.max(...rows.slice(0, most).map(({ end }) => end))));
-    this.whole = Math.max(1e-6, last(Infinity)) * 1.02;
-    this.span = Math.min(this.whole, last(TIMES.first) * 1.02);
+    this.whole = Math.max(1e-6, ...this.phases.map(({ rows }) => Math.max(...rows.map(({ end }) => end)))) * 1.02;
+    this.span = Math.min(this.whole, Math.max(...this.phases.map(({ rows }) => burst(rows))) * 1.1);
     $("times-charts").replaceChildren(...this.phases.map(({ box }) => box));
   }
 
   /** In an ensemble each model has its own steps of a request: those of the one with the most are shown. */
-  phase(title, zero, ids) {
-    const { store } = this.page, wanted = new Set(ids), own = store.requests.filter((request) => wanted.has(request.id) && request.at.length);
+  phase(title, zero, ids, lanes) {
+    const { store } = this.page, wanted = new Set(ids);
+    const own = store.requests.filter((request) => lanes.includes(request.lane) && wanted.has(request.id) && request.at.length);
     const index = own.reduce((best, { lane }) => (best < 0 || store.lanes[lane].steps.length > store.lanes[best].steps.length ? lane : best), -1);
     const rows = own.filter(({ lane }) => lane === index).map((request) => this.row(store.lanes[index], request, zero));
     rows.sort((a, b) => a.arrived - b.arrived);
@@ -173,6 +173,16 @@ class Times {
       if (x < right - 20) context.fillText(seconds(time), Math.max(x, TIMES.label + 8), high - 6);
     }
   }
+}
+
+/** When the first requests are over: those of which each arrives before all earlier ones have ended. */
+function burst(rows) {
+  let end = rows[0].end;
+  for (const row of rows.slice(1, TIMES.first)) {
+    if (row.arrived > end) break;
+    end = Math.max(end, row.end);
+  }
+  return end;
 }
 
 function niceStep(least) {

@@ -52,7 +52,7 @@ class Page {
     document.body.classList.add("recorded");
     this.views.forEach((view) => view.draw());
     this.fit();
-    this.times.open(recording.groups || []);
+    this.times.open(recording.groups || []); // at the first requests; "All" shows the others
     this.seek(Math.min(...this.store.lanes.filter((lane) => lane.steps.length).map((lane) => lane.steps[0].t)));
   }
 
