@@ -43,14 +43,16 @@ def create(
         session.listener.note(f"lab {whose} also needs --{name}, or a network")
     steps = {step.path: step for plan in plans for step in plan.steps}
     missing = [step for step in steps.values() if not step.ready()]
-    first = f"; {len(missing)} weights and engines are made first" if missing else ""
     if with_images:
         compose = session.runtime("compose")
         compose.check(PROFILE)
         _only_what_is_packed(session.workspace)
-    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, [*steps, *packages], with_images)}{first}")
+    content = [*steps, *packages]
+    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images, len(missing))}")
     actions = {action.title: action for plan in plans for action in preparations(plan, local, session.workspace)}
     carry_out(list(actions.values()), session.listener)
+    if missing:
+        session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images)}")
     names: list[str] = []
     if with_images:
         carry_out(compose.prepare(PROFILE), session.listener)
