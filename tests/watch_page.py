@@ -154,7 +154,17 @@ class Shown:
         }
 
     def asks(self, name: str, model: str, **more: Any) -> None:
-        event = {"k": "ask", "n": name, "name": name, "model": model, "prompt": "I have", "at": 1e9, "state": "sent"}
+        called = self.feed.names[name]
+        event = {
+            "k": "ask",
+            "n": name,
+            "name": name,
+            "called": called,
+            "model": model,
+            "prompt": "I have",
+            "at": 1e9,
+            "state": "sent",
+        }
         self.take([{**event, **more}])
 
     def facts(self, model: str) -> str:

@@ -103,9 +103,7 @@ def test_a_request_is_also_known_by_the_name_that_its_client_gave_it(tmp_path: P
     folder = run(tmp_path / "run", names="41700")
     lines = [{"phase": "load", "label": f"question {name}", "id": f"41700{name}"} for name, *_ in REQUESTS]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert explain(folder, "question b").startswith(
-        "B (id 41700b, question b) in engine, phase load: waited 1 step"
-    )
+    assert explain(folder, "question b").startswith("B (id 41700b, question b) in engine, phase load: waited 1 step")
 
 
 def test_a_request_is_also_known_by_its_letter_in_order_of_arrival(tmp_path: Path) -> None:

@@ -86,9 +86,7 @@ class _Hashing:
         return data
 
 
-def estimate(
-    workspace: Workspace, artifacts: Iterable[Path], with_images: bool = False, to_make: int = 0
-) -> Estimate:
+def estimate(workspace: Workspace, artifacts: Iterable[Path], with_images: bool = False, to_make: int = 0) -> Estimate:
     """From the checkout and what lies in the cache; ``to_make``: of the artifacts so many are not there yet."""
     images = IMAGES if with_images else 0
     sources = [workspace.root / path for path in checkout_files(workspace.root)]

@@ -154,7 +154,7 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
             click.echo()
         label = f", {lane.labels[name]}" if name in lane.labels and lane.labels[name] != name else ""
         say(printable(f"{lane.names[name]} (id {name}{label}) in {lane.title}: {_sum(rows)}"))
-        for words in routes.words_of(lane.lines, name):
+        for words in routes.words_of(lane.lines, name, lane.names):
             say(printable(words))
         cells = [(_steps(row), f"{row.seconds:.3f}", row.what, row.words) for row in rows]
         click.echo("\n" + table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))

@@ -38,14 +38,14 @@ class Hub:
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._what_if, self._tail = what_if, Tail(clock.run_dir, recorded if what_if else parsed)
-        self._chat, self._routes = "", RouteTail(clock.run_dir)
+        self._names = Names()  # all pages call a request the same
+        self._chat, self._routes = "", RouteTail(clock.run_dir, self._names)
         self._epoch = time.time() - time.monotonic()
         self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
         self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for it
         self._lines: deque[Line] = deque(maxlen=RECENT)
         self._asked: dict[str, AskEvent] = {}
         self._counters = Counters()
-        self._names = Names()  # all pages call a request the same
         self._pages: set[asyncio.Queue[Message | None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -42,7 +42,7 @@ def recording(folder: Path) -> dict[str, Any]:
             if first:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
                 asked = asked_for(folder, phase)
-                feed.names = Names.of_groups([one.id for one in each] for each in asked.values())
+                feed.names = router.names = Names.of_groups([one.id for one in each] for each in asked.values())
                 feed.labels = {one.id: one.prompt for each in asked.values() for one in each}
                 for model, each in asked.items():
                     arrivals = [(one.id, round(one.sent + shift, 6)) for one in each]
