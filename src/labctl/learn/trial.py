@@ -359,7 +359,8 @@ class Trial:
         """
         if not ok and not sentence.strip():
             said = f"expected {expected}, measured {measured}"
-            raise LabError(f"{name}: {said}", "no sentence says why: this is a fault of the exercise")
+            why = "no sentence says why: this is a fault of the exercise"
+            raise LabError(f"{name}: {said}", why, code="exercise-broken")
         self.checks.append(Check(name, expected, str(measured), bool(ok), "" if ok else sentence))
         return bool(ok)
 
