@@ -83,7 +83,7 @@ def load(path: Path) -> Fault:
         name.lower(): value for name, value in vars(module).items() if name in ("LEAST", "REPLICAS", "COUNTERS")
     }
     summary = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-    shows = getattr(module, "shows", lambda steps: [])
+    shows: Callable[[Sequence[Line]], Sequence[Line]] = getattr(module, "shows", lambda steps: [])
     sign = " ".join((shows.__doc__ or "").split())
     return Fault(path.stem, summary, source, module.Scheduler, shows, sign, **optional)
 

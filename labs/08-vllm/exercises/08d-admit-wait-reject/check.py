@@ -130,10 +130,9 @@ def losses(load, played, found):
         elif number in played.rejected:
             now, running = played.rejected[number]
             how = f"rejected at {now:.0f} ms, with {running} running"
-            if running < RUNNING[0] * 0.7:
-                lose("rejected with room", number, how)
-            elif now < arrived + 0.7 * load.slo.ttft:
-                lose("rejected early", number, how)
+            early, room = now < arrived + 0.7 * load.slo.ttft, running < RUNNING[0] * 0.7
+            if early or room:
+                lose("held back" if not early else "rejected with room" if room else "rejected early", number, how)
         else:
             lose("held to the end", number, "neither admitted nor rejected")
     return lost, first
