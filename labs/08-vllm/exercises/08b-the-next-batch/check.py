@@ -9,6 +9,7 @@ VICTIM = "you leave out another request than vLLM: when a block is missing, the 
 BLOCKS = "a request of your batch has no block for its next tokens: vLLM preempts when none is free."
 HEAD = "a request joins that is not first in the queue: when the first one does not fit, vLLM admits none."
 WHOLE = "a request joins in your batch, but not in vLLM's: all of its tokens must fit into the free blocks."
+PLACES = "your batch has more requests than `max_num_seqs`: a waiting request joins only where a place is free."
 AFTER = "a request joins in a step that preempts another: in such a step vLLM admits none, whatever room there is."
 TOKENS = "the batch is right, but not the tokens: each request gets what is left to compute of it, within the budget."
 
@@ -47,6 +48,7 @@ def lengths_of(rng):
         found.append((rng.randint(20, 30), rng.randint(8, 12)))
         found.append((rng.randint(66, 96), rng.randint(8, 16)))
         found += [(rng.randint(20, 30), rng.randint(8, 12)) for _ in range(2)]
+    found += [(rng.randint(8, 16), rng.randint(8, 12)) for _ in range(6)]  # a block each: places run out before blocks
     return found
 
 
@@ -130,6 +132,8 @@ def sentence(state, found, said):
         return BUDGET
     if extra - {*running, *waiting}:
         return "your batch names a request that is not there."
+    if len(said) > state["max_num_seqs"]:
+        return PLACES
     if extra and {*running} - found.keys() and sum(found.values()) < state["budget"]:
         return AFTER
     if extra:
