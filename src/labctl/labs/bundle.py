@@ -42,17 +42,19 @@ def create(
         session.listener.note(f"lab {whose} also needs --{name}, or a network")
     steps = {step.path: step for plan in plans for step in plan.steps}
     missing = [step for step in steps.values() if not step.ready()]
-    first = f"; {len(missing)} weights and engines are made first" if missing else ""
     if with_images:
         compose = session.runtime("compose")
         compose.check(PROFILE)
         _only_what_is_packed(session.workspace)
-    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, [*steps, *packages], with_images)}{first}")
+    content = [*steps, *packages]
+    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images, len(missing))}")
     for plan in plans:
         refuse(plan, local, session.workspace)
     local.prepare(session.listener, PROFILE)
     for step in steps.values():
         make_artifact(session, step, local)
+    if missing:
+        session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images)}")
     names: list[str] = []
     if with_images:
         compose.prepare(session.listener, PROFILE)
