@@ -61,7 +61,7 @@ def test_a_file_that_is_for_another_python_fails_no_install(workspace: Workspace
     script = workspace.root / "docker" / "install-packages.sh"
     script.write_text(INSTALLS + 'echo "def f(: pass" >"$target/for_another_python.py"\n')
     found = Layer("vllm", workspace)
-    found.install().do(Silent())
+    found.install(Silent())
     assert {path.name for path in found.require().iterdir()} == {"__pycache__", "module.py", "for_another_python.py"}
 
 
