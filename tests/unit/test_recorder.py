@@ -1,0 +1,93 @@
+"""What the world sees of the scheduler when it has nothing to compute: gauges at rest, and a clock that has gone on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from counting_engine import CountingEngine
+from fake_backend import METRICS
+
+from labctl.clock.clock import Clock
+from labserve.inflight.features import Features
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.policy import Policy
+from labserve.inflight.recorder import Recorder
+from labserve.inflight.request import Request
+from labserve.inflight.scheduler import Scheduler
+
+MODEL = "recorded"
+
+
+class Closed(Scheduler):
+    """It admits nobody."""
+
+    places = 0
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]]]:
+    """A scheduler with one request, and its recorder."""
+    opened: list[Recorder] = []
+
+    def make(kind: type[Scheduler]) -> tuple[Recorder, Scheduler, Request]:
+        features, kv = Features(max_num_tokens=64), KVBudget(8, 4)
+        scheduler = kind(CountingEngine(step_tokens=64), kv, Policy.MAX_UTILIZATION, 2, False, features)
+        setup: Any = SimpleNamespace(
+            scheduler=scheduler,
+            kv=kv,
+            features=features,
+            shape=SimpleNamespace(context=32, vocabulary=50),
+            own="",
+            in_force=lambda word: [],
+            describe=lambda word: "",
+        )
+        config = json.dumps({"parameters": {"run_dir": {"string_value": str(tmp_path)}}})
+        recorder = Recorder({"model_name": MODEL, "model_instance_name": f"{MODEL}_0", "model_config": config}, setup)
+        opened.append(recorder)
+        request = Request("a", [1, 2, 3], 9, tenant="t", number=1)
+        scheduler.submit(request)
+        recorder.arrived(request)
+        return recorder, scheduler, request
+
+    yield make
+    for recorder in opened:
+        recorder.close()
+
+
+def test_a_model_whose_last_request_left_between_two_steps_shows_nobody_and_no_memory(
+    recorded: Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]],
+) -> None:
+    recorder, scheduler, request = recorded(Scheduler)
+    recorder.record(scheduler.step())
+    recorder._gauges.flush()
+    assert (METRICS[f"labs_running {MODEL}"].total, METRICS[f"labs_kv_blocks_used {MODEL}"].total) == (1, 1)
+    scheduler.cancel(request)
+    recorder.ended(request)
+    scheduler.step()  # what was dropped is freed by it
+    assert recorder.ready(scheduler.plan())
+    recorder._gauges.flush()
+    shown = {
+        name: METRICS[f"labs_{name} {MODEL}"].total for name in ("running", "waiting", "kv_blocks_used", "kv_usage")
+    }
+    assert not any(shown.values()), shown
+
+
+def test_a_step_in_which_requests_only_wait_is_over_for_the_clock(
+    recorded: Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]], tmp_path: Path
+) -> None:
+    recorder, scheduler, _ = recorded(Closed)
+    clock = Clock(tmp_path, (MODEL,))
+    clock.pause()
+    assert not recorder.ready(scheduler.plan())
+    (held,) = clock.states(MODEL)
+    assert (held["state"], held["ids"], held["waiting"]) == ("held", [], ["a"])
+    clock._write({MODEL: {"mode": "pause", "grant": "g", "steps": 1}})  # as `labctl clock step` does, and then waits
+    assert recorder.ready(scheduler.plan())
+    recorder.record(scheduler.step())
+    (over,) = clock.states(MODEL)
+    assert (over["state"], over["grant"], over["steps"], over["left"]) == ("idle", "g", 1, 1)
