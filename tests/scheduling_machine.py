@@ -20,8 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from labsched.counting import Answer
 from labsched.blocks import Block, Blocks
+from labsched.counting import Answer
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.order import Fair, Priority, ShortestFirst, order

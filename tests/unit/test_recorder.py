@@ -13,12 +13,12 @@ from counting_engine import CountingEngine
 from fake_backend import METRICS
 
 from labctl.clock.clock import Clock
-from labserve.inflight.features import Features
-from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.policy import Policy
+from labsched.features import Features
+from labsched.kv_budget import KVBudget
+from labsched.policy import Policy
+from labsched.request import Request
+from labsched.scheduler import Scheduler
 from labserve.inflight.recorder import Recorder
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
 
 MODEL = "recorded"
 
