@@ -21,6 +21,7 @@ from labsched.scheduler import Scheduler
 from labserve.inflight.recorder import Recorder
 
 MODEL = "recorded"
+Made = Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]]
 
 
 class Closed(Scheduler):
@@ -30,7 +31,7 @@ class Closed(Scheduler):
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Iterator[Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]]]:
+def recorded(tmp_path: Path) -> Iterator[Made]:
     """A scheduler with one request, and its recorder."""
     opened: list[Recorder] = []
 
@@ -60,7 +61,7 @@ def recorded(tmp_path: Path) -> Iterator[Callable[[type[Scheduler]], tuple[Recor
 
 
 def test_a_model_whose_last_request_left_between_two_steps_shows_nobody_and_no_memory(
-    recorded: Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]],
+    recorded: Made, tmp_path: Path
 ) -> None:
     recorder, scheduler, request = recorded(Scheduler)
     recorder.record(scheduler.step())
@@ -71,15 +72,15 @@ def test_a_model_whose_last_request_left_between_two_steps_shows_nobody_and_no_m
     scheduler.step()  # what was dropped is freed by it
     assert recorder.ready(scheduler.plan())
     recorder._gauges.flush()
+    last = json.loads((tmp_path / f"steps-{MODEL}-0.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["ended"], last["seats"]) == ("change", {"a": "cancelled"}, ["", ""])
     shown = {
         name: METRICS[f"labs_{name} {MODEL}"].total for name in ("running", "waiting", "kv_blocks_used", "kv_usage")
     }
     assert not any(shown.values()), shown
 
 
-def test_a_step_in_which_requests_only_wait_is_over_for_the_clock(
-    recorded: Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]], tmp_path: Path
-) -> None:
+def test_a_step_in_which_requests_only_wait_is_over_for_the_clock(recorded: Made, tmp_path: Path) -> None:
     recorder, scheduler, _ = recorded(Closed)
     clock = Clock(tmp_path, (MODEL,))
     clock.pause()
@@ -91,3 +92,65 @@ def test_a_step_in_which_requests_only_wait_is_over_for_the_clock(
     recorder.record(scheduler.step())
     (over,) = clock.states(MODEL)
     assert (over["state"], over["grant"], over["steps"], over["left"]) == ("idle", "g", 1, 1)
+
+
+def test_a_step_that_failed_is_over_for_the_clock(recorded: Made, tmp_path: Path) -> None:
+    recorder, scheduler, _ = recorded(Scheduler)
+    clock = Clock(tmp_path, (MODEL,))
+    clock._write({MODEL: {"mode": "pause", "grant": "g", "steps": 1}})
+    assert recorder.ready(scheduler.plan())
+    recorder.gave_up()
+    (over,) = clock.states(MODEL)
+    assert (over["state"], over["steps"], over["left"]) == ("idle", 1, 0)
+
+
+def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path: Path) -> None:
+    recorder, scheduler, _ = recorded(Scheduler)
+    scheduler.kv = scheduler.memory.kv = KVBudget(5, 4)
+    for number in (2, 3):
+        request = Request("a", [1, 2, 3], 9, number=number)  # by the same name
+        scheduler.submit(request)
+        recorder.arrived(request)
+    said: list[dict[str, Any]] = []
+    while not scheduler.idle:
+        step = scheduler.step()
+        for request in step.ended:
+            recorder.ended(request)
+        if not step.batch:
+            continue
+        said.append(
+            {
+                "ids": [request.name for request in step.batch],
+                "made": [sum(len(new) for one, new in step.produced if one is request) for request in step.batch],
+                "kv_blocks_used": step.blocks,
+                "joined": [request.name for request in step.admitted],
+                "evicted": [request.name for request in step.preempted],
+                "ended": {request.name: "length" for request in step.ended},
+                "waiting": [request.name for request in step.waiting],
+                "seats": list(scheduler.slots.names),
+            }
+        )
+        recorder.record(step)
+    recorder.record(scheduler.step())
+    recorder._gauges.flush()
+    lines = [json.loads(line) for line in (tmp_path / f"steps-{MODEL}-0.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    written = [
+        {name: line.get(name, type(value)()) for name, value in one.items()}
+        for one, line in zip(said, steps, strict=True)
+    ]
+    assert written == said
+    totals = {
+        name: METRICS[f"labs_{name}_total {MODEL}"].total for name in ("steps", "tokens", "admissions", "preemptions")
+    }
+    assert totals == {
+        "steps": len(said),
+        "tokens": 27,
+        "admissions": sum(len(one["joined"]) for one in said),
+        "preemptions": sum(len(one["evicted"]) for one in said),
+    }
+    assert totals["preemptions"] > 0
+    assert METRICS[f"labs_running {MODEL}"].total == 0, "the last one has ended"
+    again = Request("a", [1], 1, number=4)
+    recorder.arrived(again)
+    assert again.name == "a", "the name is free again"
