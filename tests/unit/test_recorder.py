@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from counting_engine import CountingEngine
+from counting_engine import InPieces
 from fake_backend import METRICS
 
 from labctl.clock.clock import Clock
@@ -36,8 +36,8 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
     opened: list[Recorder] = []
 
     def make(kind: type[Scheduler]) -> tuple[Recorder, Scheduler, Request]:
-        features, kv = Features(max_num_tokens=64), KVBudget(8, 4)
-        scheduler = kind(CountingEngine(step_tokens=64), kv, Policy.MAX_UTILIZATION, 2, False, features)
+        engine, features, kv = InPieces(step_tokens=4), Features(max_num_tokens=4), KVBudget(8, 4)
+        engine.scheduler = scheduler = kind(engine, kv, Policy.MAX_UTILIZATION, 2, False, features)
         setup: Any = SimpleNamespace(
             scheduler=scheduler,
             kv=kv,
@@ -140,6 +140,7 @@ def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path
         for one, line in zip(said, steps, strict=True)
     ]
     assert written == said
+    assert any(0 in one["made"] for one in said), "a piece of a prompt makes no token"
     totals = {
         name: METRICS[f"labs_{name}_total {MODEL}"].total for name in ("steps", "tokens", "admissions", "preemptions")
     }
