@@ -140,12 +140,14 @@ def test_a_server_that_is_stuck_is_killed_and_one_that_computes_is_not(
 
 
 def test_the_passwords_of_a_stack_go_with_it(session: Session) -> None:
-    observe = session.workspace.folder("s").observe
-    observe.mkdir(parents=True)
-    (observe / "password").write_text("secret")
+    folder = session.workspace.folder("s")
+    folder.observe.mkdir(parents=True)
+    (folder.observe / "password").write_text("secret")
+    folder.make_secret()
+    folder.make_token()
     runtime: Any = Runtime()
     take_down(session, runtime, "s")
-    assert not observe.exists()
+    assert not [path for path in (folder.observe, folder.secret, folder.token) if path.exists()]
 
 
 class Holding(Runtime):
