@@ -60,10 +60,10 @@ def by_hand(session: Session) -> float:
     endpoints = claim_endpoints("auto", "127.0.0.1", [])
     environment = {
         **os.environ,
-        "LABS_SERVER_IMAGE": images.server_image(session.workspace, "cpu"),
-        "LABS_STACK": STACK,
-        "LABS_CACHE": str(session.workspace.cache),
-        **{f"LABS_{name.upper()}_PORT": value.rpartition(":")[2] for name, value in vars(endpoints).items()},
+        "STACK_SERVER_IMAGE": images.server_image(session.workspace, "cpu"),
+        "STACK_NAME": STACK,
+        "STACK_CACHE": str(session.workspace.cache),
+        **{f"STACK_{name.upper()}_PORT": value.rpartition(":")[2] for name, value in vars(endpoints).items()},
     }
     compose = ["docker", "compose", "--project-name", "labs-by-hand"]
     root = session.workspace.root

@@ -67,7 +67,7 @@ def served() -> Iterator[tuple[Record, int]]:
     options = UpOptions(Choices(set={"slots": MANY, "step_ms": 10, "token_ms": 0.1}), "local", "auto", 300.0)
     with ephemeral(session, lab, STACK, options) as handle:
         (port,) = ports.free_ports("127.0.0.1", 1)
-        door.beside(session.workspace, handle.record, port).do(Silent())
+        door.beside(session.workspace, handle.record, port, Silent())
         yield handle.record, port
 
 

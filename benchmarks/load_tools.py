@@ -44,7 +44,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     session = Session.open(Silent())
     lab, _ = session.catalog.stack(STACK)
     tool = TOOLS[asked.client](session.workspace)
-    tool.prepare().do(session.listener)
+    tool.prepare(session.listener)
     as_asked = UpOptions(Choices(set=PACE), "local", "auto", 300.0)
     rounds: list[dict[str, dict[str, Any]]] = []
     with ephemeral(session, lab, STACK, as_asked):

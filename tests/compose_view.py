@@ -20,6 +20,11 @@ def _there() -> bool:
         return False
 
 
+def of_stack(env_file: Path) -> dict[str, Any]:
+    """Every service of the project that an env file of ours names, whatever its profile."""
+    return services([], compose_env_files=[env_file], compose_profiles=["*"])
+
+
 def services(files: Sequence[Path], **options: Any) -> dict[str, Any]:
     """Every service of those files as it would be run."""
     return dict(document(files, **options)["services"])

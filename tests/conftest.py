@@ -18,7 +18,6 @@ import pytest
 from filelock import FileLock
 
 from labctl.listener import Silent
-from labctl.runtimes.processes import carry_out
 from labkit import proxies
 from labserve import serving
 
@@ -181,4 +180,4 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def images(engine: docker.DockerClient, snapshot: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The images of this checkout's sources, built unless they are there (the first time takes minutes)."""
     with FileLock(of_all_workers(tmp_path_factory) / "images.lock"):  # by one worker
-        carry_out(machinery.runtime(snapshot).prepare("cpu"), Silent())
+        machinery.runtime(snapshot).prepare(Silent(), "cpu")

@@ -83,7 +83,8 @@ def text(release: str, case: str) -> str:
 
 def _plan(plan: Plan, workspace: Workspace) -> Iterator[str]:
     yield f"image {plan.image}"
-    yield from _indented(*(f"{key}={value}" for key, value in images.build_arguments(plan.image).items()))
+    given = images.dockerfile(plan.image) | images.build_arguments(plan.image)
+    yield from _indented(*(f"{key}={value}" for key, value in given.items()))
     for step in plan.steps:
         yield step.title
         yield from _indented(*(shlex.join(argv) for argv in _made_by(step, workspace)))

@@ -42,6 +42,15 @@ PARTS = (
 FAULTS = Path(__file__).parent / "faults_lab"
 
 
+def of_its_own(folder: Path) -> Workspace:
+    """A checkout with all of this one as links, and a state of its own: what is written goes there."""
+    root = folder / "checkout"
+    root.mkdir()
+    for name in PARTS:
+        (root / name).symlink_to(ROOT / name)
+    return Workspace(root, folder / "cache")
+
+
 def labctl(*arguments: str, root: Path, timeout: float = 240, check: bool = True, **env: str) -> Any:
     """Run the real command line as a person does, to its end."""
     command = [sys.executable, "-m", "labctl", *arguments]

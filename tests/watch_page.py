@@ -92,7 +92,7 @@ class Visitor:
         return self.page.locator(f".lane[data-lane='{model}']")
 
     def seated(self, model: str) -> list[str]:
-        return list(self.lane(model).locator(".seat:not(.empty) b").all_inner_texts())
+        return [seat.get_attribute("data-request") for seat in self.lane(model).locator(".seat:not(.empty)").all()]
 
     def batch(self, model: str, step: int) -> int:
         """The batch that the page shows, once it shows that step."""
@@ -101,7 +101,7 @@ class Visitor:
         return int(facts.get_attribute("data-batch"))
 
     def over(self, name: str) -> None:
-        self.page.locator(f".request:has(b:text-is('{name}')):not([data-state='sent'])").wait_for()
+        self.page.locator(f".request:has(b[title='id {name}']):not([data-state='sent'])").wait_for()
 
 
 class Shown:
@@ -154,7 +154,17 @@ class Shown:
         }
 
     def asks(self, name: str, model: str, **more: Any) -> None:
-        event = {"k": "ask", "n": name, "name": name, "model": model, "prompt": "I have", "at": 1e9, "state": "sent"}
+        called = self.feed.names[name]
+        event = {
+            "k": "ask",
+            "n": name,
+            "name": name,
+            "called": called,
+            "model": model,
+            "prompt": "I have",
+            "at": 1e9,
+            "state": "sent",
+        }
         self.take([{**event, **more}])
 
     def facts(self, model: str) -> str:

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from labkit.disk import cache_folder, disk_errors, resolved
+from labkit.disk import atomic_write, cache_folder, disk_errors, resolved
 from labkit.errors import LabError
 from labkit.nofollow import read_text, require_own
 
 INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl is installed editable
+RUNTIMES = ("compose", "local")
 MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
 
 
@@ -58,6 +59,7 @@ class StackFolder:
     repository = _In("path", "repository", "folder")  # as rendered; the server reads it
     front = _In("path", "front", "folder")  # from which a balancer reads its servers
     envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
+    env_file = _In("path", "compose.env")  # for docker compose --env-file: the project, its files, their variables
     compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
     observe = _In("path", "observe", "folder")  # it holds a password: gone with the stack
     door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack
@@ -177,6 +179,7 @@ class Workspace:
     labs, model_repos, state = (_In("root", name) for name in ("labs", "model_repos", ".labs"))
     models, traces, extras = (_In("labs", name) for name in ("shared/models", "shared/traces", "extras"))
     observe = _In("root", "docker/observe")  # of Prometheus and Grafana
+    runtime_file = _In("state", "runtime")  # which runtime `--runtime auto` is: a line that a person may write too
     backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 
     def __post_init__(self) -> None:
@@ -211,6 +214,20 @@ class Workspace:
     def templates(self, lab: str, folder: str) -> Path:
         """A folder of model templates: ``./x`` is the lab's own, another stands in ``model_repos``."""
         return self.labs / lab / folder if folder.startswith("./") else self.model_repos / folder
+
+    @property
+    def settled_runtime(self) -> str:
+        """What ``--runtime auto`` means in this checkout: "compose" or "local"; "" where nobody has settled it."""
+        said = _content(self.runtime_file).strip()
+        return said if said in RUNTIMES else ""
+
+    def settle_runtime(self, name: str) -> None:
+        """Have ``--runtime auto`` mean that runtime; "" leaves it open again."""
+        with disk_errors(self.runtime_file):
+            if name:
+                atomic_write(self.runtime_file, f"{name}\n")
+            else:
+                self.runtime_file.unlink(missing_ok=True)
 
     @property
     def caches(self) -> list[Path]:

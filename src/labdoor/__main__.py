@@ -1,6 +1,7 @@
 """``python -m labdoor --endpoint HOST:PORT --models NAME,NAME --port N``: serve until SIGTERM or Ctrl-C.
 
-On loopback, without a token; with ``--token-file`` behind ``labdoor.gate``.
+It asks nobody who they are: on ``--port`` it is for this machine. Where others may ask, something that bounds and asks
+them stands before it, and it listens on ``--socket`` (``labctl.runtimes.envoy.door``).
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import os
+import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +25,6 @@ NAME = "labs-door"  # by which labctl finds it among the processes of a machine
 PR_SET_NAME = 15
 LOOK_S = 1.0
 MOST_HEAD = 16 * 2**10  # bytes of a request's head
-MOST_CONNECTIONS = 512  # of an exposed API; further ones are told 503
 KEEP_ALIVE_S = 10  # longer than clients keep a connection that they do not use (httpx: 5)
 BACKLOG = 512
 
@@ -32,8 +35,9 @@ def main() -> int:
     parser.add_argument("--models", required=True, metavar="NAME,NAME", help="models of the stack")
     parser.add_argument("--tokenizer", default="", metavar="FOLDER", help="the tokenizer of all of them")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on")
-    parser.add_argument("--port", type=int, required=True, help="to listen on")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="holds the token that clients must send")
+    parser.add_argument("--port", type=int, default=0, help="to listen on")
+    parser.add_argument("--socket", type=int, metavar="FD", help="a socket that listens, in their place")
+    parser.add_argument("--front", type=int, metavar="PID", help="our child, before us: we end when it does")
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="the certificate: it speaks TLS alone then")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the private key of --tls-cert")
     parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for Triton's models")
@@ -48,9 +52,11 @@ def main() -> int:
     )
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
+    if options.front:
+        threading.Thread(target=_end_with, args=(options.front,), daemon=True).start()
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
-    from labdoor import app, gate, models
+    from labdoor import app, models
     from labdoor.exchange import bound
     from labkit.errors import LabError
     from labkit.tls import Pair
@@ -60,7 +66,6 @@ def main() -> int:
         try:
             if options.tls_cert:
                 Pair(options.tls_cert, options.tls_key).context()
-            token = gate.read_token(options.token_file) if options.token_file else ""
             found = models.find(options.endpoint, options.models.split(","), options.tokenizer)
             break
         except LabError as error:
@@ -75,19 +80,26 @@ def main() -> int:
         if options.announce:
             print(options.announce, flush=True)
 
-    made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), token, started)
-    config = configured(made, options.host, options.port, bool(token), options.tls_cert, options.tls_key)
+    fronted = options.socket is not None
+    made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), fronted, started)
+    config = configured(made, options.host, options.port, fronted, options.tls_cert, options.tls_key)
     server = uvicorn.Server(config)
-    listening = bound(config.bind_socket())
+    listening = bound(socket.socket(fileno=options.socket) if fronted else config.bind_socket())
     listening.listen(BACKLOG)  # before the application says that it is ready
     server.run([listening])
     return 0 if server.started else 1
 
 
+def _end_with(child: int) -> None:
+    os.waitpid(child, 0)
+    print("labctl: what stands before the OpenAI API has ended", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def configured(
-    app: ASGIApp, host: str, port: int, exposed: bool = False, certificate: Path | None = None, key: Path | None = None
+    app: ASGIApp, host: str, port: int, fronted: bool = False, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Config:
-    """How uvicorn serves it; ``exposed``: other machines may ask."""
+    """How uvicorn serves it; ``fronted``: what stands before it says whether its clients speak TLS."""
     import uvicorn
 
     return uvicorn.Config(
@@ -97,11 +109,12 @@ def configured(
         loop="uvloop",
         host=host,
         port=port,
-        log_level="error" if exposed else "warning",  # strangers must not fill the log
+        log_level="warning",
         access_log=False,
         lifespan="on",
         ws="none",
-        limit_concurrency=MOST_CONNECTIONS if exposed else None,
+        proxy_headers=fronted,
+        forwarded_allow_ips="*",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate,

@@ -25,7 +25,6 @@ from labdoor.answers import Answer
 from labdoor.counters import Counters
 from labdoor.errors import Refusal, gone
 from labdoor.exchange import Exchange, body
-from labdoor.gate import Gate
 from labdoor.models import Model
 from labdoor.triton import Standing, Triton
 from labkit.records import request_id
@@ -50,21 +49,21 @@ def make(
     endpoint: str,
     models: Mapping[str, Model],
     limits: Limits = Limits(),
-    token: str = "",
+    fronted: bool = False,
     started: Callable[[], None] = lambda: None,
 ) -> ASGIApp:
     """The application in front of the server at ``endpoint`` (gRPC).
 
     Args:
-        token: with it other machines may ask.
+        fronted: what stands before it has asked who they are: it answers under any name of the machine.
         started: called when it is ready to answer.
     """
-    return _Door(endpoint, models, limits, token, started).app
+    return _Door(endpoint, models, limits, fronted, started).app
 
 
 class _Door:
     def __init__(
-        self, endpoint: str, models: Mapping[str, Model], limits: Limits, token: str, started: Callable[[], None]
+        self, endpoint: str, models: Mapping[str, Model], limits: Limits, fronted: bool, started: Callable[[], None]
     ) -> None:
         self._endpoint, self._models, self._limits, self._started = endpoint, models, limits, started
         self._counters = Counters()
@@ -84,7 +83,7 @@ class _Door:
         ]
         exceptions: dict[Any, Any] = {Refusal: _refusal, HTTPException: _http, Exception: _unforeseen}
         self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=exceptions)
-        entrance: ASGIApp = Gate(self, token, self._counters) if token else _here_alone(self)
+        entrance: ASGIApp = self if fronted else _here_alone(self)
         self.app = ServerErrorMiddleware(entrance, handler=_unforeseen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,7 +17,6 @@ class Counters:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("labs_door_requests", "Requests by HTTP status", ["model", "code"], registry=registry)
         self.left = Counter("labs_door_cancelled", "Requests cancelled, by why: left, slow", ["why"], registry=registry)
-        self.refused = Counter("labs_door_refused", "Requests refused at the gate, by why", ["code"], registry=registry)
         self.tokens = Counter("labs_door_tokens", "Tokens that models have generated", ["model"], registry=registry)
         self.running = 0
         gauge = Gauge("labs_door_running", "Requests that are being answered", registry=registry)

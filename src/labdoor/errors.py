@@ -26,6 +26,7 @@ FIELDS = {
     "request_priority": "x-priority",
 }
 FULL = re.compile(r"maximum queue size", re.IGNORECASE)
+BUSY = re.compile(r"keeps the server busy")  # a model of ours: the same request may be served in a moment
 NOT_READY = re.compile(r"is not (ready|found)|has no available versions|unknown model", re.IGNORECASE)
 TOO_LATE = re.compile(r"request timeout expired|deadline exceeded", re.IGNORECASE)
 #: What gRPC says of a server that is not there, and what a client is told.
@@ -35,7 +36,9 @@ AWAY = {
     "Connection reset": "it ended before the answer was whole (labctl status)",
 }
 OURS = ("StatusCode.UNKNOWN", "StatusCode.CANCELLED", "StatusCode.RESOURCE_EXHAUSTED")  # no fault of the request
-INSIDE = re.compile(r"^internal error|failed to open|stub process|shared memory", re.IGNORECASE)
+INSIDE = re.compile(
+    r"^internal error|failed to open|stub process|shared memory|engine has ended|gave the request up", re.IGNORECASE
+)
 
 
 class Refusal(Exception):
@@ -94,6 +97,9 @@ def of_triton(message: str, status: str | None) -> Refusal:
     said = re.sub(r"^(in ensemble '[^']*', )+", "", message.strip())
     if FULL.search(said):
         return Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"the model's queue is full: {said}", code="queue_full")
+    if BUSY.search(said):
+        why = said.partition(": ")[2] or said
+        return Refusal(HTTPStatus.TOO_MANY_REQUESTS, why, code="busy", headers={"Retry-After": "1"})
     if TOO_LATE.search(said) or status == "StatusCode.DEADLINE_EXCEEDED":
         return Refusal(HTTPStatus.GATEWAY_TIMEOUT, said, code="deadline_exceeded")
     if status == "StatusCode.UNAVAILABLE" or NOT_READY.search(said):

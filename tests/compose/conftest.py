@@ -82,7 +82,7 @@ def docker_setup(snapshot: Path) -> Iterator[str]:
     """The plain command, once for all. Only the image that is there already and free ports are not left at defaults."""
     free = vars(claim_endpoints("auto", "127.0.0.1", [])).items()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABS_SERVER_IMAGE", images.server_image(Workspace(snapshot, ROOT), "cpu"))
+        patch.setenv("STACK_SERVER_IMAGE", images.server_image(Workspace(snapshot, ROOT), "cpu"))
         for name, endpoint in free:
-            patch.setenv(f"LABS_{name.upper()}_PORT", endpoint.rpartition(":")[2])
+            patch.setenv(f"STACK_{name.upper()}_PORT", endpoint.rpartition(":")[2])
         yield "up --wait"

@@ -33,7 +33,7 @@ def page(
     """Where the page is, and what the engine says of its container, of which nothing is left afterwards."""
     image = images.client_image(Workspace(snapshot, ROOT)).replace("labs-client", "labs-chat")  # of the same sources
     endpoint = claim_endpoints("auto", "127.0.0.1", []).http
-    chosen = {"LABS_CHAT_IMAGE": image, "LABS_CHAT_PORT": endpoint.rpartition(":")[2], **images.build_environment()}
+    chosen = {"STACK_CHAT_IMAGE": image, "STACK_CHAT_PORT": endpoint.rpartition(":")[2], **images.build_environment()}
 
     def compose(*words: str) -> None:
         done = subprocess.run(
@@ -53,9 +53,9 @@ def page(
         return found
 
     if not images.exists(image):
-        compose("--profile", "chat", "build", "--quiet", "chat-image")
+        compose("build", "--quiet", "chat")
     try:
-        compose("up", "--wait", "--no-build", "--scale", "chat=1")
+        compose("--profile", "chat", "up", "--wait", "--no-build")
         (container,) = containers()
         yield f"http://{endpoint}", container.attrs
     finally:

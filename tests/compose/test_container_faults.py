@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,11 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from machinery import container, labctl, leftovers, share_server, started, status
 from waiting import DEADLINE_S, eventually
 
-from labctl.runtimes import docker_engine
+from labctl.runtimes import docker_engine, images
+from labctl.workspace import Workspace
 
 STACK = "quick"
 ON = ("--runtime", "compose", "--ports", "auto")
@@ -40,7 +44,7 @@ def test_fault_12_a_model_that_needs_more_memory_than_there_is_is_named_as_oom_k
 def test_fault_13_a_crash_loop_is_a_failure(own: Path) -> None:
     path = own / "compose.yaml"
     text = path.read_text()
-    always = text.replace("restart: ${LABS_RESTART:-no}", "restart: always")
+    always = text.replace('restart: "no"', "restart: always", 1)
     assert always != text
     path.write_text(always)
     assert "crash loop" in failing_up(own, "--set", "behaviour=kill")
@@ -163,9 +167,8 @@ def test_what_a_killed_labctl_left_of_its_builder_goes_with_down_all(own: Path) 
     script = "import sys, time; print('begun', file=sys.stderr, flush=True); time.sleep(600)"
     code = (
         "import sys; from pathlib import Path; from machinery import runtime; from labctl.listener import Silent\n"
-        "from labctl.runtimes.processes import carry_out\n"
-        "r = runtime(Path(sys.argv[1])); carry_out(r.prepare('cpu'), Silent())\n"
-        f"r.tool('a tool', ['-c', {script!r}]).do(Silent())"
+        "r = runtime(Path(sys.argv[1])); r.prepare(Silent(), 'cpu')\n"
+        f"r.tool(Silent(), ['-c', {script!r}])"
     )
     here = Path(__file__).parents[1]
     process = subprocess.Popen([sys.executable, "-c", code, str(own)], cwd=here, start_new_session=True)
@@ -207,3 +210,29 @@ def test_a_stack_of_another_checkout_is_not_seen(own: Path, shared: Path, in_con
     assert status(own, STACK)["state"] == "absent"
     labctl("down", "--all", root=own)
     assert status(shared, STACK)["state"] == "ready"
+
+
+def test_a_killed_labctl_leaves_no_docker_compose(tmp_path: Path, snapshot: Path) -> None:
+    """The command and its plugin are two processes."""
+    file, project = tmp_path / "compose.yaml", f"killed-{os.getpid()}"
+    image = images.client_image(Workspace(snapshot, tmp_path))
+    service = {"image": image, "entrypoint": ["sleep", "600"], "stop_grace_period": "1s"}
+    file.write_text(json.dumps({"name": project, "services": {"one": service}}))
+    code = (
+        "import sys; from labctl.listener import Silent; from labctl.runtimes import processes\n"
+        "from labctl.runtimes.processes import Command\n"
+        "command = Command(['docker', 'compose', '--file', sys.argv[1], 'up'])\n"
+        "processes.run_to_end(command, Silent(), 'it failed', code='command-failed')"
+    )
+
+    def left() -> int:
+        every = (one.info["cmdline"] or () for one in psutil.process_iter(["cmdline"]))
+        return sum("--file" in words and str(file) in words for words in every)
+
+    try:
+        with subprocess.Popen([sys.executable, "-c", code, str(file)]) as labctl_:
+            eventually(lambda: left() == 2)
+            labctl_.kill()
+        eventually(lambda: left() == 0)
+    finally:
+        subprocess.run(["docker", "compose", "--project-name", project, "down"], cwd="/", check=False)

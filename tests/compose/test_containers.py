@@ -12,7 +12,6 @@ from machinery import container, labctl, runtime
 
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine
-from labctl.runtimes.processes import carry_out
 from labctl.stack.session import Session
 from labctl.triton.server_api import call
 
@@ -62,11 +61,11 @@ def test_up_with_other_settings_is_refused(in_containers: Callable[..., dict[str
     assert "seconds: it runs with 0.0, you asked for 1.0" in other.stderr
 
 
-def test_auto_takes_compose_and_says_why(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABS_ROOT", str(shared))
+def test_auto_takes_compose_where_the_images_are_and_says_why(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_ROOT", str(own))
     heard = Listening()
     assert Session.open(heard).choose("auto", "cpu").name == "compose"
-    assert heard.notes == ["runtime compose: a Docker engine answers"]
+    assert len(heard.notes) == 1 and "images are here" in heard.notes[0]
 
 
 def test_the_token_reaches_the_builder_and_nothing_that_docker_shows(
@@ -82,8 +81,8 @@ def test_the_token_reaches_the_builder_and_nothing_that_docker_shows(
 
     script = "import os, sys; print('begun', file=sys.stderr, flush=True); print(len(os.environ['HF_TOKEN']))"
     builder = runtime(own)
-    carry_out(builder.prepare("cpu"), Silent())
-    assert builder.tool("a tool", ["-c", script]).do(Watching()).strip() == str(len(TOKEN))
+    builder.prepare(Silent(), "cpu")
+    assert builder.tool(Watching(), ["-c", script]).strip() == str(len(TOKEN))
     assert len(shown) == 1
     assert TOKEN not in shown[0]
     assert not list((own / ".labs").rglob("*token*"))

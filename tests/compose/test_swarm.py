@@ -23,7 +23,6 @@ from tritonclient.utils import InferenceServerException
 from waiting import eventually
 
 from labctl.listener import Silent
-from labctl.runtimes.processes import carry_out
 from labctl.stack.ports import claim_endpoints
 
 PATIENCE_S = 240.0
@@ -53,7 +52,7 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
     """The stack ``iterative`` on a Swarm of one node. Nothing of it is left afterwards."""
     if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
         pytest.skip("this engine is in somebody's swarm")
-    carry_out(runtime(snapshot).prepare("cpu"), Silent())
+    runtime(snapshot).prepare(Silent(), "cpu")
     root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
     folder = tmp_path / "deploy"
     labctl("render", "iterative", "--target", "swarm", "--output", str(folder), root=root)

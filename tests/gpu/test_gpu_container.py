@@ -147,7 +147,7 @@ def test_templates_and_the_version_of_tensorrt_llm_come_out_of_the_image(
     monkeypatch.setattr(Silent, "note", lambda self, text: notes.append(text))
     for version in ("9.9.0", "9.9.1"):
         folder = tmp_path / version
-        runtime.copy_out("templates", "nvidia", "/app/all_models/inflight_batcher_llm", folder, version).do(Silent())
+        runtime.copy_out(Silent(), "nvidia", "/app/all_models/inflight_batcher_llm", folder, version)
         assert (folder / "tensorrt_llm" / "config.pbtxt").read_text() == (STAND_IN / "template.txt").read_text()
     (note,) = notes
     assert "nvidia has TensorRT-LLM 9.9.0, and labctl's table is that of 9.9.1" in note

@@ -18,7 +18,6 @@ from labctl.listener import Listener, Silent
 from labctl.replicas.scale import Scaler, bounds, follow
 from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -77,9 +76,8 @@ class TwoReplicas:
         self._looks += 1
         return {n: Seen(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there}
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         self.record = None
-        return Action("", lambda listener: None)
 
 
 class Heard(Silent):

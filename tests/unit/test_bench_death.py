@@ -22,7 +22,7 @@ from labctl.stack import up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import bring_up
+from labctl.stack.up import record_of
 from labkit import results, stats
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
@@ -127,7 +127,7 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
     given = UpOptions(Choices(set={"max_batch_size": "2"}), expose=True)
-    runs = bring_up(Stack(session, lab, stack, runtime, given), free_endpoints(1)[0]).record
+    runs = record_of(Stack(session, lab, stack, runtime, given), free_endpoints(1)[0])
     there = RunningStack.of(session, lab, runtime, runs, already=True)
     monkeypatch.setattr(LocalRuntime, "find", lambda self, name: runs)
     monkeypatch.setattr("labctl.stack.replicas.await_ready", lambda *_: None)

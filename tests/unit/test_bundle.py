@@ -222,7 +222,9 @@ def test_size_and_time_are_in_the_estimate(workspace: Workspace) -> None:
     engine = workspace.cache / "engines" / "openvino-0123456789"
     small, large = pack.estimate(workspace, []), pack.estimate(workspace, [engine])
     assert large.total - small.total == 1000
-    assert "GB and" in str(large) and "download of" in str(large)
+    assert large.seconds > large.wheels / pack.NET, "the download counts"
+    unmade = pack.estimate(workspace, [], to_make=3)
+    assert (unmade.total, str(unmade).count("GB and")) == (small.total, 2), "what it is, and what it may become"
 
 
 @pytest.mark.parametrize(("folder", "asked"), [("", "install"), ("wheels", "download --dest wheels")])

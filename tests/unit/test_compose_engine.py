@@ -57,7 +57,7 @@ def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_docker(tmp_path, "exit 1", monkeypatch)
-    monkeypatch.setattr(docker_engine, "_client", lambda host: "No such file or directory")  # one may answer here
+    monkeypatch.setattr(docker_engine, "_client", lambda host: FileNotFoundError(2, "No such file or directory"))
     monkeypatch.setenv("HOME", str(tmp_path))  # no context of the docker command
     with lab_error("docker-missing", docker_engine.DEFAULT_SOCKET, "docker compose") as caught:
         ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).check("cpu")

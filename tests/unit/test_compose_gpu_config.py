@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import compose_view
 import pytest
 from lab_errors import lab_error
-from machinery import PARTS
+from machinery import of_its_own
 
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
 from labctl.runtimes import compose_commands
+from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.record import Choices, Endpoints, Record
 from labctl.stack.stack import launch_of
@@ -21,15 +23,6 @@ from labctl.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[2]
 ONLY_CPU = {"vllm-backend"}  # on the gpu profile NVIDIA's image has the backend itself
 STACKS = sorted({stack for lab in load(Workspace(ROOT, ROOT)).labs for stack in lab.stacks} - ONLY_CPU)
-
-
-def of_its_own(folder: Path) -> Workspace:
-    """A checkout with all of this one as links, and a state of its own: what is written goes there."""
-    root = folder / "checkout"
-    root.mkdir()
-    for name in PARTS:
-        (root / name).symlink_to(ROOT / name)
-    return Workspace(root, folder / "cache")
 
 
 def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
@@ -48,20 +41,8 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
         plan.stack.models,
         Endpoints("127.0.0.1:8100", "127.0.0.1:8101", "127.0.0.1:8102"),
     )
-    launch = launch_of(workspace.folder(name), plan, record)
-    override = projects.override_path(name)
-    projects.write_override(name, compose_commands.services(projects, launch))
-    serve = compose_commands.serve(projects, launch)
-    build = next(iter(compose_commands.builds(projects, "gpu", plan.image).values()))
-    with pytest.MonkeyPatch.context() as patch:
-        for variable, value in {**build.env, **serve.env}.items():
-            patch.setenv(variable, value)
-        return compose_view.services(
-            projects.compose_files("gpu", override),
-            compose_profiles=["*"],
-            compose_project_name=projects.name(name),
-            compose_project_directory=workspace.root,
-        )
+    ComposeRuntime(workspace).write_files(launch_of(workspace.folder(name), plan, record))
+    return compose_view.of_stack(workspace.folder(name).env_file)
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -74,7 +55,6 @@ def test_the_server_gets_its_gpu_its_memory_its_mounts_and_its_command(tmp_path:
     assert triton["ulimits"]["stack"] == 64 * 2**20
     assert triton["ulimits"]["fsize"] == -1
     assert triton["image"].startswith("labs-server:gpu-")
-    assert triton["build"]["args"]["TRITON_IMAGE"].startswith("nvcr.io/nvidia/tritonserver:")
     mounts = {volume["target"]: volume.get("read_only", False) for volume in triton["volumes"]}
     assert mounts == {"/models": True, "/labs/models": True, "/labs/cache": True, "/labs/run": False}
     assert "--model-repository=/models" in triton["command"]
@@ -133,11 +113,10 @@ def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_pa
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     projects = Projects(of_its_own(tmp_path))
     command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
-    assert "GPU 3" in command.container
-    assert str(projects.override_path(compose_commands.BUILDER)) in command.argv
-    assert compose_commands.gpu_reservation(("3",))["deploy"]["resources"]["reservations"]["devices"][0][
-        "device_ids"
-    ] == ["3"]
+    assert "GPU 3" in command.container and command.files
+    command.files()
+    builder = compose_view.of_stack(projects.env_file(compose_commands.BUILDER, "name"))["engine-builder"]
+    assert [one["device_ids"] for one in builder["deploy"]["resources"]["reservations"]["devices"]] == [["3"]]
 
 
 def test_the_checkout_itself_is_left_alone(tmp_path: Path) -> None:
@@ -156,14 +135,24 @@ def state_of(workspace: Workspace, stack: str) -> tuple[int | None, int | None]:
     return first, second
 
 
-def test_plain_down_knows_the_chat_page_and_envoy_and_plain_up_starts_neither() -> None:
-    """`docker compose down` leaves what belongs to a profile that is not active."""
-    found = compose_view.services([ROOT / "compose.yaml"])
-    assert set(found) == {"triton", "chat", "envoy"}
-    for name in ("chat", "envoy"):
-        assert found[name]["scale"] == 0
-        assert found[name]["pull_policy"] == "never"
-        assert "build" not in found[name]
+def test_by_hand_plain_up_starts_the_server_alone_and_whatever_asks_it_waits_until_it_is_healthy() -> None:
+    plain = compose_view.services([ROOT / "compose.yaml"])
+    assert [name for name, one in plain.items() if one.get("scale") != 0] == ["triton"]
+    every = compose_view.services([ROOT / "compose.yaml"], compose_profiles=["*"])
+    for name in ("client", "openai", "chat"):
+        assert every[name]["depends_on"]["triton"]["condition"] == "service_healthy"
+    assert "depends_on" not in every["report"]
+
+
+@pytest.mark.parametrize(("files", "minutes"), [(["compose.yaml"], 6), (["compose.yaml", "compose.gpu.yaml"], 16)])
+def test_a_model_that_cannot_load_ends_up_wait_within_minutes(files: list[str], minutes: int) -> None:
+    check = compose_view.services([ROOT / name for name in files])["triton"]["healthcheck"]
+
+    def seconds(duration: str) -> int:
+        parts = re.findall(r"(\d+)([hms])", duration)
+        return sum(int(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
+
+    assert seconds(check["start_period"]) + seconds(check["interval"]) * check["retries"] < 60 * minutes
 
 
 @pytest.mark.parametrize(

@@ -8,44 +8,30 @@ from typing import Any
 import compose_view
 import psutil
 import pytest
-from machinery import ROOT
+from machinery import of_its_own
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.envoy.container import CONFIG
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack
-from labctl.stack.up import bring_up
-from labctl.workspace import Workspace
+from labctl.stack.up import record_of
 
 
 def services(tmp_path: Path, balance: str = "", **options: Any) -> dict[str, Any]:
     """Compose's own view of ``labctl up iterative --runtime compose --replicas 2 --balance ...``."""
-    workspace = Workspace(ROOT, tmp_path / "cache")
-    session, projects = Session(workspace, load(workspace), Silent()), Projects(workspace)
+    workspace = of_its_own(tmp_path)
+    session = Session(workspace, load(workspace), Silent())
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
     stack = Stack(session, lab, name, runtime, UpOptions(Choices(), balance=balance, **{"replicas": 2, **options}))
-    steps = bring_up(stack, free_endpoints(1)[0])
-    launch = stack.launch(steps.record)
-    override = tmp_path / "override.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Projects, "override_path", lambda self, stack: override)
-        projects.write_override(name, compose_commands.services(projects, launch))
-        for variable, value in compose_commands.serve(projects, launch).env.items():
-            patch.setenv(variable, value)
-        return compose_view.services(
-            projects.compose_files("cpu", override),
-            compose_profiles=["*"],
-            compose_project_name=projects.name(name),
-            compose_project_directory=ROOT,
-        )
+    runtime.write_files(stack.launch(record_of(stack, free_endpoints(1)[0])))
+    return compose_view.of_stack(stack.folder.env_file)
 
 
 def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Path) -> None:

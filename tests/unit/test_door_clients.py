@@ -41,6 +41,7 @@ SAID = {"model": "m", "prompt": "Hello"}
         ("Request for unknown model: 'm' is not found", "StatusCode.NOT_FOUND", (503, None)),
         ("failed to connect to all addresses", "StatusCode.UNAVAILABLE", (503, None)),
         ("Request timeout expired", "StatusCode.UNAVAILABLE", (504, None)),
+        ("vLLM's engine has ended after an error (see the server's log); restart the stack", None, (500, None)),
     ],
 )
 def test_tritons_errors_have_the_apis_status(message: str, status: str | None, expected: tuple[int, Any]) -> None:

@@ -4,50 +4,51 @@ from __future__ import annotations
 
 import os
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import compose_view
 import pytest
 from lab_errors import lab_error
-from machinery import ROOT
+from machinery import ROOT, of_its_own
 from programs import needs
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.runtimes import door, images
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.processes import Command
+from labctl.runtimes.compose_commands import read_values
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack
-from labctl.stack.up import bring_up
+from labctl.stack.up import record_of
 from labctl.workspace import Workspace
 from labkit.tls import Pair
 
 STACK, PORT = "iterative", 9123
 
 
-def started(tmp_path: Path, tls: Pair | None = None, **options: Any) -> tuple[Command, Workspace]:
-    """The command that starts the door's container beside ``labctl up iterative --runtime compose``."""
-    workspace = Workspace(ROOT, tmp_path / "cache")
+def started(tmp_path: Path, tls: Pair | None = None, **options: Any) -> tuple[dict[str, str], Workspace]:
+    """The values of a stack with the door's container beside ``labctl up iterative --runtime compose``."""
+    workspace = of_its_own(Path(tempfile.mkdtemp(dir=tmp_path)))
+    runtime = ComposeRuntime(workspace)
     opened = Session(workspace, load(workspace), Silent())
     lab, name = opened.catalog.stack(STACK)
-    stack = Stack(opened, lab, name, ComposeRuntime(workspace), UpOptions(Choices(), runtime="compose", **options))
-    (command,) = door.beside(workspace, bring_up(stack, free_endpoints(1)[0]).record, PORT, tls).commands
-    return command, workspace
+    stack = Stack(opened, lab, name, runtime, UpOptions(Choices(), runtime="compose", **options))
+    record = record_of(stack, free_endpoints(1)[0])
+    runtime.write_files(stack.launch(record))
+    command = door.container(workspace, record, PORT, tls)
+    assert command.files
+    command.files()
+    return read_values(stack.folder.env_file.read_text()), workspace
 
 
 def service(tmp_path: Path, **options: Any) -> dict[str, Any]:
     """Compose's own view of the door's container."""
-    command, _ = started(tmp_path, **options)
-    with pytest.MonkeyPatch.context() as patch:
-        for variable, value in command.env.items():
-            patch.setenv(variable, value)
-        found: dict[str, Any] = compose_view.services(
-            [ROOT / "compose.yaml"], compose_profiles=["*"], compose_project_directory=ROOT
-        )["openai"]
+    _, workspace = started(tmp_path, **options)
+    found: dict[str, Any] = compose_view.of_stack(workspace.folder(STACK).env_file)["openai"]
     return found
 
 
@@ -65,7 +66,7 @@ def service(tmp_path: Path, **options: Any) -> dict[str, Any]:
 def test_the_container_speaks_to_what_stands_before_the_servers(
     tmp_path: Path, options: dict[str, Any], endpoint: str
 ) -> None:
-    words = shlex.split(started(tmp_path, **options)[0].env["LABS_OPENAI_ARGS"])
+    words = shlex.split(started(tmp_path, **options)[0]["STACK_OPENAI_ARGS"])
     assert words[words.index("--endpoint") + 1] == endpoint
     assert words[words.index("--tokenizer") + 1].startswith("/labs/")
     assert ("--token-file" in words) == ("expose" in options)
@@ -74,9 +75,11 @@ def test_the_container_speaks_to_what_stands_before_the_servers(
 def test_only_an_exposed_container_is_published_beyond_loopback_and_its_token_is_a_file_of_its_own(
     tmp_path: Path,
 ) -> None:
-    command, workspace = started(tmp_path, expose=True)
-    assert command.env["LABS_TOKEN_FILE"] == str(workspace.folder(STACK).token)
-    assert "LABS_TOKEN_FILE" not in started(tmp_path)[0].env
+    for exposed in (True, False):
+        folder = started(tmp_path, expose=exposed)[1].folder(STACK)
+        assert (str(folder.token) in folder.compose_file.read_text()) == exposed
+        written = folder.compose_file.read_text() + folder.env_file.read_text()
+        assert not exposed or folder.read_token() not in written
 
 
 def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_readers_are_checked(
@@ -95,11 +98,11 @@ def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_reader
     assert caught.value.remedy == f"chgrp {another} {files.key} && chmod g+r {files.key}"
     monkeypatch.setattr(door, "NOBODY", found.st_gid)
     files.key.chmod(0o640)
-    env = started(tmp_path, files, expose=True)[0].env
-    assert (env["LABS_OPENAI_CERT_FILE"], env["LABS_OPENAI_KEY_FILE"]) == (str(files.certificate), str(files.key))
-    words = shlex.split(env["LABS_OPENAI_ARGS"])
+    env = started(tmp_path, files, expose=True)[0]
+    assert (env["STACK_OPENAI_CERT_FILE"], env["STACK_OPENAI_KEY_FILE"]) == (str(files.certificate), str(files.key))
+    words = shlex.split(env["STACK_OPENAI_ARGS"])
     assert words[words.index("--tls-key") + 1] == "/run/secrets/openai_key"
-    assert "--tls-key" not in started(tmp_path, expose=True)[0].env["LABS_OPENAI_ARGS"]
+    assert "--tls-key" not in started(tmp_path, expose=True)[0]["STACK_OPENAI_ARGS"]
 
 
 @needs("docker compose")

@@ -24,7 +24,7 @@ from labctl.stack import edits, faults, shipped
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import bring_up
+from labctl.stack.up import record_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -235,7 +235,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     """One that loads, and then answers with an error."""
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
-    record = bring_up(Stack(session, lab, stack, runtime, UpOptions()), free_endpoints(1)[0]).record
+    record = record_of(Stack(session, lab, stack, runtime, UpOptions()), free_endpoints(1)[0])
     there = RunningStack.of(session, lab, runtime, record)
     repository.render(there.plan.request)
     served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"

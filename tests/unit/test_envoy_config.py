@@ -44,17 +44,27 @@ def test_every_published_listener_asks_for_the_token_first_and_passes_it_to_nobo
         first = listener["http_filters"][0]
         assert first["name"] == "envoy.filters.http.rbac"
         assert first["typed_config"]["rules"]["action"] == "ALLOW"
-        assert "Bearer the-token-of-this-stack" in json.dumps(first)
+        assert "the-token-of-this-stack" in json.dumps(first)
         (host,) = listener["route_config"]["virtual_hosts"]
         assert "authorization" in host["request_headers_to_remove"]
     published = [one for one in found["static_resources"]["listeners"] if one["name"].startswith("published-")]
     assert json.dumps(found).count("the-token-of-this-stack") == len(published) == 3
 
 
+def test_before_the_openai_api_the_token_is_asked_for_before_anything_is_kept_of_a_request() -> None:
+    found = config.before_door(config.Address("0.0.0.0", 9000), "@door", None, "the-token-of-this-stack")
+    listener = manager(found, "openai")
+    names = [one["name"] for one in listener["http_filters"]]
+    assert names.index("envoy.filters.http.rbac") < names.index("envoy.filters.http.buffer")
+    (host,) = listener["route_config"]["virtual_hosts"]
+    assert "authorization" in host["request_headers_to_remove"]
+    assert json.dumps(found).count("the-token-of-this-stack") == 1
+
+
 def test_in_a_cluster_every_port_asks_for_the_token() -> None:
     listeners = config.over_names("l7", ["triton"], "", "the-token")["static_resources"]["listeners"]
     assert [one["address"]["socket_address"]["port_value"] for one in listeners] == [*INNER_PORTS.values()]
-    assert all("Bearer the-token" in json.dumps(one) for one in listeners)
+    assert [json.dumps(one).count("the-token") for one in listeners] == [1] * 3
 
 
 def test_no_stream_is_buffered_and_every_http_body_is_bounded() -> None:
@@ -100,7 +110,7 @@ def test_a_container_gets_its_token_from_a_secret_and_without_one_it_does_not_st
             container.with_token(text, secret)
     secret.write_text("Abc-def_ghi.jkl~mno0\n")
     filled = container.with_token(text, secret)
-    assert PLACEHOLDER not in filled and filled.count("Bearer Abc-def_ghi.jkl~mno0") == 3
+    assert PLACEHOLDER not in filled and filled.count("Abc-def_ghi.jkl~mno0") == 3
     plain = json.dumps(config.in_container("l7", "triton", "", exposed=False))
     assert container.with_token(plain, tmp_path / "none") == plain
 

@@ -16,10 +16,9 @@ from lab_errors import lab_error
 
 from labctl.learn import idle, server
 from labctl.learn.exercise import find_all, find_exercise
-from labctl.listener import Silent
+from labctl.listener import Listener, Silent
 from labctl.manifest.catalog import Catalog, load
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
@@ -36,8 +35,8 @@ class Stopping:
     def __init__(self) -> None:
         self.forced: list[bool] = []
 
-    def stop(self, stack: str, force: bool) -> Action[None]:
-        return Action("it goes", lambda listener: self.forced.append(force))
+    def stop(self, listener: Listener, stack: str, force: bool) -> None:
+        self.forced.append(force)
 
     def leftovers(self, stack: str) -> list[str]:
         return []
@@ -73,7 +72,7 @@ def test_a_watcher_leaves_the_server_to_a_newer_one(session: Session, monkeypatc
     def up(stack: str) -> bool:
         return True
 
-    monkeypatch.setattr(Session, "open", lambda _: SimpleNamespace(workspace=session.workspace, find=up))
+    monkeypatch.setattr(Session, "open", lambda _: SimpleNamespace(workspace=session.workspace, may_run=up))
     used = session.workspace.folder(server.STACK).used_file
     used.parent.mkdir(parents=True)
     used.write_text("newer")

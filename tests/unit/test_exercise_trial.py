@@ -101,3 +101,11 @@ def test_an_explanation_is_only_for_its_own_error(trial: Trial) -> None:
     with lab_error("answer-failed", "NameError") as caught, trial.explain_errors("it timed out", because="timed out"):
         raise LabError("client.py failed", "client.py, line 3: NameError", code="answer-failed")
     assert not isinstance(caught.value, Explained)
+
+
+def test_no_expectation_that_does_not_hold_is_without_a_sentence(trial: Trial) -> None:
+    assert trial.expect("steps", "6", 6, True, "") and not trial.expect("steps", "6", 7, False, "one too many.")
+    for sentence in ("", " "):
+        with lab_error("exercise-broken", "steps: expected 6, measured 7"):
+            trial.expect("steps", "6", 7, False, sentence)
+    assert [check.sentence for check in trial.checks] == ["", "one too many."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,12 +52,10 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["exercise", "verify", *arguments])
 
 
-def test_every_answer_is_judged_wrong_ones_with_a_seed_of_their_own_and_solutions_with_as_many_as_asked(
-    judged: Judged,
-) -> None:
+def test_the_solution_is_judged_with_all_seeds_and_a_wrong_answer_with_each_of_its_own(judged: Judged) -> None:
     assert run("02a", "--seeds", "3").exit_code == 0
     *others, (last, seeds) = judged
-    assert [name for name, _ in others] == [f"02a {attempt.name}" for attempt in ATTEMPTS[:-1]]
+    assert [name for name, _ in others] == [f"02a {attempt.name}" for attempt in ATTEMPTS[:-1] for _ in range(3)]
     assert (last, seeds) == ("02a solution", [1, 2, 3])
     each = [tuple(seeds) for _, seeds in others]
     assert len(set(each)) == len(each) and not {(1,), (2,), (3,)} & set(each)
@@ -85,6 +84,22 @@ def test_an_answer_that_is_not_judged_as_foreseen_is_named_and_fails(
     assert done.exit_code == 1
     assert f"NO  02a  {said}" in done.output
     assert len(judged) == len(ATTEMPTS), "the others are judged all the same"
+
+
+def test_a_wrong_answer_that_passes_with_one_of_its_seeds_is_named_with_the_seed(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = judge.check
+
+    def wrong(*arguments: Any) -> Outcome:
+        outcome = right(*arguments)
+        lucky = judged[-1] == ("02a wrong/no_reschedule", judged[-1][1]) and judged[-1][1][0] % 3 == 2
+        return Outcome("02a", True, judged[-1][1], [], "") if lucky else outcome
+
+    monkeypatch.setattr(judge, "check", wrong)
+    done = run("02a", "--seeds", "3")
+    assert done.exit_code == 1
+    assert re.search(r"wrong/no_reschedule passes \(seed \d*\)", " ".join(done.output.split()))
 
 
 def test_a_server_that_does_not_come_up_is_a_failure(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def explain(*words: str | Path) -> str:
 def test_why_a_request_waited_is_told_step_by_step_with_the_numbers_of_each_refusal(tmp_path: Path) -> None:
     shown = explain(run(tmp_path / "run"), "b")
     assert shown.splitlines() == [
-        "b in engine, phase load: waited 1 step, 0.010 s; preempted 1 time",
+        "B (id b) in engine, phase load: waited 1 step, 0.010 s; preempted 1 time",
         "",
         "step  seconds  it         reason or tokens",
         "----  -------  ---------  ----------------------------------------------",
@@ -96,14 +96,23 @@ def test_why_a_request_waited_is_told_step_by_step_with_the_numbers_of_each_refu
 def test_a_request_behind_the_first_of_the_queue_is_told_which_one_that_is(tmp_path: Path) -> None:
     shown = explain(run(tmp_path / "run"), "c")
     assert " 1-2    0.020  waits   no slot: 2 of 2 are taken" in shown
-    assert " 3-4    0.020  waits   2nd in the queue, behind b: no KV block" in shown
+    assert " 3-4    0.020  waits   2nd in the queue, behind B: no KV block" in shown
 
 
 def test_a_request_is_also_known_by_the_name_that_its_client_gave_it(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", names="41700")
     lines = [{"phase": "load", "label": f"question {name}", "id": f"41700{name}"} for name, *_ in REQUESTS]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert explain(folder, "question b").startswith("41700b (question b) in engine, phase load: waited 1 step")
+    assert explain(folder, "question b").startswith("B (id 41700b, question b) in engine, phase load: waited 1 step")
+
+
+def test_a_request_is_also_known_by_its_letter_in_order_of_arrival(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", names="41700")
+    assert explain(folder, "C") == explain(folder, "c") == explain(folder, "41700c")
+    sent = [{"phase": "load", "label": "", "id": f"41700{name}", "start": at} for at, name in enumerate("cab")]
+    (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in sent))
+    (told,) = json.loads(explain(folder, "A", "--json"))
+    assert (told["request"], told["name"]) == ("41700c", "A")
 
 
 def test_as_json_the_numbers_stand_by_themselves(tmp_path: Path) -> None:
@@ -114,7 +123,7 @@ def test_as_json_the_numbers_stand_by_themselves(tmp_path: Path) -> None:
 
 
 def test_a_request_that_is_not_there_is_refused_with_those_that_waited_longest(tmp_path: Path) -> None:
-    with lab_error("request-unknown", "request z", "c (6)", "b (2)"):
+    with lab_error("request-unknown", "request z", "C (6)", "B (2)"):
         explain(run(tmp_path / "run"), "z")
 
 

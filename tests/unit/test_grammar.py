@@ -16,6 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 from waiting import eventually
 
+from labdoor.errors import of_triton
 from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence, new_sequence
@@ -266,10 +267,11 @@ def test_a_schema_that_takes_too_long_is_refused_and_another_while_its_thread_is
 
     monkeypatch.setattr("labserve.text.grammar.COMPILED_S", 0.1)
     made._make = slow
-    for why in ("too complex", "another schema keeps the server busy"):
+    for why, status in (("too complex", 400), ("another schema keeps the server busy", 429)):
         with pytest.raises(BadInput, match=why) as caught:
             made.open(simple)
         assert caught.value.name == "structured_outputs"
+        assert of_triton(str(caught.value), None).status == status, "what the OpenAI API says of it"
     free.set()
     monkeypatch.undo()
     eventually(lambda: made._busy is not None and not made._busy.is_alive())

@@ -15,11 +15,11 @@ from lab_errors import lab_error
 from labctl import repository
 from labctl.cli.main import Terminated
 from labctl.clock.clock import CONTROL
+from labctl.listener import Listener
 from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
 from labctl.runtimes.lock import hold_signals_back
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
@@ -47,14 +47,14 @@ class Runtime:
         if kind in self._during:
             raise self._during.pop(kind)
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        return Action("", lambda listener: self._do("stop", force, number))
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
+        self._do("stop", force, number)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         self._do("spread", [one.number for one in record.servers], list(draining))
 
-    def start(self, launch: Any) -> Action[Any]:
-        return Action("", lambda listener: self._do("start", list(launch.only)))
+    def start(self, listener: Listener, launch: Any) -> None:
+        self._do("start", list(launch.only))
 
     def find(self, stack: str) -> Record | None:
         return self.record
@@ -123,7 +123,7 @@ def test_fault_29_the_clock_goes_on_before_the_server_is_asked_to_end(session: S
     control.write_text("{}")
     runtime: Any = Runtime()
     stopped_at: list[bool] = []
-    runtime.stop = lambda stack, force: Action("", lambda listener: stopped_at.append(control.exists()))
+    runtime.stop = lambda listener, stack, force: stopped_at.append(control.exists())
     take_down(session, runtime, "s")
     assert stopped_at == [False]
 
@@ -140,12 +140,14 @@ def test_a_server_that_is_stuck_is_killed_and_one_that_computes_is_not(
 
 
 def test_the_passwords_of_a_stack_go_with_it(session: Session) -> None:
-    observe = session.workspace.folder("s").observe
-    observe.mkdir(parents=True)
-    (observe / "password").write_text("secret")
+    folder = session.workspace.folder("s")
+    folder.observe.mkdir(parents=True)
+    (folder.observe / "password").write_text("secret")
+    folder.make_secret()
+    folder.make_token()
     runtime: Any = Runtime()
     take_down(session, runtime, "s")
-    assert not observe.exists()
+    assert not [path for path in (folder.observe, folder.secret, folder.token) if path.exists()]
 
 
 class Holding(Runtime):
@@ -161,8 +163,8 @@ class Holding(Runtime):
     def leftovers(self, stack: str) -> list[str]:
         return [f"something of {one}" for one in self.left if one == stack]
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        return Action("", lambda listener: self.left.discard(stack))
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
+        self.left.discard(stack)
 
 
 @pytest.mark.parametrize("where", [0, 1])

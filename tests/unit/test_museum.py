@@ -54,14 +54,12 @@ def test_a_page_has_its_parts_and_hides_the_answer(exhibit: Exhibit) -> None:
 
 
 @each
-@pytest.mark.parametrize("workaround", [False, True])
-def test_each_served_model_has_a_program_unless_it_is_an_ensemble(
-    exhibit: Exhibit, workaround: bool, tmp_path: Path
-) -> None:
-    for model in visit.lay_out(exhibit, tmp_path / "repository", workaround):
-        folder = tmp_path / "repository" / model
-        is_python = 'backend: "python"' in (folder / "config.pbtxt").read_text()
-        assert (folder / "1" / "model.py").is_file() == is_python
+def test_each_served_model_has_a_program_unless_it_is_an_ensemble(exhibit: Exhibit, tmp_path: Path) -> None:
+    for workaround in (False, True):
+        repository = tmp_path / f"repository-{workaround}"
+        for model in visit.lay_out(exhibit, repository, workaround):
+            is_python = 'backend: "python"' in (repository / model / "config.pbtxt").read_text()
+            assert (repository / model / "1" / "model.py").is_file() == is_python
 
 
 def test_an_exhibit_answers_to_its_number_its_short_number_and_its_name() -> None:

@@ -123,14 +123,27 @@ def test_a_command_ends_with_a_status_of_its_own(
     assert run([*command, *words], env) in (0, 1, 2)
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", "tr_TR.UTF-8", "xx_XX"])
-@pytest.mark.parametrize("words", [["list"], ["status", "\udcff\x1b[2J"], ["up", "ä\U0001f600", "--dry-run"]])
-def test_nor_in_any_locale_through_a_pipe(place: Path, locale: str, words: list[str]) -> None:
-    env = {**os.environ, "LC_ALL": locale, "LABS_ROOT": str(place / "checkout"), "PYTHONUTF8": "0"}
+@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@given(
+    locale=st.sampled_from(["", "C", "POSIX", "C.UTF-8", "tr_TR.UTF-8", "de_DE.ISO-8859-1", "xx_XX", "\udcff"]),
+    python=st.dictionaries(
+        st.sampled_from(["PYTHONUTF8", "PYTHONCOERCECLOCALE"]), st.sampled_from(["0", "1"]), max_size=2
+    ),
+    encoding=st.sampled_from(["", "ascii", "latin-1", "utf-16", "utf-8:strict"]),
+    words=st.one_of(
+        st.sampled_from([["list"], ["up", "\xe4\U0001f600", "--dry-run"], ["list", "--json"], ["--help"]]),
+        st.lists(st.one_of(TEXTS, st.just("\udcff\x1b[2J")), max_size=2).map(lambda more: ["status", *more]),
+    ),
+)
+def test_nor_in_any_locale_through_a_pipe(
+    place: Path, locale: str, python: dict[str, str], encoding: str, words: list[str]
+) -> None:
+    env = {**os.environ, "LC_ALL": locale, "LABS_ROOT": str(place / "checkout"), **python}
+    env |= {"PYTHONIOENCODING": encoding} if encoding else {}
     argv = [sys.executable, "-m", "labctl", *words]
     done = subprocess.run(argv, env=env, capture_output=True, check=False, timeout=120)
     assert done.returncode in (0, 1, 2)
-    assert b"Traceback" not in done.stderr and b"\x1b[2J" not in done.stderr + done.stdout
+    assert b"Traceback" not in done.stderr.replace(b"\0", b"") and b"\x1b[2J" not in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("package", ["numpy", "yaml", "grpc", "tritonclient", "psutil", "rich"])

@@ -116,7 +116,7 @@ def test_both_listen_on_loopback_alone_and_are_bounded_and_grafana_lets_nobody_i
         assert service["profiles"] == ["observe"]
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
         assert service["mem_limit"] and service["read_only"] and service["cap_drop"] == ["ALL"]
-        assert re.fullmatch(r"\$\{LABS_\w+:-[\w./]+:v?\d[\w.]*\}", service["image"]), "of one version"
+        assert re.fullmatch(r"\$\{STACK_\w+:-[\w./]+:v?\d[\w.]*\}", service["image"]), "of one version"
     settings = services()["grafana"]["environment"]
     assert settings["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
     assert settings["GF_SECURITY_ADMIN_PASSWORD__FILE"].startswith("/run/secrets/")

@@ -158,7 +158,8 @@ def rows_of(table: Table, ahead: bool) -> list[Row]:
             seen = sum(context[name] for name in batch)
             phase = "".join("d" if count == 1 else "p" for count in tokens)
             knots = table.prompt if "p" in phase else table.decode
-            seconds = float(np.interp(sum(tokens), *zip(*knots, strict=True))) + table.token_s * seen
+            sizes, times = np.array(knots).T
+            seconds = float(np.interp(sum(tokens), sizes, times)) + table.token_s * seen
             joined = [name for name in batch if context[name] == tokens[batch.index(name)]]
             row = Row(list(batch), phase, list(tokens), [], [0] * len(batch), joined, [], set(), [], 0)
             rows.append(replace(row, engine_s=seconds, busy=bool(rows)))

@@ -14,10 +14,8 @@ from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
 from labctl.listener import Silent
-from labctl.runtimes import wheel
-from labctl.runtimes.images import _pull
+from labctl.runtimes import images, wheel
 from labctl.runtimes.local import LocalRuntime
-from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,22 +94,6 @@ def test_fault_5_without_an_engine_compose_is_refused_in_one_line_with_a_remedy(
     assert not list((folder / ".labs").glob("*/state.json"))
 
 
-def test_fault_5_without_an_engine_auto_is_local_and_one_line_says_so(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[str] = []
-
-    class Noting(Silent):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    own = Session(session.workspace, session.catalog, Noting())
-    assert own.choose("auto", "cpu").name == own.choose("auto", "cpu").name == "local"
-    (note,) = notes
-    assert note.startswith("runtime local: no Docker engine answers") and "127.0.0.1:9" in note
-
-
 @pytest.mark.parametrize("words", [["list"], ["render", "iterative"], ["status"]])
 def test_fault_5_without_an_engine_what_needs_none_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
@@ -131,4 +113,4 @@ def test_fault_22_an_image_that_cannot_be_pulled_is_named_with_the_engines_words
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with lab_error("image-pull-failed", "registry/x:1", "manifest unknown"):
-        _pull("registry/x:1").do(Silent())
+        images.pull(Silent(), "registry/x:1")

@@ -19,8 +19,7 @@ STACK = "iterative"
 def render(session: Session, output: Path | None = None, batch: int = 8) -> None:
     lab, name = session.catalog.stack(STACK)
     choices = Choices(set={"max_batch_size": batch})
-    for action in render_repository(session, lab, name, choices, session.runtime("local"), output).actions:
-        action.do(session.listener)
+    render_repository(session, lab, name, choices, session.runtime("local"), output)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

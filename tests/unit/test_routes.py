@@ -52,7 +52,7 @@ def test_a_decision_stands_beside_what_the_server_found() -> None:
 def test_the_words_say_score_expectation_and_finding() -> None:
     (event,) = events(48)
     assert event["words"] == (
-        "request 1 (a) went to server 2: score -23, the highest of 2; 64 of its 80 tokens were expected to be cached "
+        "request A (a) went to server 2: score -23, the highest of 2; 64 of its 80 tokens were expected to be cached "
         "there, and the server found 48"
     )
 

@@ -16,9 +16,9 @@ from labctl.clock import clock, texts
 from labctl.clock.clock import Clock
 from labctl.learn import server
 from labctl.learn.faults import read_faults
+from labctl.listener import Listener
 from labctl.pages.live.tail import Tail
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults
 from labctl.stack.down import take_down
@@ -71,8 +71,8 @@ def contents(folder: Path) -> dict[str, Any]:
 class Stopping:
     """A runtime on which a stack stops at once."""
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        return Action("", lambda listener: None)
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
+        pass
 
     def leftovers(self, stack: str) -> list[str]:
         return []
@@ -219,6 +219,6 @@ def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
     nofollow.give_all(run_dir, 65534)
     before = contents(outside)
     monkeypatch.setattr("labctl.runtimes.processes.run_tool", lambda *arguments: (0, "", []))
-    Gone(session.workspace).stop("s", force=True).do(session.listener)
+    Gone(session.workspace).stop(session.listener, "s", force=True)
     assert {path.lstat().st_uid for path in (run_dir, *run_dir.rglob("*"))} == {0}
     assert contents(outside) == before

@@ -14,7 +14,7 @@ from labctl.labs.run import SCRIPT, finish
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
 from labctl.runtimes import processes
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.processes import Command
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
@@ -52,10 +52,9 @@ def test_an_interrupted_script_ends_without_a_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["kill -INT $$", "exit 130"])
 def test_a_run_whose_client_alone_was_interrupted_is_interrupted(how: str) -> None:
     command = Command(["sh", "-c", how], dict(os.environ))
-    client: Action[int] = Action("", lambda listener: processes.run_foreground(command, listener))
     session = Session(Workspace(Path(), Path()), Catalog(()), Silent())
     with pytest.raises(KeyboardInterrupt):
-        finish(client, session, "it failed")
+        finish(lambda: processes.run_foreground(command, session.listener), session, "it failed")
 
 
 @pytest.mark.parametrize("words", [["-m", "labkit.script"], ["-c", "from labctl.cli.main import main; main([])"]])

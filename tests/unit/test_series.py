@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ from waiting import eventually
 from labctl.labs.run import finish
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.processes import Command
 from labctl.runtimes.series import Series
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -40,7 +41,7 @@ class Heard(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def command(self, argv: object) -> None:
+    def command(self, *_: object) -> None:
         self.lines.append("$")
 
     def given(self, line: str) -> None:
@@ -55,16 +56,16 @@ def heard() -> Heard:
 @contextlib.contextmanager
 def series(heard: Heard, *modules: str) -> Iterator[Series]:
     command = Command([sys.executable, "-m", "labctl.runtimes.series", *modules])
-    with Series("the clients", command, contextlib.nullcontext) as made:
-        made.start().do(heard)
+    with Series(command, contextlib.nullcontext) as made:
+        made.start(heard)
         yield made
 
 
-def client(made: Series, folder: Path, name: str, text: str) -> Action[int]:
+def client(heard: Heard, made: Series, folder: Path, name: str, text: str) -> int:
     script, context = folder / f"{name} client.py", folder / f"context-{name}.json"
     script.write_text(CLIENT + text)
     context.write_text("{}")
-    return made.client(name, [str(script), str(context)], context)
+    return made.client(heard, [str(script), str(context)], context)
 
 
 def pid_of(folder: Path, name: str) -> int:
@@ -78,7 +79,7 @@ def test_clients_run_one_after_another_in_processes_of_their_own_that_one_has_st
 ) -> None:
     text = "assert 'xmlrpc' in sys.modules and 'poplib' not in sys.modules; import poplib; print(sys.argv[0])"
     with series(heard, "xmlrpc") as made:
-        codes = [client(made, tmp_path, name, text).do(heard) for name in ("one", "two")]
+        codes = [client(heard, made, tmp_path, name, text) for name in ("one", "two")]
     assert codes == [0, 0]
     scripts = [str(tmp_path / f"{name} client.py") for name in ("one", "two")]
     assert capfd.readouterr().out.split("\n") == [*scripts, ""]
@@ -104,8 +105,8 @@ def test_a_client_that_fails_is_that_phases_failure_and_the_next_one_runs(
     tmp_path: Path, heard: Heard, text: str, code: int
 ) -> None:
     with series(heard) as made:
-        assert client(made, tmp_path, "bad", text).do(heard) == code
-        assert client(made, tmp_path, "good", "").do(heard) == 0
+        assert client(heard, made, tmp_path, "bad", text) == code
+        assert client(heard, made, tmp_path, "good", "") == 0
 
 
 def test_the_end_of_the_process_itself_is_the_failure_of_the_phase_that_was_at_work(
@@ -113,11 +114,11 @@ def test_the_end_of_the_process_itself_is_the_failure_of_the_phase_that_was_at_w
 ) -> None:
     session = Session(Workspace(Path(), Path()), Catalog(()), heard)
     with series(heard) as made:
-        bad = client(made, tmp_path, "bad", "os.kill(os.getppid(), 9); time.sleep(600)")
+        bad = partial(client, heard, made, tmp_path, "bad", "os.kill(os.getppid(), 9); time.sleep(600)")
         with lab_error("phase-failed", "SIGKILL"):
             finish(bad, session, "it failed")
         eventually(lambda: not psutil.pid_exists(pid_of(tmp_path, "bad")))
-        assert client(made, tmp_path, "late", "").do(heard) == -signal.SIGKILL
+        assert client(heard, made, tmp_path, "late", "") == -signal.SIGKILL
 
 
 def test_a_block_that_is_cut_short_ends_the_client_that_is_at_work(tmp_path: Path, heard: Heard) -> None:
@@ -127,14 +128,14 @@ def test_a_block_that_is_cut_short_ends_the_client_that_is_at_work(tmp_path: Pat
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt), series(heard) as made:
-        client(made, tmp_path, "long", "time.sleep(600)").do(heard)
+        client(heard, made, tmp_path, "long", "time.sleep(600)")
     eventually(lambda: not psutil.pid_exists(pid_of(tmp_path, "long")))
 
 
 def test_a_client_ends_with_the_labctl_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from test_series import Heard, client, series\n"
-        "with series(Heard()) as made: client(made, Path(sys.argv[1]), 'long', 'time.sleep(600)').do(Heard())"
+        "with series(Heard()) as made: client(Heard(), made, Path(sys.argv[1]), 'long', 'time.sleep(600)')"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],

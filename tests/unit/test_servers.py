@@ -13,7 +13,7 @@ from labctl.runtimes.record import Choices, Record, UpOptions
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import bring_up
+from labctl.stack.up import record_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "scaled"
@@ -23,7 +23,7 @@ def steps(session: Session, balance: str, replicas: int = 2, **settings: object)
     lab, name = session.catalog.stack(STACK)
     options = UpOptions(Choices(set=settings), replicas=replicas, balance=balance)
     stack = Stack(session, lab, name, LocalRuntime(session.workspace), options)
-    return stack, bring_up(stack, free_endpoints(1)[0]).record
+    return stack, record_of(stack, free_endpoints(1)[0])
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,8 @@ class Stood:
     def front_death(self, record: Record) -> str:
         return ""
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Any:
-        class Doing:
-            def do(inner, listener: Any) -> None:
-                self.done.append(("stop", (stack, force, number)))
-
-        return Doing()
+    def stop(self, listener: Any, stack: str, force: bool = False, number: int = 0) -> None:
+        self.done.append(("stop", (stack, force, number)))
 
 
 @pytest.fixture

@@ -16,12 +16,11 @@ from labctl.listener import Silent
 from labctl.manifest.schema import Lab
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record, Replica, UpOptions
 from labctl.stack import faults, observe, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import bring_up, up
+from labctl.stack.up import record_of, up
 from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +36,7 @@ def running(session: Session, monkeypatch: pytest.MonkeyPatch, given: UpOptions)
     """The stack is up, with these options."""
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
-    record = bring_up(Stack(session, lab, name, runtime, given), ENDPOINTS).record
+    record = record_of(Stack(session, lab, name, runtime, given), ENDPOINTS)
     monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
     monkeypatch.setattr(Session, "running", lambda self: [(runtime, record)])
     monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
@@ -85,9 +84,9 @@ def test_other_templates_are_refused(session: Session, monkeypatch: pytest.Monke
 
 def test_what_is_asked_travels_with_the_server(session: Session) -> None:
     lab, name = session.catalog.stack(STACK)
-    record = bring_up(
+    record = record_of(
         Stack(session, lab, name, ComposeRuntime(session.workspace), options("0.17.0", expose=True)), ENDPOINTS
-    ).record
+    )
     assert Record.from_json(record.to_json()) == record
     assert (record.options.choices.release, record.bind) == ("0.17.0", "0.0.0.0")
 
@@ -153,7 +152,7 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     )
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(session.workspace)
-    record = Record.from_json(bring_up(Stack(session, lab, name, runtime, given), ENDPOINTS).record.to_json())
+    record = Record.from_json(record_of(Stack(session, lab, name, runtime, given), ENDPOINTS).to_json())
     asked = []
 
     def up_again(session: Session, lab: Lab, stack: str, options: UpOptions) -> RunningStack:
@@ -176,7 +175,7 @@ def test_a_restart_starts_prometheus_again_where_it_was(
 ) -> None:
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(session.workspace)
-    record = bring_up(Stack(session, lab, name, runtime, UpOptions(ports="1,2,3")), ENDPOINTS).record
+    record = record_of(Stack(session, lab, name, runtime, UpOptions(ports="1,2,3")), ENDPOINTS)
     asked: list[str] = []
 
     def start(session: Session, runtime: object, record: Record, options: UpOptions) -> None:
@@ -201,7 +200,7 @@ def test_a_restart_and_a_new_replica_wait_as_long_as_up_did(
 ) -> None:
     lab, name = session.catalog.stack(STACK)
     given = UpOptions(Choices(profile), timeout=asked)
-    record = bring_up(Stack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS).record
+    record = record_of(Stack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS)
     assert Record.from_json(record.to_json()).asked.patience == given.patience == seconds
 
 
@@ -253,19 +252,15 @@ class Notes(Silent):
         self.notes.append(text)
 
 
-def images(*minutes: int) -> Sequence[Action[str]]:
-    return [Action("image", lambda listener: "", minutes=each) for each in minutes]
-
-
 @pytest.mark.parametrize(("wanted", "count"), [("auto", 2), ("compose", 1)])
 def test_images_that_are_made_first_are_told_with_their_time_and_the_way_without(
     session: Session, wanted: str, count: int
 ) -> None:
     listener = Notes()
     own = replace(session, listener=listener)
-    own.say_how_long(images(0), wanted, "cpu")
+    own.say_how_long([], wanted, "cpu")
     assert listener.notes == []
-    own.say_how_long(images(4, 4, 0), wanted, "cpu")
+    own.say_how_long([4, 4], wanted, "cpu")
     assert listener.notes[0] == "2 images are made first: about 8 minutes, once"
     assert len(listener.notes) == count
     assert all("--runtime local" in note for note in listener.notes[1:])

@@ -29,7 +29,7 @@ def test_a_request_has_one_number_while_it_lives_and_another_when_its_name_comes
     ]
     _, *steps = Feed().events(lines)
     assert [step["r"][0] for step in steps] == [0, 0, 1]
-    assert steps[0]["q"] == [[0, "7", ""]] and "q" not in steps[1] and steps[2]["q"] == [[1, "7", ""]]
+    assert steps[0]["q"] == [[0, "7", "", "A"]] and "q" not in steps[1] and steps[2]["q"] == [[1, "7", "", "A"]]
     assert steps[1]["e"] == [[0, "length"]]
 
 
@@ -60,7 +60,7 @@ def test_who_waits_and_why_is_told_in_order_with_the_blocks_of_each() -> None:
     _, step = Feed().events([told])
     assert step["w"] == [1, 2] and step["y"] == "no KV block" and step["more"] == 68
     assert step["r"] == [0, 0, 0, 1, 3] and step["kv"] == [3, 8] and step["v"] == [2] and step["x"] == ["a"]
-    assert step["q"][0] == [0, "1", "Once"] and step["z"] == 2
+    assert step["q"][0] == [0, "1", "Once", "A"] and step["z"] == 2
 
 
 def test_the_blocks_of_an_engine_with_a_block_table_are_told_by_their_ids() -> None:

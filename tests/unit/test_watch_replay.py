@@ -70,3 +70,28 @@ def test_a_run_without_texts_says_so_and_how_to_have_them(tmp_path: Path) -> Non
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with lab_error("steps-none", tmp_path):
         replay.page(tmp_path)
+
+
+def test_the_requests_of_two_models_have_the_same_names_in_order_of_arrival_and_their_prompts(tmp_path: Path) -> None:
+    run(tmp_path, "a", 100.0, 2, ids=["7"], waiting=["9"])
+    sent = [
+        {"phase": "a", "model": "m", "id": id, "prompt": f"I am {id}", "start": at}
+        for id, at in (("9", 99.5), ("7", 98.0))
+    ]
+    other = [{"phase": "a", "model": "n", "id": id, "start": at} for id, at in (("1", 98.5), ("2", 99.0))]
+    (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in (*sent, *other)))
+    made = replay.recording(tmp_path)
+    assert made["requests"] == [[0, "7", "I am 7", "A"], [0, "9", "I am 9", "B"]]
+    assert [(title, ids, lanes) for title, _, ids, lanes in made["groups"]] == [
+        ("m", ["7", "9"], [0]),
+        ("n", ["1", "2"], [0]),
+    ]
+    zero, first = made["groups"][0][1], made["lanes"][0]["t"][0] / 1e6
+    assert round(first - zero, 6) == 2.0, "seconds from the first arrival to the end of the first step"
+
+
+def test_ids_that_triton_gave_are_those_of_the_requests_in_their_order(tmp_path: Path) -> None:
+    run(tmp_path, "a", 100.0, 2, ids=["5", "6"])
+    sent = [{"phase": "a", "model": "m", "id": id, "prompt": id, "start": at} for id, at in (("x", 2.0), ("y", 1.0))]
+    (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in sent))
+    assert [(one.id, one.prompt) for one in replay.asked_for(tmp_path, "a")["m"]] == [("5", "y"), ("6", "x")]

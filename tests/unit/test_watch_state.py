@@ -133,8 +133,8 @@ def test_the_screen_shows_prefill_decode_and_an_empty_seat_apart_without_colour(
     assert [one[STRIP : STRIP + 3] for one in seats] == ["Aaa", "..B"]
     assert seats[0].endswith("fox")
     text = "\n".join(screen)
-    assert "waiting 1 (no slot): c:10" in text
-    assert "the step that waits: a:7 b:9; not in it (no slot): 10" in text
+    assert "waiting 1 (no slot): C" in text
+    assert "the step that waits: A B; not in it (no slot): C" in text
 
 
 def test_the_screen_fits_however_many_seats_and_models_there_are() -> None:

@@ -40,17 +40,5 @@ def test_the_number_is_the_time_that_lab_02_takes_here() -> None:
 def test_too_little_memory_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1e9))
     monkeypatch.setattr(workshop, "BUDGET_S", 0.1)
-    (memory,) = (check for check in workshop.checks(Path.cwd(), docker=False) if check.name == "memory")
+    (memory,) = (check for check in workshop.checks(Path.cwd()) if check.name == "memory")
     assert memory.state == "warn" and "1.0 GB" in memory.found
-
-
-def test_with_docker_more_room_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workshop, "free_bytes", lambda path: int(workshop.SETUP_DISK + 1))
-    monkeypatch.setattr(workshop, "BUDGET_S", 0.1)
-    states = {
-        docker: check.state
-        for docker in (False, True)
-        for check in workshop.checks(Path.cwd(), docker)
-        if check.name == "room"
-    }
-    assert states == {False: "ok", True: "fail"}

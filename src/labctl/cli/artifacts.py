@@ -12,10 +12,8 @@ import click
 
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
-from labctl.cli.console import show_dry_run
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
-from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices
 from labctl.stack import deploy
 from labctl.stack.build import build_engines, pull_weights, render_repository
@@ -54,11 +52,7 @@ def engines_command() -> None:
 def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
-    paths = build_engines(session, lab, name, choices, runtime)
-    if session.todo is not None:
-        show_dry_run(session.todo)
-        return
-    for path in paths:
+    for path in build_engines(session, lab, name, choices, runtime):
         click.echo(path)
 
 
@@ -71,9 +65,7 @@ def install(name: str, profile: str | None, dry: bool, verbose: bool) -> None:
     """Install an engine that is a set of packages of its own: NAME is vllm (local runtime)."""
     session = opt.open_session(verbose, dry=dry)
     session.choose("local", "cpu")
-    session.carry_out([layer(name, session.workspace, profile or "").install()])
-    if session.todo is not None:
-        show_dry_run(session.todo)
+    layer(name, session.workspace, profile or "").install(session.listener)
 
 
 def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, str], empty: str) -> None:
@@ -157,16 +149,9 @@ def build_images(stack: str, choices: Choices, registry: str, dry: bool, verbose
     and for images that were pushed --registry REGISTRY.
     Images that are already on this Docker engine are not built again.
     """
-    session, lab, name = opt.open_stack(stack, verbose)
-    todo, names = deploy.images_to_build(session, lab, name, choices, registry.rstrip("/"))
-    if dry:
-        show_dry_run(todo)
-        return
-    session.runtime("compose").check("cpu")
-    for notice in todo.notices:
-        session.listener.note(notice)
-    carry_out(todo.actions, session.listener)
-    for image in names:
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
+    session.choose("compose", "cpu")
+    for image in deploy.build_images(session, lab, name, choices, registry.rstrip("/")):
         click.echo(image)
 
 
@@ -222,21 +207,17 @@ def render_command(
 
     While STACK is up, name another folder with --output: its server reads the default one.
 
-    With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand. With --target, what
-    `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md, docs/operate/kubernetes.md).
+    With `docker compose --env-file .labs/STACK/compose.env up --wait` after it, the stack is served by hand.
+    With --target, what `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md,
+    docs/operate/kubernetes.md).
     """
     if registry and target not in ("kubernetes", "swarm"):
         raise click.UsageError("--registry goes with --target kubernetes or swarm")
-    session, lab, name = opt.open_stack(stack)
+    session, lab, name = opt.open_stack(stack, dry=dry)
     place = output and output.absolute()
     if target == "triton":
-        todo = render_repository(session, lab, name, choices, session.runtime(runtime), place)
+        done = render_repository(session, lab, name, choices, session.runtime(runtime), place)
     else:
-        todo = deploy.render(session, lab, name, choices, target, registry.rstrip("/"), place)
-    if dry:
-        show_dry_run(todo)
-        return
-    for notice in todo.notices:
-        session.listener.note(notice)
-    for action in todo.actions:
-        click.echo(action.do(session.listener))
+        done = deploy.render(session, lab, name, choices, target, registry.rstrip("/"), place)
+    if done:
+        click.echo(done)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say, say_folder, show_dry_run
+from labctl.cli.console import Console, say, say_folder
 from labctl.runtimes.record import UpOptions
 from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import table
@@ -18,6 +19,7 @@ from labkit.tables import table
 if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult, Items
     from labkit.evidence.overhead import Comparison
+    from labkit.workloads.bench import Workload
     from labkit.workloads.dataset import Count
     from labsched.recording import Arrival
 
@@ -25,6 +27,7 @@ COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --ag
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
 NOT_WITH_CLIENT = ("trace", "speed", "against_engine", "rounds", "replica", "price_per_hour")
+NOT_WITH_ENDPOINT = ("against_engine", "client", "replica", "dry", "pairs", "runtime", "ports", "replicas", "balance")
 CLIENTS = ("aiperf", "vllm-bench", "guidellm")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
@@ -40,7 +43,15 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 
 
 @click.command("bench")
-@opt.stack_argument
+@opt.maybe_stack
+@opt.endpoint_option("gRPC")
+@click.option(
+    "--metrics-endpoint",
+    "counters",
+    default="",
+    metavar="HOST:PORT",
+    help="With --endpoint: also what that server counts; without it the mean batch is not known.",
+)
 @opt.up_options
 @opt.model_option
 @click.option("--dataset", type=opt.A_FILE, metavar="FILE", help="A JSON file with the prompts to send.")
@@ -105,6 +116,8 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @opt.verbose
 def bench_command(
     stack: str,
+    endpoint: str,
+    counters: str,
     options: UpOptions,
     model: str,
     dataset: Path | None,
@@ -127,51 +140,49 @@ def bench_command(
     dry: bool,
     verbose: bool,
 ) -> None:
-    """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
+    """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it.
+
+    With --endpoint any server is measured as it is, and nothing is written but --output.
+    """
     from labctl.labs import bench as benches
     from labctl.labs import load_tools, tool_bench
     from labctl.labs.tool import names_table
     from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
     from labsched.slo import Slo
 
-    if request_rate and _is_given("concurrency"):
-        raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
-    if trace and (other := [word for word in NOT_WITH_TRACE if _is_given(word)]):
-        raise click.UsageError(f"--trace brings its own times and lengths: without --{other[0].replace('_', '-')}")
-    if _is_given("speed") and not trace:
-        raise click.UsageError("--speed is for --trace")
+    _refuse_together(bool(trace), against_engine, client)
     arrivals = _read_trace(trace, request_count, speed, random_seed) if trace else []
-    if against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
-        raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
-    if client and (other := [word for word in NOT_WITH_CLIENT if _is_given(word)]):
-        raise click.UsageError(f"{client} has no counterpart of --{other[0].replace('_', '-')}")
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     prompts = prompts_from(dataset) if dataset else None
+    workload = Workload(
+        PROMPTS if prompts is None else prompts,
+        output_tokens,
+        request_count,
+        warmup_request_count,
+        request_rate,
+        random_seed,
+        Slo.parse(slo) if slo else None,
+        trace=arrivals,
+        price=price_per_hour,
+    )
+    opt.require_named(stack, endpoint)
+    if endpoint:
+        there = {"grpc": endpoint, "metrics": counters}
+        _measure_there(there, opt.model_there(stack, model, "bench"), workload, concurrency, output, json_output)
+        return
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
     if against_engine:
         tokens = output_tokens if dataset or _is_given("output_tokens") else None
         sent = _items(prompts, request_count, tokens, random_seed)
         outcome = benches.against_engine(session, lab, name, options, sent, rounds, model)
     else:
         model = benches.chosen_model(lab, name, model)
-        workload = Workload(
-            PROMPTS if prompts is None else prompts,
-            output_tokens,
-            request_count,
-            warmup_request_count,
-            request_rate,
-            random_seed,
-            Slo.parse(slo) if slo else None,
-            trace=arrivals,
-            price=price_per_hour,
-        )
         if client:
             tool = load_tools.TOOLS[client](session.workspace)
             outcome = tool_bench.bench(session, lab, name, options, model, workload, concurrency, tool)
         else:
             traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
             outcome = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
-    if session.todo is not None:
-        show_dry_run(session.todo, json_output)
+    if session.dry:
         return
     opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
     if json_output:
@@ -189,6 +200,42 @@ def bench_command(
     say_folder(outcome.folder, outcome.edited)
     for sentence in notes:
         say(sentence)
+
+
+def _refuse_together(trace: bool, against_engine: bool, client: str | None) -> None:
+    """Raises UsageError for options of which one leaves the other no meaning."""
+    if _is_given("request_rate") and _is_given("concurrency"):
+        raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
+    if trace and (other := [word for word in NOT_WITH_TRACE if _is_given(word)]):
+        raise click.UsageError(f"--trace brings its own times and lengths: without --{other[0].replace('_', '-')}")
+    if _is_given("speed") and not trace:
+        raise click.UsageError("--speed is for --trace")
+    if against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
+        raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
+    if client and (other := [word for word in NOT_WITH_CLIENT if _is_given(word)]):
+        raise click.UsageError(f"{client} has no counterpart of --{other[0].replace('_', '-')}")
+
+
+def _measure_there(
+    endpoints: Mapping[str, str],
+    model: str,
+    workload: Workload,
+    concurrency: Sequence[int],
+    output: Path | None,
+    json_output: bool,
+) -> None:
+    """Measure a server that somebody else has started."""
+    from labctl.labs.bench import bench_there
+    from labkit.workloads.bench import tabulate
+
+    if other := [word for word in NOT_WITH_ENDPOINT if _is_given(word)]:
+        raise click.UsageError(f"--endpoint measures a server as it is: without --{other[0].replace('_', '-')}")
+    measured, records = bench_there(endpoints, model, workload, concurrency, Console())
+    document = json.dumps({"metrics": measured, "requests": [vars(record) for record in records]})
+    opt.write_result(document, output, json_output)
+    if not json_output:
+        header, rows = tabulate(measured)
+        click.echo(table(rows, header, right=range(1, len(header))))
 
 
 def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arrival]:

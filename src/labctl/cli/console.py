@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,10 +18,6 @@ from labctl.listener import Listener
 from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import HANGING, columns, fitted
-
-if TYPE_CHECKING:
-    from labctl.runtimes.processes import Command
-    from labctl.stack.session import Todo
 
 WIDTH = 46  # of a step's title
 LEAST = 24  # of a title, where the progress is long
@@ -73,8 +69,8 @@ class Console(Listener):
         if title:
             self._draw(self._shown)
 
-    def command(self, argv: Sequence[str]) -> None:
-        self._told(f"  $ {shlex.join(argv)}")
+    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None, container: str = "") -> None:
+        self._told(f"  $ {command_line(argv, env)}")
 
     def given(self, line: str) -> None:
         self._told(f"  < {line}")
@@ -140,64 +136,50 @@ def say_folder(folder: Path, edited: Sequence[str], took: str = "") -> None:
     click.echo(f"\nresults in {folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}{took}")
 
 
-def show_dry_run(todo: Todo, json_output: bool = False) -> None:
-    """Commands first, then the files and the containers, one a line."""
-    commands = [(action.title, command) for action in todo.actions for command in action.commands]
-    files = list(dict.fromkeys(file for action in todo.actions for file in action.files))
-    containers = list(dict.fromkeys(_anybodys(command.container) for _, command in commands if command.container))
-    if json_output:
-        document = {
-            "runtime": todo.runtime,
-            "profile": todo.profile,
-            "notices": todo.notices,
-            "commands": [
-                {
-                    "title": title,
-                    "argv": [_anybodys(word) for word in command.argv],
-                    "env": dict(command.env),
-                    "container": _anybodys(command.container),
-                }
-                for title, command in commands
-            ],
-            "given": [{"title": action.title, "line": action.given} for action in todo.actions if action.given],
-            "files": files,
-            "containers": containers,
-        }
-        click.echo(json.dumps(document, indent=2))
-        return
-    click.echo(f"dry run: {todo.runtime} runtime, profile {todo.profile}; nothing is made")
-    for notice in todo.notices:
-        click.echo(f"  --  {notice}")
-    shared = common([command for _, command in commands])
-    if shared:
-        click.echo("\nvariables of every command below that has any")
-        for key, value in shared.items():
-            click.echo(f"  {key}={shlex.quote(value)}")
-    lines, said = [], ""
-    for action in todo.actions:
-        if action.title != said and (action.commands or action.given):
-            lines.append(f"# {action.title}")
-            said = action.title
-        for command in action.commands:
-            own = [f"{key}={shlex.quote(value)}" for key, value in command.env.items() if key not in shared]
-            lines.append(f"$ {' '.join([*own, _anybodys(shlex.join(command.argv))])}")
-        if action.given:
-            lines.append(f"< {action.given}")
-    for title, parts, shown in (
-        ("commands", commands, lines),
-        ("files", files, files),
-        ("containers", containers, containers),
-    ):
-        click.echo("\n".join([f"\n{title}{'' if parts else ': none'}", *(f"  {line}" for line in shown)]))
+class Echo(Listener):
+    """The listener of a dry run: what would be done goes to stdout, as it comes, or with ``json_output`` in the end."""
+
+    dry = True
+
+    def __init__(self, json_output: bool = False) -> None:
+        self.told: dict[str, list[Any]] = {"notices": [], "commands": [], "given": [], "files": []}
+        self._quiet, self._title = json_output, ""
+
+    def step(self, text: str) -> None:
+        self._title = text
+        if not self._quiet:
+            click.echo(f"  # {text}")
+
+    def note(self, text: str) -> None:
+        self._tell("notices", text, f"--  {text}")
+
+    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None, container: str = "") -> None:
+        words, container = [_anybodys(word) for word in argv], _anybodys(container)
+        told = {"title": self._title, "argv": words, "env": dict(env or {}), "container": container}
+        self._tell("commands", told, f"$ {command_line(words, env)}")
+        if container and not self._quiet:
+            click.echo(f"    {container}")
+
+    def given(self, line: str) -> None:
+        self._tell("given", line, f"< {line}")
+
+    def file(self, path: str) -> None:
+        if path not in self.told["files"]:
+            self._tell("files", path, f"> {path}")
+
+    def _tell(self, kind: str, told: object, line: str) -> None:
+        self.told[kind].append(told)
+        if not self._quiet:
+            click.echo(f"  {line}")
+
+    def show(self) -> None:
+        """Print all as one JSON document."""
+        click.echo(json.dumps(self.told, indent=2))
 
 
-def common(commands: Sequence[Command]) -> Mapping[str, str]:
-    """The variables that all commands with variables have, with the same value; {} where they are too few to tell."""
-    every = [command.env for command in commands if command.env]
-    if len(every) < 2:
-        return {}
-    first, *others = every
-    return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
+def command_line(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """A command as a shell takes it, with its variables before it."""
+    return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()), shlex.join(argv)])
 
 
 def _anybodys(text: str) -> str:

@@ -213,7 +213,7 @@ def stop_command(id: str | None) -> None:
     metavar="COMMIT",
     help="All answers of the exercises that were touched since this branch left COMMIT; of the others the solution.",
 )
-@opt.number_option("--seeds", 1, "Judge each solution with the seeds 1 to N.", click.IntRange(min=1))
+@opt.number_option("--seeds", 1, "Judge each answer with N seeds: the solution with 1 to N.", click.IntRange(min=1))
 @runtime_option
 @click.option("--strict", is_flag=True, help="Fail also where this machine lacks what an exercise needs.")
 @click.pass_context

@@ -45,8 +45,9 @@ def explain_command(
     """Show what the slowest requests of RESULT waited for, or why REQUEST waited, step by step.
 
     RESULT is a folder below results/, one phase of it (steps-PHASE.jsonl), or the folder that a vLLM of your own
-    records into. STACK is a stack that is up; it needs a REQUEST: a name in the step log, or the name that the run's
-    own client gave it (requests.jsonl; vLLM's id). --diff takes two of RESULT and STACK instead.
+    records into. STACK is a stack that is up; it needs a REQUEST: its name on the pages (A, B, C ... in order of
+    arrival), its id in the step log, or the name that the run's own client gave it (requests.jsonl; vLLM's id).
+    --diff takes two of RESULT and STACK instead.
     """
     if diff:
         _show_parting(source, request_or_b, json_output)
@@ -163,15 +164,18 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
             code="request-unknown",
         )
     if json_output:
-        stories = [{**_lane(lane), "request": name, "rows": [_row(row) for row in rows]} for lane, name, rows in found]
+        stories = [
+            {**_lane(lane), "request": name, "name": lane.names[name], "rows": [_row(row) for row in rows]}
+            for lane, name, rows in found
+        ]
         click.echo(json.dumps(stories, indent=2))
         return
     for number, (lane, name, rows) in enumerate(found):
         if number:
             click.echo()
-        label = f" ({lane.labels[name]})" if name in lane.labels and lane.labels[name] != name else ""
-        say(printable(f"{name}{label} in {lane.title}: {_sum(rows)}"))
-        for words in routes.words_of(lane.lines, name):
+        label = f", {lane.labels[name]}" if name in lane.labels and lane.labels[name] != name else ""
+        say(printable(f"{lane.names[name]} (id {name}{label}) in {lane.title}: {_sum(rows)}"))
+        for words in routes.words_of(lane.lines, name, lane.names):
             say(printable(words))
         cells = [(_steps(row), f"{row.seconds:.3f}", row.what, row.words) for row in rows]
         click.echo("\n" + table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))
@@ -246,10 +250,10 @@ def _lanes(source: str) -> list[Lane]:
 
 def _longest(lanes: Sequence[Lane]) -> str:
     """The requests that waited longest: what somebody who looks for one may have meant."""
-    waits = Counter(name for lane in lanes for line in lane.lines for name in line["waiting"])
+    waits = Counter(lane.names[id] for lane in lanes for line in lane.lines for id in line["waiting"])
     if longest := waits.most_common(SHOWN):
         return f"the longest waits, in steps: {', '.join(f'{name} ({steps:,})' for name, steps in longest)}"
-    names = list(dict.fromkeys(name for lane in lanes for name in lane.requests()))[:SHOWN]
+    names = list(dict.fromkeys(lane.names[id] for lane in lanes for id in lane.requests()))[:SHOWN]
     return f"no request waited; it has {', '.join(names)}" if names else "it shows no request"
 
 

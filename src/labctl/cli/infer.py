@@ -13,16 +13,25 @@ from labkit.printable import printable
 
 
 @click.command("infer")
-@opt.stack_argument
+@opt.maybe_stack
+@opt.endpoint_option("gRPC")
 @opt.model_option
 @click.option("-p", "--prompt", required=True, metavar="TEXT", help="The text to continue.")
 @click.option("-o", "--output-tokens", type=int, default=32, show_default=True, metavar="N", help="Tokens to generate.")
 @opt.replica_option
 @click.option("-S", "--stream", is_flag=True, help="Print each token as it comes.")
-def infer_command(stack: str, model: str, prompt: str, output_tokens: int, replica: int | None, stream: bool) -> None:
-    """Get one answer from a model of STACK, which must be up."""
+def infer_command(
+    stack: str, endpoint: str, model: str, prompt: str, output_tokens: int, replica: int | None, stream: bool
+) -> None:
+    """Get one answer from a model of STACK, which must be up, or of any server."""
     from labkit.clients import ask
 
+    opt.require_named(stack, endpoint)
+    if endpoint:
+        for piece in ask.generate(endpoint, opt.model_there(stack, model, "infer"), prompt, output_tokens, stream):
+            click.echo(printable(piece), nl=False)
+        click.echo()
+        return
     session, lab, name = opt.open_stack(stack)
     if dead := death(session, name):
         raise dead

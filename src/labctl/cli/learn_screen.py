@@ -56,7 +56,7 @@ class Screen:
             click.echo("a check is still in progress: its end is waited for")
             assert self.checking
             self.checking.join()
-        if self.session.find(server.STACK):
+        if self.session.may_run(server.STACK):
             click.echo("the exercise server stays for half an hour; sooner: labctl exercise stop")
 
     # -- acting ----------------------------------------------------------------------------------------------------

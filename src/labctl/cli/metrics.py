@@ -27,20 +27,23 @@ HEADER = ("model", "requests", "failed", "count", "exec count", "mean batch", "q
 
 
 @click.command("metrics")
-@opt.stack_argument
+@opt.maybe_stack
+@opt.endpoint_option("metrics")
 @opt.replica_option
 @click.option("-f", "--follow", is_flag=True, help="Show every second what has changed, until Ctrl-C.")
-def metrics_command(stack: str, replica: int | None, follow: bool) -> None:
-    """Show Triton's counters of STACK: mean time of a request in the queue and in the model, mean batch, KV cache.
+def metrics_command(stack: str, endpoint: str, replica: int | None, follow: bool) -> None:
+    """Show Triton's counters of STACK, or of any server.
 
-    Those of all its replicas are added up. The exercise server is the STACK "exercise".
+    Mean time of a request in the queue and in the model, mean batch, KV cache. Those of all replicas are added up.
+    The exercise server is the STACK "exercise".
     """
     from labctl.learn import server
 
-    session = opt.open_session()
-    name = server.resolve_stack(session, stack)
-    _, record = session.require_up(name)
-    endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
+    opt.require_named(stack, endpoint)
+    if not endpoint:
+        session = opt.open_session()
+        _, record = session.require_up(server.resolve_stack(session, stack))
+        endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
     say(printable(describe_snapshot(before)), hanging="")
     if follow:

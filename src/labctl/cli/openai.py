@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from labctl.cli import options as opt
+from labctl.cli.console import Console
+from labctl.listener import Listener
 from labkit.errors import LabError
 from labkit.tls import Pair
 
@@ -56,38 +58,58 @@ def front_options(command: opt.Command) -> opt.Command:
 
 
 @click.command("openai")
-@opt.stack_argument
+@opt.maybe_stack
+@opt.endpoint_option("gRPC")
+@opt.model_option
 @opt.page_port(9000)
 @opt.expose_option
 @tls_options
 @opt.as_json
 @opt.verbose
 def openai_command(
-    stack: str, port: int | None, expose: bool, tls: Pair | None, json_output: bool, verbose: bool
+    stack: str,
+    endpoint: str,
+    model: str,
+    port: int | None,
+    expose: bool,
+    tls: Pair | None,
+    json_output: bool,
+    verbose: bool,
 ) -> None:
-    """Serve the OpenAI API in front of STACK, which must be up. Ctrl-C ends it.
+    """Serve the OpenAI API in front of STACK, which must be up, or of a MODEL of any server. Ctrl-C ends it.
 
     With --expose its clients need the stack's token as their API key (labctl status STACK --token); with --tls-cert and
     --tls-key they speak HTTPS.
     """
     from labctl.pages.address import OPENAI, listening
     from labctl.runtimes import door, processes
-    from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK
+    from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Endpoints, Record
     from labctl.stack.door import described
 
-    session, _, name = opt.open_stack(stack, verbose)
-    _, record = session.require_up(name)
+    opt.require_named(stack, endpoint)
+    if endpoint and expose:
+        raise click.UsageError("--expose needs a STACK that is up: its clients need its token")
+    if model and not endpoint:
+        raise click.UsageError("a STACK is served with all its models; -m is for --endpoint")
+    if endpoint:
+        name, token = endpoint, None
+        listener: Listener = Console(verbose)
+        model = opt.model_there(stack, model, "openai")
+        record = Record("", "", "", "", {}, [model], Endpoints("", endpoint, ""))
+    else:
+        session, _, name = opt.open_stack(stack, verbose)
+        _, record = session.require_up(name)
+        folder, listener = session.workspace.folder(name), session.listener
+        if expose and not folder.read_token():
+            folder.make_token()
+        token = folder.token if expose else None
     bind = ANY_ADDRESS if expose else LOOPBACK
     with listening(bind, port, OPENAI) as probe:
         number = probe.getsockname()[1]
     shown = json.dumps({"stack": name, "openai": door.url(number, tls)})
     said = shown if json_output else f"{name}: {described(name, door.url(number, tls), bind if expose else '')}"
-    folder = session.workspace.folder(name)
-    if expose and not folder.read_token():
-        folder.make_token()
-    token = folder.token if expose else None
     started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token, tls)
-    code = processes.run_foreground(started, session.listener)
+    code = processes.run_foreground(started, listener)
     if code:
         raise LabError(
             f"the OpenAI API of {name} ended",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.cli.console import Console
+from labctl.cli.console import Console, Echo
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Command = Callable[..., Any]
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
 dry_option = click.option(
-    "--dry-run", "dry", is_flag=True, help="Print every command, file and container that would be made; do nothing."
+    "--dry-run", "dry", is_flag=True, help="Print each command that would be run and the files of the plan; do nothing."
 )
 FILE, FOLDER = (click.Path(dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True))
 A_FILE, A_FOLDER = (  # that is there
@@ -68,6 +68,7 @@ def write_result(document: str, output: Path | None, json_output: bool) -> None:
 
 
 stack_argument = click.argument("stack")
+maybe_stack = click.argument("stack", required=False, default="")  # of a command that has --endpoint too
 model_option = click.option(
     "-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own."
 )
@@ -177,15 +178,47 @@ def page_port(usual: int) -> Callable[[Command], Command]:
     )
 
 
-def open_session(show_commands: bool = False, whatever_is_broken: bool = False, dry: bool = False) -> Session:
+def endpoint_option(what: str) -> Callable[[Command], Command]:
+    """``--endpoint HOST:PORT`` of a server that need not be a stack of ours; ``what`` names the port."""
+    text = f"Ask the server at this address ({what}), however it was started; no STACK need be up."
+    return click.option("--endpoint", default="", metavar="HOST:PORT", help=text)
+
+
+def require_named(stack: str, endpoint: str) -> None:
+    """Raises UsageError where neither is given."""
+    if not stack and not endpoint:
+        raise click.UsageError("name a STACK that is up, or a server with --endpoint HOST:PORT")
+
+
+def model_there(stack: str, model: str, command: str) -> str:
+    """The model to ask at an endpoint: the one that is named, else that of the lab. Raises LabError or UsageError."""
+    if model:
+        return model
+    if not stack:
+        raise click.UsageError("--endpoint needs the name of a model (-m NAME), or a STACK, whose model it then is")
+    session, lab, name = open_stack(stack)
+    return text_model(session, lab, name, f"{command} {{}} --endpoint HOST:PORT", "text-generation model")
+
+
+def open_session(
+    show_commands: bool = False, whatever_is_broken: bool = False, dry: bool = False, json_output: bool = False
+) -> Session:
+    """The session of the current folder; a ``dry`` one tells what it would do, in the end if as JSON."""
     from labctl.stack.session import Session
 
-    return Session.open(Console(show_commands), whatever_is_broken, dry)
+    if not dry:
+        return Session.open(Console(show_commands), whatever_is_broken)
+    echo = Echo(json_output)
+    if json_output:
+        click.get_current_context().call_on_close(echo.show)
+    return Session.open(echo, whatever_is_broken)
 
 
-def open_stack(stack: str, show_commands: bool = False, dry: bool = False) -> tuple[Session, Lab, str]:
+def open_stack(
+    stack: str, show_commands: bool = False, dry: bool = False, json_output: bool = False
+) -> tuple[Session, Lab, str]:
     """The session, and the stack that a word names: its lab and its whole name."""
-    session = open_session(show_commands, dry=dry)
+    session = open_session(show_commands, dry=dry, json_output=json_output)
     return session, *session.catalog.stack(stack)
 
 

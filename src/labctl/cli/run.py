@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say, say_folder, show_dry_run
+from labctl.cli.console import say, say_folder
 from labctl.labs.run import RunResult, run
 from labctl.labs.verdicts import BUSY, MET, NOT_MET, UNMEASURED
 from labctl.pages.live import replay
@@ -47,13 +47,12 @@ def run_command(
     verbose: bool,
 ) -> None:
     """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
-    session = opt.open_session(verbose, dry=dry)
+    session = opt.open_session(verbose, dry=dry, json_output=json_output)
     began = time.monotonic()
     taught = session.catalog.lab(lab)
     only = lab if lab in taught.stacks and len(taught.stacks) > 1 else ""
     outcome = run(session, taught, options, quick, keep, only, texts, replica)
-    if session.todo is not None:
-        show_dry_run(session.todo, json_output)
+    if session.dry:
         return
     replay.write(outcome.folder)
     document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say, show_dry_run
+from labctl.cli.console import say
 from labctl.cli.openai import Front, front_options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
@@ -46,11 +46,11 @@ def up_command(
     stack: str, options: UpOptions, observed: bool, front: Front | None, dry: bool, json_output: bool, verbose: bool
 ) -> None:
     """Bring STACK up and wait until every model answers."""
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
     try:
         handle = up(session, lab, name, options)
     except KeyboardInterrupt:
-        if session.find(name):
+        if session.may_run(name):
             click.echo(f"\n{name} is still starting; take it down with: labctl down {name}", err=True)
         raise
     if handle.already:
@@ -59,8 +59,7 @@ def up_command(
         observe.start(session, handle.runtime, handle.record, options)
     if front:
         door.start(session, handle.record, options, front.tls)
-    if session.todo is not None:
-        show_dry_run(session.todo, json_output)
+    if session.dry:
         return
     _print(status(session, name, ask=False), json_output)  # they have just answered
     if handle.record.exposed and not handle.already and not json_output:
@@ -95,7 +94,7 @@ def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
         _print(status(session, name), json_output)
         return
     names = sorted({name for lab in session.catalog.labs for name in lab.stacks} | session.known() - {server.STACK})
-    names += [server.STACK] if session.find(server.STACK) else []
+    names += [server.STACK] if session.may_run(server.STACK) else []
     every = [status(session, name) for name in names]
     if json_output:
         click.echo(json.dumps([item for item in every if item["state"] != "absent"], indent=2))
@@ -221,6 +220,8 @@ def _describe(shown: Status) -> str:
             f"Exposed on {shown['exposed']}: {ports}. Clients there need the token: "
             f"labctl status {shown['stack']} --token (docs/operate/security.md)."
         )
+    if env_file := shown.get("env_file", ""):
+        parts.append(f"By hand: docker compose --env-file {env_file} ps")
     if address := shown.get("openai", ""):
         parts.append(door.described(shown["stack"], address, shown["exposed"]))
     if shown["balance"]:
@@ -257,6 +258,11 @@ def _describe(shown: Status) -> str:
         heals = shown["balance"] or shown["ended"]
         then = f"labctl restart {shown['stack']}" if heals else "labctl down, labctl up"
         parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: {then}")
+    if shown["state"] == "unknown":
+        parts.append(shown["ended"][:1].upper() + shown["ended"][1:])
+    if shown["state"] == "removed":
+        gone = "Its containers were removed, and not by labctl; what they had logged went with them"
+        parts.append(f"{gone}. Then: labctl down {shown['stack']}")
     if shown["state"] == "failed":
         how = f": {shown['ended']}" if shown["ended"] else ""
         parts.append(f"The server died{how}. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")

@@ -8,11 +8,14 @@ from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import Check, from_error, machine_checks
 from labctl.doctor.system import system_check
 from labctl.plan import Plan
-from labctl.runtimes import wheel
+from labctl.runtimes import docker_engine, images, wheel
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.layers import NAMES, Layer, layer
 from labctl.runtimes.local_server import envoy_binary
 from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+IMAGES_DISK = 4e9  # bytes: the server's and the clients' images, and what building them leaves
 
 
 def checklist(
@@ -39,7 +42,8 @@ def checklist(
     if any(check.state == "ok" for check in runtimes):  # one of them is enough
         runtimes = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in runtimes]
     compose_answers = runtimes[-1].state == "ok"
-    checks += [*runtimes, from_error("ports 8000-8002", claim_ports, "warn", "free")]
+    checks += [*runtimes, *([_engine_disk()] if compose_answers else [])]
+    checks.append(from_error("ports 8000-8002", claim_ports, "warn", "free"))
     if expose:
         found, remedy = "a token, but no TLS", "only on a network that you trust"
         remedy = f"{remedy} (docs/operate/security.md)"
@@ -54,7 +58,7 @@ def checklist(
     if workshop:
         from labctl.doctor import workshop as questions  # numpy: only where it is asked for
 
-        checks += questions.checks(workspace.root, docker=compose_answers and len(names) > 1)
+        checks += questions.checks(workspace.root)
     return checks
 
 
@@ -62,9 +66,25 @@ def _check_runtime(runtime: Runtime, profile: str) -> Check:
     def ask() -> str:
         runtime.check(profile)
         local = runtime.name == "local"
-        return f"Triton {wheel.TRITON_OF_WHEEL.get(wheel.find_wheel().version, '')}" if local else "answers"
+        triton = wheel.TRITON_OF_WHEEL.get
+        return f"Triton {triton(wheel.find_wheel().version, '')}" if local else docker_engine.described()
 
     return from_error(f"runtime {runtime.name}", ask)
+
+
+def _engine_disk() -> Check:
+    """The disk that images are built on: the engine's own, not the cache's."""
+
+    def ask() -> str:
+        root, free = docker_engine.data_root()
+        if free is None:
+            return f"{root} is not on this machine"
+        found = f"{free / 1e9:.1f} GB free in {root}"
+        if free < IMAGES_DISK:
+            raise LabError(found, f"images take {IMAGES_DISK / 1e9:.0f}", images.MORE_DISK, code="disk-full")
+        return found
+
+    return from_error("Docker's disk", ask, "warn")
 
 
 def _check_layer(found: Layer, plan: Plan | None) -> Check:

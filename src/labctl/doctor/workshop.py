@@ -24,20 +24,18 @@ LAB_02_S, QUICK_S = (33, 11), (60, 15)  # `labctl run iterative`; what no lab's 
 SLOW = 13.0  # times the reference: from there on a workshop's hours do not suffice
 BUDGET_S = 2.0
 SETUP_DISK = 6e9  # bytes: packages, the caches of a workshop's labs, results
-IMAGES_DISK = 4e9  # bytes: the server's and the clients' images, and what building them leaves
 MEMORY = 4e9
 
 
-def checks(root: Path, docker: bool) -> list[Check]:
-    """What ``labctl doctor --workshop`` asks beside the usual. ``docker``: an engine answers here."""
+def checks(root: Path) -> list[Check]:
+    """What ``labctl doctor --workshop`` asks beside the usual."""
     available, free, cores = psutil.virtual_memory().available, free_bytes(root), own_processors()
-    room = SETUP_DISK + (IMAGES_DISK if docker else 0)
     close = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
-    clear = f"free some space: {room / 1e9:.0f} GB are needed" + (" with Docker's images" if docker else "")
+    clear = f"free some space: {SETUP_DISK / 1e9:.0f} GB are needed"
     more = "two or more: with one, client and server disturb each other"
     return [
         Check.of(available >= MEMORY, "memory", f"{available / 1e9:.1f} GB available", close, "warn"),
-        Check.of(free >= room, "room", f"{free / 1e9:.1f} GB free for {root}", clear),
+        Check.of(free >= SETUP_DISK, "room", f"{free / 1e9:.1f} GB free for {root}", clear),
         Check.of(cores >= 2, "processors", str(cores), more, "warn"),
         speed_check(yardstick() / REFERENCE_S),
     ]

@@ -14,9 +14,9 @@ from typing import Any
 from labctl.labs import paced
 from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral
+from labctl.listener import Listener
 from labctl.manifest.schema import BareEngine, Lab
 from labctl.runtimes.layers import layer
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import UpOptions
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
@@ -93,13 +93,11 @@ def bench(
     """
     metrics: dict[str, dict[str, Any]] = {}
     records = []
-    listener, rate = session.listener, workload.rate
-    loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
-    loads = [("trace", 1)] if workload.trace else loads
+    listener = session.listener
     options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
-        if session.todo is not None:
-            session.do(Action(f"requests to {model}", lambda listener: None, files=[f"{out}/"]))
+        session.listener.file(f"{out}/")
+        if session.dry:
             return BenchResult(out, {})
         asked = replace(handle, record=handle.record.only(replica)) if replica else handle
         record = asked.record
@@ -111,7 +109,7 @@ def bench(
             listener.progress(text)
             faults.refuse_stuck(asked)
 
-        for title, number in loads:
+        for title, number in _loads(workload, concurrency):
             listener.step(f"{model}, {title}")
             began = time.monotonic()
             with explained(asked):
@@ -135,6 +133,36 @@ def bench(
         text = "\n\n".join([f"# {model} of {stack} under load", markdown(rows, header), *limits])
         atomic_write(out / "report.md", f"{text}\n{paced.section(out)}{edits.section(edited)}")
     return BenchResult(out, metrics, scheduling, edited, paced.told(out))
+
+
+def bench_there(
+    endpoints: Mapping[str, str],
+    model: str,
+    workload: workloads.Workload,
+    concurrency: Sequence[int],
+    listener: Listener,
+) -> tuple[dict[str, dict[str, Any]], list[RequestRecord]]:
+    """Measure a model of any server: what :func:`workloads.run` gives, by the title of each load, and all requests.
+
+    Raises LabError: a request failed; nothing is averaged.
+    """
+    measured: dict[str, dict[str, Any]] = {}
+    records: list[RequestRecord] = []
+    for title, number in _loads(workload, concurrency):
+        listener.step(f"{model}, {title}")
+        measured[title], one = workloads.run(endpoints, model, workload, number, listener.progress)
+        listener.done(f"{len(one)} requests")
+        records += one
+    return measured, records
+
+
+def _loads(workload: workloads.Workload, concurrency: Sequence[int]) -> list[tuple[str, int]]:
+    """The title of each measurement, and its requests in flight."""
+    if workload.trace:
+        return [("trace", 1)]
+    return (
+        [(f"{workload.rate:g}/s", 1)] if workload.rate else [(f"{number} in flight", number) for number in concurrency]
+    )
 
 
 @contextlib.contextmanager
@@ -195,9 +223,9 @@ def against_engine(
     records: list[RequestRecord] = []
     options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
-        if session.todo is not None:
-            session.do(Action("all requests to the server", lambda listener: None, files=[f"{out}/"]))
-            session.do(handle.runtime.tool("the engine alone, in turn with it", [*ALONE, str(_file(session))]))
+        session.listener.file(f"{out}/")
+        if session.dry:
+            handle.runtime.tool(session.listener, [*ALONE, str(_file(session))])
             return BenchResult(out, {})
         work = Work(handle, engine, items)
         for number in range(1, rounds + 1):
@@ -299,8 +327,7 @@ class Work:
         path = _file(self._stack.session)
         atomic_write(path, json.dumps(asked))
         try:
-            tool = self._stack.runtime.tool("the engine alone", [*ALONE, str(path)])
-            found = json.loads(tool.do(self._stack.session.listener))
+            found = json.loads(self._stack.runtime.tool(self._stack.session.listener, [*ALONE, str(path)]))
         finally:
             path.unlink(missing_ok=True)
         return overhead.alone(found["seconds"], found["steps"])

@@ -11,10 +11,9 @@ from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
-from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack.session import Session
-from labctl.stack.up import preparations
+from labctl.stack.up import make_artifact, refuse
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -43,17 +42,22 @@ def create(
         session.listener.note(f"lab {whose} also needs --{name}, or a network")
     steps = {step.path: step for plan in plans for step in plan.steps}
     missing = [step for step in steps.values() if not step.ready()]
-    first = f"; {len(missing)} weights and engines are made first" if missing else ""
     if with_images:
         compose = session.runtime("compose")
         compose.check(PROFILE)
         _only_what_is_packed(session.workspace)
-    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, [*steps, *packages], with_images)}{first}")
-    actions = {action.title: action for plan in plans for action in preparations(plan, local, session.workspace)}
-    carry_out(list(actions.values()), session.listener)
+    content = [*steps, *packages]
+    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images, len(missing))}")
+    for plan in plans:
+        refuse(plan, local, session.workspace)
+    local.prepare(session.listener, PROFILE)
+    for step in steps.values():
+        make_artifact(session, step, local)
+    if missing:
+        session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images)}")
     names: list[str] = []
     if with_images:
-        carry_out(compose.prepare(PROFILE), session.listener)
+        compose.prepare(session.listener, PROFILE)
         names = images.all_images(session.workspace, PROFILE)
     cached = [path for path in (*steps, *packages) if path.is_relative_to(session.workspace.cache)]
     return pack.write(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)

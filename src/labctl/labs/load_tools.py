@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from labctl.labs.tool import ABSENT, CHUNK, Load, Tool, limits_in, statistics
+from labctl.listener import Listener
 from labctl.runtimes.environments import Environment
 from labctl.runtimes.layers import Layer, layer
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.processes import Command
 from labkit.errors import LabError
 from labkit.stats import PERCENTILES
 from labkit.workloads.bench import Workload
@@ -40,8 +41,8 @@ class AIPerf(Tool):
     # It cannot read a tokenizer's folder when these are set to anything, even to 0.
     environment: ClassVar[Mapping[str, str]] = {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": ""}
 
-    def prepare(self) -> Action[str]:
-        return self._packages.install()
+    def prepare(self, listener: Listener) -> None:
+        self._packages.install(listener)
 
     @property
     def _packages(self) -> Environment:
@@ -95,9 +96,8 @@ class VllmBench(Tool):
         "goodput/s": ("request_goodput", "its limits are on its own TTFT and TPOT"),
     }
 
-    def prepare(self) -> Action[str]:
-        found = self._packages.require()
-        return Action("vllm bench serve", lambda listener: f"in {found}")
+    def prepare(self, listener: Listener) -> None:
+        self._packages.require()
 
     @property
     def _packages(self) -> Layer:
@@ -150,8 +150,8 @@ class GuideLlm(Tool):
         "goodput/s": ("request_goodput", "its limits are on TTFT and TPOT under our names"),
     }
 
-    def prepare(self) -> Action[str]:
-        return self._packages.install()
+    def prepare(self, listener: Listener) -> None:
+        self._packages.install(listener)
 
     @property
     def _packages(self) -> Environment:

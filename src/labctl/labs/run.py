@@ -6,10 +6,11 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from labctl.labs import paced
 from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge, section
-from labctl.listener import Listener
 from labctl.manifest.schema import Lab, Phase
 from labctl.replicas.stagehand import Stagehand, endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.processes import Action, describe_exit
+from labctl.runtimes.processes import describe_exit
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
@@ -88,14 +88,14 @@ def run(
             for note in one.notes:
                 session.listener.note(note)
             last = number == len(phases)
-            if session.todo is None:
+            if not session.dry:
                 session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
             handle = servers.next(one.phase.stack, one.options, keep and last)
             runtime, stack = handle.runtime, handle.name
             asked = replace(handle, record=handle.record.only(replica)) if replica else handle
-            client = client_action(asked, one.phase, out, quick, servers.clients)
-            if session.todo is not None:
-                session.do(client)
+            client = partial(run_client, asked, one.phase, out, quick, servers.clients)
+            if session.dry:
+                client()
                 continue
             edited.update(edits.not_shipped(session, handle.plan))
             explain = faults.stack_explainer(handle)
@@ -111,9 +111,9 @@ def run(
                 log = faults.whole_log(runtime, stack)[before:]
                 details = [*error.details, *map(explain, faults.entries(log))]
                 raise LabError(error.what, error.why, error.remedy, details, code=error.code) from error
-    report = report_action(session, lab, runtime, out)
+    report = partial(run_report, session, lab, runtime, out)
     finish(report, session, f"the report of lab {lab.short} could not be made")
-    if session.todo is not None:
+    if session.dry:
         return RunResult(out, {}, [], whole=False)
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     if options.choices.profile == "gpu":
@@ -157,7 +157,7 @@ def results_folder(session: Session, lab: Lab) -> Iterator[Path]:
 def new_results_folder(session: Session, lab: Lab) -> Path:
     """results/<lab>/<time>/, unique even when two runs start within one second; a dry run makes none."""
     base = session.workspace.results_dir(lab.folder)
-    if session.todo is not None:
+    if session.dry:
         return base / "TIME"
     for folder in (base.parent, base):
         require_own(folder, "folder")
@@ -171,8 +171,8 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
-def client_action(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> Action[int]:
-    """The client of a phase: in a process of its own, or one of those that share one."""
+def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> int:
+    """Run the client of a phase, in a process of its own or one of those that share one; its exit status."""
     runtime, record = stack.runtime, stack.record
     context = {
         "lab": stack.lab.folder,
@@ -190,29 +190,26 @@ def client_action(stack: RunningStack, phase: Phase, out: Path, quick: bool, sha
     }
     path = out / f"context-{phase.name}.json"
     script = stack.session.workspace.labs / stack.lab.folder / phase.client
-    arguments, title = [runtime.client_path(script), runtime.client_path(path)], f"the client of phase {phase.name}"
-    if shared:
-        action = shared.client(title, arguments, path)
+    arguments, listener = [runtime.client_path(script), runtime.client_path(path)], stack.session.listener
+    listener.file(f"{out}/")
+    if listener.dry:
+        listener.step(f"the client of phase {phase.name}")
     else:
-        action = runtime.client(title, [*SCRIPT, *arguments], record.stack)
-
-    def do(listener: Listener) -> int:
         atomic_write(path, json.dumps(context, indent=1))
-        return action.do(listener)
+    if shared:
+        return shared.client(listener, arguments, path)
+    return runtime.client(listener, [*SCRIPT, *arguments], record.stack)
 
-    return replace(action, do=do, files=[str(path), f"{out}/"], expected=0)
 
-
-def report_action(session: Session, lab: Lab, runtime: Runtime, out: Path) -> Action[int]:
+def run_report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> int:
     assert lab.run is not None  # a lab without a run has no phases, and was refused for that
     script = session.workspace.labs / lab.folder / lab.run.report
-    action = runtime.client("the report", [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
-    return replace(action, files=[str(out / "result.json"), str(out / "report.md")], expected=0)
+    return runtime.client(session.listener, [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
 
 
-def finish(action: Action[int], session: Session, failed: str, stack: str = "") -> None:
+def finish(script: Callable[[], int], session: Session, failed: str, stack: str = "") -> None:
     """Run a script of the lab to its end. Raises KeyboardInterrupt where it alone was interrupted, or LabError."""
-    code = session.do(action)
+    code = script()
     if code in (-signal.SIGINT, 128 + signal.SIGINT):
         raise KeyboardInterrupt
     if code:

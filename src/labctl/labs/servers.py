@@ -19,7 +19,7 @@ from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import bring_up, up
+from labctl.stack.up import prepare, record_of, up
 
 
 @contextmanager
@@ -94,35 +94,33 @@ class Servers(ExitStack):
         self._now = fresh
         if self._lab.run and self._lab.run.share_server:
             self.clients = self.enter_context(fresh.runtime.clients(stack))
-            self._session.do(self.clients.start())
+            self.clients.start(self._session.listener)
         return fresh
 
     def _reuse(self, before: RunningStack, stack: str, options: UpOptions) -> RunningStack | None:
         """The server that is there with the new settings; None where it takes another."""
         session, runtime, old = self._session, before.runtime, before.record
-        if session.todo is None:
+        if not session.dry:
             # What is there now: a client may have had replicas killed and started again.
             found = session.find(before.name)
             if not found or replicas.missing_replicas(*found):
                 return None
             old = found[1]
         wanted = RunningStack(session, self._lab, stack, runtime, options, old)
-        steps = bring_up(wanted, old.endpoints, old.owner)
+        new = record_of(wanted, old.endpoints, old.owner)
         before = replace(before, record=old)
-        if not goes_on(before, wanted, steps.record):
+        if not goes_on(before, wanted, new):
             return None
         with wanted.lock("reload"):
-            if session.todo is not None or not all(step.ready() for step in wanted.plan.steps):
-                session.carry_out(steps.prepare)
-            wanted.planned_again()  # now that the weights are here: see bring_up
-            if session.todo is None:
+            if session.dry or not all(step.ready() for step in wanted.plan.steps):
+                prepare(session, wanted.plan, runtime)
+            wanted.planned_again()  # now that the weights are here: see up's render
+            if not session.dry:
                 edits.load_differing(wanted)
-            else:
-                session.do(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
             plan = wanted.plan
             record = replace(old, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
-            if old.balance != steps.record.balance:
-                record = replicas.spread_by(session, runtime, record, steps.record.balance, options.ports)
+            if old.balance != new.balance:
+                record = replicas.spread_by(session, runtime, record, new.balance, options.ports)
             session.remember(record)
         self._now = RunningStack.of(session, self._lab, runtime, record)
         return self._now

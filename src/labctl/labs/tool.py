@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl.runtimes.processes import Action, Command
+from labctl.listener import Listener
+from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.stats import PERCENTILES
@@ -63,8 +64,8 @@ class Tool(ABC):
         self.workspace = workspace
 
     @abstractmethod
-    def prepare(self) -> Action[str]:
-        """What makes it ready to run. Raises LabError: it cannot run here."""
+    def prepare(self, listener: Listener) -> None:
+        """Make it ready to run. Raises LabError: it cannot run here."""
 
     @abstractmethod
     def command(self, load: Load) -> Command:

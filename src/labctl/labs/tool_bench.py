@@ -11,10 +11,8 @@ from labctl.labs.bench import BenchResult, explained, write_result
 from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral
 from labctl.labs.tool import Load, Tool, names_table
-from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.runtimes import door, processes
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import LOOPBACK, UpOptions
 from labctl.stack import edits, ports
 from labctl.stack.session import Session
@@ -43,7 +41,7 @@ def bench(
     rate = workload.rate
     loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
     options = as_it_runs(session, stack, options)
-    session.carry_out([tool.prepare()])  # before a server is started for nothing
+    tool.prepare(session.listener)  # before a server is started for nothing
     metrics: dict[str, dict[str, Any]] = {}
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
         with explained(handle), _door(session, handle) as address:
@@ -51,9 +49,9 @@ def bench(
                 folder = out / f"{tool.name}-{title.replace(' ', '-').replace('/', '-per-')}"
                 load = _load(session, handle, model, workload, number, address, folder)
                 session.listener.step(f"{model}, {title}, by {tool.name}")
-                metrics[title] = session.do(_measurement(tool, load))
+                metrics[title] = _measure(session, tool, load)
                 session.listener.done(f"{workload.requests} requests")
-        if session.todo is not None:
+        if session.dry:
             return BenchResult(out, {})
         settings = {"bench_model": model, "client": tool.name, "output_tokens": workload.output_tokens}
         settings |= {"slo": str(workload.slo)} if workload.slo else {}
@@ -71,11 +69,6 @@ def bench(
 def _door(session: Session, stack: RunningStack) -> Iterator[str]:
     """The OpenAI API for the time of a block, on a free port; where it is, without /v1."""
     (port,) = ports.free_ports(LOOPBACK, 1)
-    if session.todo is not None:
-        started, address = door.command(stack.record, port), door.url(port)
-        session.do(Action("the OpenAI API", lambda listener: address, [started], expected=address))
-        yield address.removesuffix("/v1")
-        return
     with door.during(session.workspace, stack.record, port, session.listener) as address:
         yield address.removesuffix("/v1")
 
@@ -91,7 +84,7 @@ def _load(
 ) -> Load:
     """Raises LabError: the model's tokenizer is not known, or limits are given and it answers whole."""
     tokenizer, streamed = stack.record.tokenizer_dir, True
-    if session.todo is None:
+    if not session.dry:
         asked = TextModel.of(stack.record.scrape_endpoints["grpc"], model)
         tokenizer, streamed = tokenizer or asked.tokenizer_dir, asked.decoupled
         if not tokenizer:
@@ -110,19 +103,17 @@ def _load(
     return Load(address, model, tokenizer, streamed, workload, number, folder / "prompts.jsonl", folder)
 
 
-def _measurement(tool: Tool, load: Load) -> Action[dict[str, Any]]:
-    """The tool's run, which gives its figures by our names."""
-    command = tool.command(load)
-
-    def do(listener: Listener) -> dict[str, Any]:
+def _measure(session: Session, tool: Tool, load: Load) -> dict[str, Any]:
+    """The tool's run, and its figures by our names; {} in a dry run."""
+    listener = session.listener
+    listener.file(f"{load.out}/")
+    if not session.dry:
         load.out.mkdir(parents=True)
         atomic_write(load.prompts, tool.lines(load.workload))
 
-        def progress(line: str) -> None:
-            listener.progress(line.strip()[:72])
+    def progress(line: str) -> None:
+        listener.progress(line.strip()[:72])
 
-        failed = f"{tool.name} could not measure {load.model}"
-        processes.run_to_end(command, listener, failed, merged=True, on_line=progress, code="tool-failed")
-        return tool.read(load)
-
-    return Action(f"requests to {load.model} by {tool.name}", do, [command], [f"{load.out}/"], expected={})
+    failed = f"{tool.name} could not measure {load.model}"
+    processes.run_to_end(tool.command(load), listener, failed, merged=True, on_line=progress, code="tool-failed")
+    return {} if session.dry else tool.read(load)

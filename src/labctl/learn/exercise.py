@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,6 +21,8 @@ from labkit.strict_yaml import parse_yaml
 
 FOLDER = re.compile(r"(?P<id>\d\d[a-z])-[a-z0-9-]+")
 PARTS = ("starter", "solution", "wrong", "check.py", "task.md")
+
+Sentence = Annotated[str, Field(pattern=r"\S")]
 
 
 class Manifest(BaseModel):
@@ -40,8 +42,8 @@ class Manifest(BaseModel):
     fresh: bool = False  # each trial needs a new server, because it breaks the one that it has
     replacements: list[Edit] = []  # literal texts of the other templates that are replaced, as in lab.yaml
     hints: list[str] = Field(min_length=2)  # from a nudge to nearly the answer
-    says: str  # the sentence with which the starter fails
-    wrong: dict[str, str] = Field(min_length=2)  # a patch for each likely wrong answer, and its sentence
+    says: Sentence  # with which the starter fails
+    wrong: dict[str, Sentence] = Field(min_length=2)  # a patch for each likely wrong answer, and its sentence
     stuck: str = LOOP  # what it probably means if a request is not answered
     # The answers (starter, solution, names of wrong) of which moments of arrival or times of the machine decide what
     # is measured: many runs show that they are judged rightly all the same.

@@ -34,7 +34,7 @@ def main(mine: str) -> None:
     session = Session.open(Silent())
     limit = float(os.environ.get("LABS_EXERCISE_IDLE_S", IDLE_S))
     used_file = session.workspace.folder(EXERCISE).used_file
-    while session.find(EXERCISE):
+    while session.may_run(EXERCISE):
         try:
             if used_file.read_text(encoding="utf-8") != mine:
                 return

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from labctl.learn.outcome import Missing
-from labctl.runtimes import docker_engine, processes
+from labctl.runtimes import docker_engine, processes, whales
 from labkit.errors import LabError
 
 PROGRAM, RULES, TESTS = "promtool", "rules.yaml", "tests.yaml"
@@ -81,7 +81,7 @@ def first_firings(
 
 def _run(folder: Path, *words: str) -> tuple[int, str]:
     """Promtool's exit status and all that it said, in that folder. Raises Missing."""
-    argv: list[str] = [PROGRAM]
+    argv = [PROGRAM]
     if shutil.which(PROGRAM) is None:
         try:
             docker_engine.engine()
@@ -93,9 +93,12 @@ def _run(folder: Path, *words: str) -> tuple[int, str]:
                 code="promtool-missing",
             ) from error
         image = os.environ.get("LABS_PROMETHEUS_IMAGE", IMAGE)
-        mount = f"type=bind,source={folder},target=/work,readonly"
-        argv = ["docker", "run", "--rm", "--network", "none", "--mount", mount, "--workdir", "/work"]
-        argv += ["--entrypoint", PROGRAM, image]
+        mounts = [(folder, "/work", "ro")]
+        argv = whales.words(
+            lambda docker: docker.run(
+                image, remove=True, networks=["none"], volumes=mounts, workdir="/work", entrypoint=PROGRAM
+            )
+        )
     ended = processes.run_short([*argv, *words], cwd=folder, seconds=SECONDS)
     if ended is None:
         raise LabError("promtool has not ended", f"within {SECONDS:g} s", code="promtool-unended")

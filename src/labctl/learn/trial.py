@@ -353,7 +353,14 @@ class Trial:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
-        """Note one expectation; ``sentence`` says what it means, and where to look, if it does not hold."""
+        """Note one expectation; ``sentence`` says what it means, and where to look, if it does not hold.
+
+        Raises LabError: it does not hold, and there is no sentence.
+        """
+        if not ok and not sentence.strip():
+            said = f"expected {expected}, measured {measured}"
+            why = "no sentence says why: this is a fault of the exercise"
+            raise LabError(f"{name}: {said}", why, code="exercise-broken")
         self.checks.append(Check(name, expected, str(measured), bool(ok), "" if ok else sentence))
         return bool(ok)
 

@@ -67,8 +67,9 @@ def verify(
 ) -> Iterator[Proof]:
     """Judge the answers of the exercises with these ids, in a copy of the checkout: a person's work stays as it is.
 
-    ``whole``: ids of those whose starter and wrong answers are judged too, each with one seed of its own, so that none
-    can know an earlier one's; of the others it is the solution alone. ``seeds``: of each solution, from 1.
+    ``whole``: ids of those whose starter and wrong answers are judged too; of the others it is the solution alone.
+    ``seeds``: of each solution, from 1. A wrong answer has as many of its own, so that none can know an earlier one's;
+    each of them must refute it.
     Exercises of one stack follow each other, so that its server is brought up once.
     """
     with _copy(session) as copy:
@@ -79,15 +80,20 @@ def verify(
             except LabError as error:
                 yield Proof(exercise.id, "", (), str(error.what), 0, left_out=True)
                 continue
-            for number, attempt in enumerate(attempts(exercise), seeds + 1):
+            for number, attempt in enumerate(attempts(exercise), 1):
                 if exercise.id in whole or attempt.name == SOLUTION:
-                    yield _proof(copy, exercise, attempt, runtime, [number] if attempt.says else range(1, seeds + 1))
+                    first = 1 + (number * seeds if attempt.says else 0)
+                    yield _proof(copy, exercise, attempt, runtime, range(first, first + seeds))
 
 
 def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]) -> Proof:
     began = time.monotonic()
+    said = ""
     try:
-        said = problem(attempt, judged(session, exercise, attempt, runtime, seeds))
+        for together in [[seed] for seed in seeds] if attempt.says else [seeds]:
+            if said := problem(attempt, judged(session, exercise, attempt, runtime, together)):
+                said += f" (seed {together[0]})" if attempt.says else ""
+                break
     except Missing as error:
         return Proof(exercise.id, attempt.name, tuple(seeds), f"{error.what}: {error.why}", 0.0, left_out=True)
     except LabError as error:

@@ -159,8 +159,11 @@ class Case:
 def _step(fault: Fault, steps: Sequence[Line], which: str) -> tuple[bool, str]:
     if not any(str(step["n"]) == which for step in steps):
         return False, "the log has no such step"
-    shown = any(str(step["n"]) == which for step in fault.shows(steps))
-    return shown, f"it {'shows' if shown else 'does not show'} {fault.name}"
+    shown = {str(step["n"]) for step in fault.shows(steps)}
+    if which in shown:
+        return True, f"it shows {fault.name}"
+    seen = "another step does" if shown else f"and no other of these {len(steps)} steps does"
+    return False, f"it does not show {fault.name}, {seen}. What shows it: {fault.sign}"
 
 
 def steps_of(workspace: Workspace) -> list[Line]:

@@ -54,7 +54,7 @@ def heal(stack: RunningStack) -> bool:
         dead = replicas.missing_replicas(runtime, record)
         if ended := runtime.front_death(record):
             listener.step(f"the {record.front} of {record.stack}")
-            runtime.front(record).do(listener)
+            runtime.front(listener, record)
             listener.done("started again")
         if dead:
             start(stack, dead)
@@ -71,7 +71,7 @@ def start(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
 
     def end() -> None:
         for one in wanted:
-            runtime.stop(name, force=True, number=one.number).do(session.listener)
+            runtime.stop(session.listener, name, force=True, number=one.number)
 
     end()  # what its death has left
     moved = {
@@ -84,7 +84,7 @@ def start(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     session.listener.step(f"replica {', '.join(map(str, moved))} of {name}")
     launch = stack.launch(record, tuple(moved))
     try:
-        server = runtime.start(launch).do(session.listener)
+        server = runtime.start(session.listener, launch)
         replicas.await_ready(stack, server.record, list(moved.values()), server.exited)
         server.serves()
         runtime.spread(record)
@@ -116,7 +116,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
             session.listener.done(replicas.cut_off(cut))
             try:
                 replicas.let_go(runtime, record, [one.number])
-                runtime.stop(stack, number=one.number).do(session.listener)
+                runtime.stop(session.listener, stack, number=one.number)
             except BaseException:  # it serves on, or is dead and `labctl restart` starts it
                 with hold_signals_back():
                     runtime.spread(record)

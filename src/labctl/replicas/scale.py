@@ -54,7 +54,7 @@ def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Re
     def end(force: bool) -> None:
         session.remember(smaller)  # before they end: they are no loss
         for number in numbers:
-            runtime.stop(record.stack, force=force, number=number).do(session.listener)
+            runtime.stop(session.listener, record.stack, force=force, number=number)
 
     try:
         replicas.let_go(runtime, record, numbers)

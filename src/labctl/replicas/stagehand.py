@@ -84,7 +84,7 @@ class Stagehand:
 
     def kill(self, replica: int) -> str:
         runtime, _ = self._session.require_up(self._stack.name)
-        runtime.stop(self._stack.name, force=True, number=replica).do(self._session.listener)
+        runtime.stop(self._session.listener, self._stack.name, force=True, number=replica)
         return f"replica {replica} was killed"
 
     def restart(self) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from labctl.listener import Listener
 from labctl.runtimes.envoy.admin import Seen
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Launch, Record
 from labctl.runtimes.series import Series
 
@@ -17,6 +17,7 @@ FRONT = -1  # the number of what stands before the servers, where a server's is 
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
 UNLOADED = "Found 0 live models and 0 in-flight non-inference requests"
 LINGER_S = 1.0
+REMOVED = "its container was removed"  # and not by labctl
 POLL_S = 0.1
 Unloaded = Callable[[], bool]
 
@@ -34,7 +35,7 @@ class Server(Protocol):
 
 
 class Runtime(Protocol):
-    """Where servers run. Every method raises LabError for a foreseeable fault; to make an Action changes nothing."""
+    """Where servers run. Methods raise LabError for a foreseeable fault; with a dry listener none changes anything."""
 
     name: str
 
@@ -50,35 +51,38 @@ class Runtime(Protocol):
     def client_endpoints(self, record: Record) -> Endpoints:
         """The endpoints as the lab's clients reach them."""
 
-    def prepare(self, profile: str, image: str = "", packages: str = "") -> Sequence[Action[str]]:
+    def minutes(self, profile: str, image: str = "", packages: str = "") -> Sequence[int]:
+        """About how long each thing takes that :meth:`prepare` would make, where that is long."""
+
+    def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
         """Make what is missing of the serving environment (images; the folder of backends).
 
         Args:
             packages: the layer that an image has over its own (layers.py); "" for none. The local one is installed.
         """
 
-    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
+    def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""
 
     def in_image(
-        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> Action[None]:
+        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
+    ) -> None:
         """Run a command in the image that :meth:`prepare` made of ``image``, on that many GPUs, or on ``devices``."""
 
-    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
+    def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
         """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``.
 
         Args:
             version: of TensorRT-LLM, as our table says; a note says so if the image has another.
         """
 
-    def start(self, launch: Launch) -> Action[Server]:
+    def start(self, listener: Listener, launch: Launch) -> Server:
         """Start the servers and return at once; nothing is left behind when it raises."""
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
-    def front(self, record: Record) -> Action[None]:
+    def front(self, listener: Listener, record: Record) -> None:
         """Start what stands before servers that are there; one that has died is replaced."""
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
@@ -87,8 +91,11 @@ class Runtime(Protocol):
     def balancer_view(self, record: Record) -> dict[int, Seen]:
         """The servers as the balancer sees them, by number; {} where it cannot be asked."""
 
-    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
+    def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
         """Run a script with the paths that clients see, for a stack or a report (""); its exit status."""
+
+    def shell(self, listener: Listener, record: Record) -> int:
+        """A shell for a person beside a stack that is up, with its addresses as variables; its exit status."""
 
     def clients(self, stack: str) -> Series:
         """Clients that talk to the stack one after another, in one process (and container) that all of them share."""
@@ -103,7 +110,7 @@ class Runtime(Protocol):
         """The names, for ``stop``, of all that something is left of: stacks, and tools of a labctl that was killed."""
 
     def death_of(self, stack: str, number: int = 0) -> str:
-        """How the server, or that replica, died last ("killed by SIGFPE"); "" where it has not, or nobody can tell."""
+        """How the server, or that replica, died last ("killed by SIGFPE", REMOVED); "" where nobody can tell."""
 
     def front_death(self, record: Record) -> str:
         """How what stands before the servers has ended; "" where it has not."""

@@ -19,16 +19,16 @@ from typing import Any
 
 from labctl.listener import Listener
 from labctl.runtimes import compose_commands, docker_engine, images, processes
-from labctl.runtimes.base import FRONT, UNLOADED, too_late, wait_until_stopped
-from labctl.runtimes.compose_commands import BUILDER, EVERY, NOBODY, REPORT, Projects, service, services
+from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, too_late, wait_until_stopped
+from labctl.runtimes.compose_commands import BUILDER, NOBODY, REPORT, Projects, service
 from labctl.runtimes.docker_engine import ComposeServer
 from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
-from labctl.runtimes.processes import Action, Command, as_they_come
+from labctl.runtimes.processes import Command, as_they_come
 from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.runtimes.series import PROGRAM, Around, Series
-from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
+from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit import nofollow
@@ -61,49 +61,35 @@ class ComposeRuntime:
         return self._projects.inside(path, server=False)
 
     def client_endpoints(self, record: Record) -> Endpoints:
-        first = record.servers[0]
-        alone = not record.balance or record.endpoints == first.endpoints
-        host = service(first.number) if alone else compose_commands.ENVOY
-        grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
-        counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
-        return Endpoints(f"{host}:{HTTP}", grpc, counters)
+        return compose_commands.inside(record)
 
-    def prepare(self, profile: str, image: str = "", packages: str = "") -> list[Action[str]]:
-        return images.build(compose_commands.builds(self._projects, profile, image, packages), image)
+    def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
+        return images.minutes(compose_commands.builds(self._projects, profile, image, packages), image)
+
+    def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
+        images.build(listener, compose_commands.builds(self._projects, profile, image, packages), image)
 
     # -- a container of one command: weights, exports, engines, a lab's client, a copy out of an image -----------------
 
-    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
+    def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         image = images.server_image(self.workspace, compose_commands.TOOLS)
-        arguments = [self._container_path(text, strict=True) for text in argv]
-        command = compose_commands.one_shot(self._projects, self._name(BUILDER, "engine-builder"), image, arguments)
-
-        def do(listener: Listener) -> str:
-            with contextlib.ExitStack() as cleaning:
-                env = dict(command.env)
-                if token := hub_token():
-                    secret = self.workspace.folder(BUILDER).hub_token()
-                    env["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
-                return self._one_shot(dataclasses.replace(command, env=env), argv, listener)
-
-        return Action(title, do, [command])
+        name, secret = self._name(BUILDER, "engine-builder"), self.workspace.folder(BUILDER).hub_token()
+        make = functools.partial(compose_commands.one_shot, self._projects, name, image, self.inside(argv, strict=True))
+        if listener.dry or not (token := hub_token()):
+            return self._one_shot(make(), argv, listener)
+        with pipe(secret, token):
+            return self._one_shot(make(token=secret), argv, listener)
 
     def in_image(
-        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> Action[None]:
+        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
+    ) -> None:
         server = images.server_image(self.workspace, "gpu", image)
-        name, arguments = self._name(BUILDER, "engine-builder"), [self._container_path(text) for text in argv]
-        command = compose_commands.one_shot(self._projects, name, server, arguments, "gpu", gpus, devices)
-
-        def do(listener: Listener) -> None:
-            if devices:
-                self._projects.write_override(BUILDER, {"engine-builder": compose_commands.gpu_reservation(devices)})
-            self._one_shot(command, argv, listener)
-
-        return Action(title, do, [command])
+        name = self._name(BUILDER, "engine-builder")
+        command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpus, devices)
+        self._one_shot(command, argv, listener)
 
     def _one_shot(self, command: Command, argv: Sequence[str], listener: Listener) -> str:
-        with self._around(BUILDER, command, self.workspace.cache):
+        with self._around(BUILDER, command, [self.workspace.cache], listener):
             return processes.run_step(command, listener, argv)
 
     def _name(self, project: str, service: str) -> str:
@@ -111,115 +97,123 @@ class ComposeRuntime:
         return f"{self._projects.name(project)}-{service}-{os.getpid()}"
 
     @contextlib.contextmanager
-    def _around(self, project: str, command: Command, *mounted: Path) -> Iterator[None]:
+    def _around(self, project: str, command: Command, mounted: Sequence[Path], listener: Listener) -> Iterator[None]:
         """What the container mounts is there, and the container is gone at the end of the block."""
+        if listener.dry:
+            yield
+            return
         for folder in mounted:
             folder.mkdir(parents=True, exist_ok=True)
         try:
             yield
         finally:
-            docker_engine.remove(command.container.partition(":")[0])
+            name = command.container.partition(":")[0]
+            docker_engine.remove(name)
+            for path in (self._projects.env_file(project, name), self._projects.override_path(project, name)):
+                path.unlink(missing_ok=True)
             if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
-    def _container_path(self, text: str, strict: bool = False) -> str:
-        """A path as the containers see it, or any other text; ``strict`` refuses a path that they cannot see."""
+    def inside(self, argv: Sequence[str], strict: bool = False) -> list[str]:
+        """A command's words, with paths as the containers see them; ``strict`` refuses one that they cannot see."""
+        return [self._container_path(text, strict) for text in argv]
+
+    def _container_path(self, text: str, strict: bool) -> str:
         path = Path(text)
         mounted = any(path.is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
         there = strict and path.is_absolute() and path.exists()
         return self._projects.inside(path, server=False) if mounted or there else text
 
-    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
+    def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
         server = images.server_image(self.workspace, "gpu", image)
-        name = self._name("templates", "copy")
-
-        def do(listener: Listener) -> str:
-            failed = f"{path} cannot be copied out of {image}"
-            with replace_dir(target) as fresh:
-                create, ask, copy, remove = compose_commands.copy_out(server, name, path, fresh)
-                try:
-                    processes.run_to_end(create, listener, failed, code="copy-out-failed")
-                    code, answer, _ = processes.run_tool(ask, listener, listener.progress)
-                    processes.run_to_end(copy, listener, failed, code="copy-out-failed")
-                finally:
-                    processes.run_to_end(
-                        remove, listener, f"container {name} cannot be removed", code="container-not-removed"
-                    )
-            found = "" if code else answer.strip()
-            if found != version:
-                listener.note(
-                    f"{image} has {f'TensorRT-LLM {found}' if found else 'a TensorRT-LLM of an unknown version'}, and "
-                    f"labctl's table is that of {version}: settings may be refused or ignored"
+        name, failed = self._name("templates", "copy"), f"{path} cannot be copied out of {image}"
+        with contextlib.nullcontext(target) if listener.dry else replace_dir(target) as fresh:
+            create, ask, copy, remove = compose_commands.copy_out(server, name, path, fresh)
+            try:
+                processes.run_to_end(create, listener, failed, code="copy-out-failed")
+                code, answer, _ = processes.run_tool(ask, listener, listener.progress)
+                processes.run_to_end(copy, listener, failed, code="copy-out-failed")
+            finally:
+                processes.run_to_end(
+                    remove, listener, f"container {name} cannot be removed", code="container-not-removed"
                 )
-            return "copied out of the image"
+        found = "" if code else answer.strip()
+        if found != version and not listener.dry:
+            listener.note(
+                f"{image} has {f'TensorRT-LLM {found}' if found else 'a TensorRT-LLM of an unknown version'}, and "
+                f"labctl's table is that of {version}: settings may be refused or ignored"
+            )
 
-        return Action(title, do, compose_commands.copy_out(server, name, path, target), [f"{target}/"])
+    def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
+        return self._foreground(listener, ("python", *argv), stack)
 
-    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
-        command, around = self._client(stack, argv, terminal=os.isatty(0) and os.isatty(1))
+    def shell(self, listener: Listener, record: Record) -> int:
+        return self._foreground(listener, ("bash",), record.stack)
 
-        def do(listener: Listener) -> int:
-            with around():
-                return processes.run_foreground(command, listener)
-
-        return Action(title, do, [command])
+    def _foreground(self, listener: Listener, words: Sequence[str], stack: str) -> int:
+        command, around = self._client(stack, words, terminal=os.isatty(0) and os.isatty(1))
+        with around(listener):
+            return processes.run_foreground(command, listener)
 
     def clients(self, stack: str) -> Series:
         """A container of the service ``client`` for all of them; its stdin is their list, and no terminal."""
-        return Series(f"the clients of {stack}", *self._client(stack, PROGRAM, terminal=False))
+        return Series(*self._client(stack, ("python", *PROGRAM), terminal=False))
 
     def _client(self, stack: str, argv: Sequence[str], terminal: bool) -> tuple[Command, Around]:
         workspace, (project, service) = self.workspace, (stack, "client") if stack else (REPORT, "report")
         command = compose_commands.client(self._projects, self._name(project, service), stack, argv, terminal)
         mounted = (workspace.cache, workspace.folder(project).run_dir(), workspace.root / "results")
-        return command, functools.partial(self._around, project, command, *mounted)
+        return command, functools.partial(self._around, project, command, mounted)
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
-    def start(self, launch: Launch) -> Action[ComposeServer]:
-        stack, command = launch.record.stack, compose_commands.serve(self._projects, launch)
+    def start(self, listener: Listener, launch: Launch) -> ComposeServer:
+        stack = launch.record.stack
         record = dataclasses.replace(launch.record, server={"project": self._projects.name(stack)})
+        write = functools.partial(self.write_files, dataclasses.replace(launch, record=record))
+        command = dataclasses.replace(compose_commands.serve(self._projects, launch), files=write)
+        failed = f"the containers of {stack} cannot be started"
+        processes.run_to_end(command, listener, failed, code="containers-not-started")
+        if listener.dry:
+            return ComposeServer([], record)
+        servers = docker_engine.containers(self._root, stack, "triton")
+        if not servers:
+            raise LabError(failed, "docker compose made none", code="containers-not-started")
+        numbers = {server.number for server in launch.starting}
+        parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
+        parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
+        fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
+        return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
 
-        def do(listener: Listener) -> ComposeServer:
-            self.workspace.cache.mkdir(parents=True, exist_ok=True)
-            self._projects.require_readable_cache()
-            if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
-                own, folders = self.workspace.folder(stack), nofollow.folders(launch.run_dir)
-                for path in (*folders, own.secret, *([own.token] if record.exposed else [])):
-                    nofollow.give(path, NOBODY)
-            if record.front:
-                self._configure(record)
-            self._projects.write_override(stack, services(self._projects, dataclasses.replace(launch, record=record)))
-            processes.run_to_end(
-                command, listener, f"the containers of {stack} cannot be started", code="containers-not-started"
-            )
-            servers = docker_engine.containers(self._root, stack, "triton")
-            if not servers:
-                raise LabError(
-                    f"the containers of {stack} cannot be started",
-                    "docker compose made none",
-                    code="containers-not-started",
-                )
-            numbers = {server.number for server in launch.starting}
-            parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
-            parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
-            fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
-            return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
+    def write_files(self, launch: Launch) -> None:
+        """Write what Compose needs of a stack (compose.env, compose.json), for us and for a person."""
+        for mounted in (self.workspace.cache, self.workspace.root / "results", launch.run_dir):
+            mounted.mkdir(parents=True, exist_ok=True)
+        self._projects.require_readable_cache()
+        folder = self.workspace.folder(launch.record.stack)
+        if not folder.secret.exists():
+            folder.make_secret()
+        if launch.record.exposed and not folder.token.exists():
+            folder.make_token()
+        stack, own = launch.record.stack, compose_commands.services(self._projects, launch)
+        if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
+            for path in (
+                *nofollow.folders(launch.run_dir),
+                folder.secret,
+                *([folder.token] if launch.record.exposed else []),
+            ):
+                nofollow.give(path, NOBODY)
+        held = compose_commands.secrets(self._projects, launch.record)
+        if launch.record.front:
+            self._configure(launch.record)
+        known = self._projects.read(stack) if launch.only else compose_commands.values(self._projects, launch)
+        self._projects.write(stack, known, own, launch.record.profile, held)
 
-        files = [str(self._projects.override_path(stack))]
-        files += [f"{self.workspace.folder(stack).front}/"] if record.front else []
-        return Action(f"the server of {stack}", do, [command], files)
-
-    def front(self, record: Record) -> Action[None]:
-        command = compose_commands.front(self._projects, record)
-
-        def do(listener: Listener) -> None:
-            self._configure(record)
-            processes.run_to_end(
-                command, listener, f"the {record.front} of {record.stack} cannot be started", code="front-not-started"
-            )
-
-        return Action(f"the {record.front} of {record.stack}", do, [command])
+    def front(self, listener: Listener, record: Record) -> None:
+        configure = functools.partial(self._configure, record)
+        command = dataclasses.replace(compose_commands.front(self._projects, record), files=configure)
+        failed = f"the {record.front} of {record.stack} cannot be started"
+        processes.run_to_end(command, listener, failed, code="front-not-started")
 
     def _configure(self, record: Record) -> None:
         """Write what Envoy's container reads: its configuration, without the token, and its servers' names."""
@@ -244,39 +238,40 @@ class ComposeRuntime:
                     return admin.seen(json.loads(said), l4=record.balance == "l4")
         return {}
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        command = compose_commands.down(self._projects, stack, force)
-
-        def do_one(listener: Listener) -> None:
-            with docker_engine.speaking(f"stopping replica {number}"):
-                containers = self._servers(stack, number)
-                if not force:
-                    self._ask_to_stop(containers, listener)
-                docker_engine.discard(containers)
-
-        def do(listener: Listener) -> None:
-            if not self.leftovers(stack):
-                return
-            if not force:
-                self._ask_to_stop(self._servers(stack), listener)
-            with contextlib.suppress(LabError, *docker_engine.engine_errors()):
-                if containers := self._logging(stack):  # the last words of a stack outlive its containers
-                    words = b"".join(container.logs(tail=KEPT_LINES) for container in containers)
-                    atomic_write(self.workspace.folder(stack).log_file(), words, mode=0o600)
-            processes.run_tool(command, listener, listener.progress)
-            # What still bears our label, whatever Compose thought of it.
-            for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
-                with contextlib.suppress(LabError):
-                    docker_engine.discard(find(self._root, stack))
-            shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
-            # A file of nobody's in a folder of ours is handed back to the caller.
-            if os.getuid() == 0:
-                with contextlib.suppress(OSError, RecursionError):  # whatever it wrote there, the stack goes down
-                    nofollow.give_all(self.workspace.folder(stack).run_dir(), 0)
-
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         if number:
-            return Action(f"replica {number} of {stack} goes", do_one)
-        return Action(f"{stack} goes, and all of its project", do, [command])
+            return self._stop_one(listener, stack, force, number)
+        command = compose_commands.down(self._projects, stack, force)
+        if listener.dry:
+            processes.run_tool(command, listener, listener.progress)
+            return None
+        if not self.leftovers(stack):
+            return None
+        if not force:
+            self._ask_to_stop(self._servers(stack), listener)
+        with contextlib.suppress(LabError, *docker_engine.engine_errors()):
+            if containers := self._logging(stack):  # the last words of a stack outlive its containers
+                words = b"".join(container.logs(tail=KEPT_LINES) for container in containers)
+                atomic_write(self.workspace.folder(stack).log_file(), words, mode=0o600)
+        processes.run_tool(command, listener, listener.progress)
+        # What still bears our label, whatever Compose thought of it.
+        for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
+            with contextlib.suppress(LabError):
+                docker_engine.discard(find(self._root, stack))
+        shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
+        # A file of nobody's in a folder of ours is handed back to the caller.
+        if os.getuid() == 0:
+            with contextlib.suppress(OSError, RecursionError):  # whatever it wrote there, the stack goes down
+                nofollow.give_all(self.workspace.folder(stack).run_dir(), 0)
+        return None
+
+    def _stop_one(self, listener: Listener, stack: str, force: bool, number: int) -> None:
+        with docker_engine.speaking(f"stopping replica {number}"):
+            containers = self._servers(stack, number)
+            if not force:
+                self._ask_to_stop(containers, listener)
+            docker_engine.discard(containers)
+        self._projects.forget(stack, service(number))
 
     def _ask_to_stop(self, containers: Sequence[Any], listener: Listener) -> None:
         """With the grace that they were started with. Compose would wait for whoever keeps a stream open."""
@@ -323,16 +318,16 @@ class ComposeRuntime:
 
     def death_of(self, stack: str, number: int = 0) -> str:
         with contextlib.suppress(LabError):
-            for container in self._servers(stack, number):
-                if how := docker_engine.how_ended(container.attrs):
-                    return how
+            servers = self._servers(stack, number)
+            ends = (docker_engine.how_ended(container.attrs) for container in servers)
+            return next(filter(None, ends), "") if servers else REMOVED
         return ""
 
     def front_death(self, record: Record) -> str:
         if not record.front:
             return ""
         fronts = docker_engine.containers(self._root, record.stack, compose_commands.ENVOY)
-        how = docker_engine.how_ended(fronts[0].attrs) if fronts else "its container was removed"
+        how = docker_engine.how_ended(fronts[0].attrs) if fronts else REMOVED
         return f"its {record.front}: {how}" if how else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:

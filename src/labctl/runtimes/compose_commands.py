@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from labctl.runtimes import images
+from labctl.runtimes import docker_engine, images, whales
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import Launch, Record
+from labctl.runtimes.record import Endpoints, Launch, Record, addresses
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -29,50 +33,61 @@ FRONT_DIR = "/labs/front"
 EVERY = "replicas"  # a host name that stands for every server of a stack
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 NOBODY = 65534
+# What a person may export for `labctl up`, as LABS_X; the stack's file has it as STACK_X.
+PERSONS = ("CHAT_IMAGE", "CHAT_PORT", "GRAFANA_IMAGE", "PROMETHEUS_IMAGE", "SHM_SIZE")
+HIDDEN = ("STACK_", "LABS_", "COMPOSE_")  # what begins so would win over the file
+ESCAPED = {"\\": "\\\\", '"': '\\"', "$": "\\$", "\n": "\\n", "\r": "\\r"}
 # Its metadata says it; importing the package needs a GPU's driver.
 TRTLLM_VERSION = "from importlib.metadata import version; print(version('tensorrt_llm'))"
 
 
 def builds(projects: Projects, profile: str, base: str, packages: str = "") -> dict[str, Command]:
-    """Every image that a profile needs, and a layer over the server's, by its name, and how it is built."""
+    """Every image that a profile needs, and a layer over the server's, by its name, and how it is built.
+
+    Each has the values of its build in a file of its own, :meth:`Projects.env_file` of its name.
+    """
     workspace, commands = projects.workspace, dict[str, Command]()
 
-    def build(service: str, variable: str, image: str, profile: str = TOOLS, **arguments: str) -> None:
-        words = ("--profile", "*", "--progress", "plain", "build", service)
-        env = {variable: image, **arguments, **images.build_environment()}
-        commands[image] = projects.command(BUILDER, words, env, profile=profile)
+    def build(service: str, variable: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
+        commands[image] = projects.command(
+            BUILDER,
+            lambda docker: docker.compose.build(
+                [service], build_args=images.build_arguments(base), progress="plain", stream_logs=True
+            ),
+            image,
+            values={variable: image, **images.dockerfile(base), **({"STACK_SERVER_TARGET": target} if target else {})},
+            profile=profile,
+            profiles=["*"],
+        )
 
-    build(
-        "triton",
-        "LABS_SERVER_IMAGE",
-        images.server_image(workspace, profile, base),
-        profile,
-        **images.build_arguments(base),
-    )
+    build("triton", "STACK_SERVER_IMAGE", images.server_image(workspace, profile, base), profile, base)
     if profile != TOOLS:
-        build("triton", "LABS_SERVER_IMAGE", images.server_image(workspace, TOOLS))
+        build("triton", "STACK_SERVER_IMAGE", images.server_image(workspace, TOOLS))
     if packages and profile == TOOLS:  # our own image for GPUs has them
         layered = images.server_image(workspace, TOOLS, packages=packages)
-        build(f"{packages}-image", f"LABS_{packages.upper()}_IMAGE", layered)
-    build("client", "LABS_CLIENT_IMAGE", images.client_image(workspace))
+        build("triton", "STACK_SERVER_IMAGE", layered, target=packages)
+    build("client", "STACK_CLIENT_IMAGE", images.client_image(workspace))
     return commands
 
 
 def build_files(projects: Projects, name: str) -> Command:
     """Build the image of the checkout's files (docs/operate/kubernetes.md)."""
-    file, label = "docker/files.Dockerfile", f"{images.LABEL}=files"
-    return Command(("docker", "build", "--file", file, "--label", label, "--tag", name, "."), cwd=Path(projects.root))
+    file, labels = "docker/files.Dockerfile", {images.LABEL: "files"}
+    words = whales.words(lambda docker: docker.legacy_build(".", file=file, labels=labels, tags=name, quiet=False))
+    return Command(words, cwd=Path(projects.root))
 
 
 def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
     """Copy a folder out of an image, through a container that prints the version of its TensorRT-LLM and ends."""
-    asked = ("--network", "none", "--entrypoint", "python3", image, "-c", TRTLLM_VERSION)
-    return [
-        Command(("docker", "create", "--name", name, *asked), {}, f"{name}: {image}, removed at once"),
-        Command(("docker", "start", "--attach", name)),
-        Command(("docker", "cp", f"{name}:{path}/.", str(target))),
-        Command(("docker", "rm", "--force", name)),
+    asked = ["-c", TRTLLM_VERSION]
+    calls: list[whales.Call] = [
+        lambda docker: docker.create(image, asked, name=name, networks=["none"], entrypoint="python3", pull="never"),
+        lambda docker: docker.start(name, attach=True),
+        lambda docker: docker.copy((name, f"{path}/."), target),
+        lambda docker: docker.remove(name, force=True),
     ]
+    create, *others = map(whales.words, calls)
+    return [Command(create, container=f"{name}: {image}, removed at once"), *map(Command, others)]
 
 
 def one_shot(
@@ -83,23 +98,36 @@ def one_shot(
     profile: str = TOOLS,
     gpus: int = 0,
     devices: Sequence[str] = (),
+    token: Path | None = None,
 ) -> Command:
-    """A command in a container of the serving image, which is gone when it ends."""
-    env = {"LABS_SERVER_IMAGE": image, **({"LABS_GPUS": str(gpus)} if gpus else {})}
-    words = ("run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments)
-    container = f"{name}: {image}{_gpus(gpus, devices)}, gone when it ends"
-    override = projects.override_path(BUILDER) if devices else None
-    return projects.command(BUILDER, words, env, profile=profile, override=override, container=container)
+    """A command in a container of the serving image, which is gone when it ends; ``token`` is the Hub's, in a pipe."""
+    mounts = [(str(token), "/run/secrets/hub_token", "ro")] if token else []
+    return projects.command(
+        BUILDER,
+        lambda docker: docker.compose.run(
+            "engine-builder", list(arguments), name=name, tty=False, dependencies=False, remove=True, volumes=mounts
+        ),
+        name,
+        values={"STACK_SERVER_IMAGE": image},
+        services={"engine-builder": gpu_reservation(devices, gpus)} if gpus or devices else None,
+        profile=profile,
+        container=f"{name}: {image}{_gpus(gpus, devices)}, gone when it ends",
+    )
 
 
 def client(projects: Projects, name: str, stack: str, argv: Sequence[str], terminal: bool) -> Command:
     """A lab's client on a stack's network, or without a stack its report; on this terminal, or on none."""
     image = images.client_image(projects.workspace)
-    options = ("--rm", "--no-deps", "--name", name, *(() if terminal else ("-T",)))
-    words = ("--progress", "quiet", "run", *options, "client" if stack else "report", *argv)
-    # Compose knows a project by compose.yaml alone here: it would warn of every replica but the first.
-    env = {"LABS_CLIENT_IMAGE": image, "COMPOSE_IGNORE_ORPHANS": "true"}
-    return projects.command(stack or REPORT, words, env, container=f"{name}: {image}, gone when it ends")
+    command = projects.command(
+        stack or REPORT,
+        lambda docker: docker.compose.run(
+            "client" if stack else "report", list(argv), name=name, tty=terminal, dependencies=False, remove=True
+        ),
+        container=f"{name}: {image}, gone when it ends",
+        values=None if stack else {},
+    )
+    before, after = command.argv[:2], command.argv[2:]  # what Compose has to say of its network is not the client's
+    return replace(command, argv=[*before, "--progress", "quiet", *after])
 
 
 def service(number: int) -> str:
@@ -107,72 +135,70 @@ def service(number: int) -> str:
     return "triton" if number == 1 else f"triton-{number}"
 
 
+def inside(record: Record) -> Endpoints:
+    """The endpoints of a stack in its own network."""
+    first = record.servers[0]
+    alone = not record.balance or record.endpoints == first.endpoints
+    host = service(first.number) if alone else ENVOY
+    grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
+    counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
+    return Endpoints(f"{host}:{HTTP}", grpc, counters)
+
+
 def serve(projects: Projects, launch: Launch) -> Command:
     """Start the servers' containers, and Envoy's before them."""
-    record, front = launch.record, _front_environment(projects, launch.record)
+    record = launch.record
     image = images.server_image(projects.workspace, record.profile, launch.image, launch.packages)
-    arguments = launch.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
     gpus = launch.ranks if record.profile == "gpu" else 0
-    env = {
-        "LABS_SERVER_IMAGE": image,
-        **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
-        "LABS_REPOSITORY": str(launch.repository),
-        **front,
-        "LABS_RESTART": f"on-failure:{record.options.supervise}" if record.options.supervise else "no",
-        "LABS_SECRET_FILE": str(projects.workspace.folder(record.stack).secret),
-        "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm]),
-        "LABS_MEMORY": projects.memory(len(record.servers)),
-        "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
-        **({"LABS_SHM_SIZE": launch.shm_size} if launch.shm_size else {}),
-        **({"LABS_GPUS": str(gpus)} if gpus else {}),
-    }
     runs = f", runs launch-ranks {launch.launcher} {launch.ranks}" if launch.ranks > 1 else ""
     where = f"on {', '.join(f'{record.bind}:{port}' for port in record.ports)}"
-    name, services = projects.name(record.stack), [service(server.number) for server in launch.starting]
+    name, starting = projects.name(record.stack), [service(server.number) for server in launch.starting]
     if record.front:
-        where = f"on loopback; before {name}-{ENVOY}-1: {front['LABS_CLIENT_IMAGE']}, {where}"
-    shown = " and ".join(f"{name}-{one}-1" for one in services)
+        where = f"on loopback; before {name}-{ENVOY}-1: {images.client_image(projects.workspace)}, {where}"
+    shown = " and ".join(f"{name}-{one}-1" for one in starting)
     container = f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}"
     if launch.only:
-        return _up(projects, record, env, ("--no-deps", *services), container)
-    return _up(projects, record, env, ("--remove-orphans", *services, *([ENVOY] if record.front else [])), container)
+        return _up(projects, record, starting, container, dependencies=False)
+    return _up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
 
 
 def front(projects: Projects, record: Record) -> Command:
     """Start Envoy's container alone."""
-    env = _front_environment(projects, record)
-    return _up(projects, record, env, ("--no-deps", "--force-recreate", ENVOY))
-
-
-def _front_environment(projects: Projects, record: Record) -> dict[str, str]:
-    """Where a stack is reached, and the image of what stands before its servers, with the file of the token."""
-    env = dict(zip(("LABS_HTTP_PORT", "LABS_GRPC_PORT", "LABS_METRICS_PORT"), record.ports, strict=True))
-    if record.front:
-        env["LABS_CLIENT_IMAGE"] = images.client_image(projects.workspace)
-    if record.exposed:
-        env["LABS_TOKEN_FILE"] = str(projects.workspace.folder(record.stack).token)
-    return env
+    return _up(projects, record, [ENVOY], dependencies=False, force_recreate=True)
 
 
 def _up(
-    projects: Projects, record: Record, env: Mapping[str, str], words: Sequence[str], container: str = ""
+    projects: Projects,
+    record: Record,
+    services: Sequence[str],
+    container: str = "",
+    dependencies: bool = True,
+    remove_orphans: bool = False,
+    force_recreate: bool = False,
 ) -> Command:
     return projects.command(
         record.stack,
-        ("up", "--detach", "--no-build", "--pull", "never", *words),
-        env,
-        profile=record.profile,
-        override=projects.override_path(record.stack),
+        lambda docker: docker.compose.up(
+            list(services),
+            detach=True,
+            no_build=True,
+            pull="never",
+            dependencies=dependencies,
+            remove_orphans=remove_orphans,
+            force_recreate=force_recreate,
+        ),
         container=container,
     )
 
 
 def down(projects: Projects, stack: str, force: bool = False) -> Command:
     """Stop a stack and remove all of its project; Compose finds it by its labels."""
-    hurry = ("--timeout", "0") if force else ()
     # Without files: it finds the project by its labels alone, whatever the files say today.
-    words = ("--project-name", projects.name(stack), "down", "--remove-orphans", "--volumes", *hurry)
-    return Command(("docker", "compose", *words), cwd=Path("/"))  # where there is no Compose file
+    words = whales.words(
+        lambda docker: docker.compose.down(remove_orphans=True, volumes=True, timeout=0 if force else None),
+        project=projects.name(stack),
+    )
+    return Command(words, cwd=Path("/"), hidden=HIDDEN)  # where there is no Compose file
 
 
 def _gpus(count: int, devices: Sequence[str] = ()) -> str:
@@ -181,31 +207,59 @@ def _gpus(count: int, devices: Sequence[str] = ()) -> str:
     return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
 
 
-def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
-    """A service's reservation of these GPUs or MIG slices, in the place of compose.gpu.yaml's first ones."""
-    request = {"driver": "nvidia", "device_ids": list(devices), "capabilities": ["gpu"]}
+def gpu_reservation(devices: Sequence[str], count: int = 1) -> dict[str, Any]:
+    """A service's reservation of these GPUs or MIG slices, or of so many, in the place of compose.gpu.yaml's one."""
+    request: dict[str, Any] = {"driver": "nvidia", "capabilities": ["gpu"]}
+    request |= {"device_ids": list(devices)} if devices else {"count": count}
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
+def values(projects: Projects, launch: Launch) -> dict[str, str]:
+    """What compose.yaml's variables are for a stack."""
+    record, workspace = launch.record, projects.workspace
+    arguments = launch.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
+    return {
+        "STACK_SERVER_IMAGE": images.server_image(workspace, record.profile, launch.image, launch.packages),
+        "STACK_CLIENT_IMAGE": images.client_image(workspace),
+        **dict(zip(("STACK_HTTP_PORT", "STACK_GRPC_PORT", "STACK_METRICS_PORT"), record.ports, strict=True)),
+        **({"STACK_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
+        **({"STACK_SHM_SIZE": launch.shm_size} if launch.shm_size else {}),
+    }
+
+
 def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
-    """What only this start says of the services: the record, as a label, and the servers' environment."""
-    record = launch.record
-    own: dict[str, Any] = {"labels": {"labs.record": record.to_json()}, "environment": dict(launch.env)}
+    """What the stack's services have otherwise than in compose.yaml: the record, as a label, and what follows from it.
+
+    A server that is not started now keeps what it was started with.
+    """
+    record, before = launch.record, projects.services(launch.record.stack) if launch.only else {}
+    own: dict[str, Any] = {
+        "labels": {"labs.record": record.to_json()},
+        "environment": {**launch.env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
+        "mem_limit": projects.memory(len(record.servers)),
+        **({"restart": f"on-failure:{record.options.supervise}"} if record.options.supervise else {}),
+        "stop_grace_period": f"{launch.exit_timeout + GRACE_S}s",
+        "healthcheck": {"start_period": f"{record.options.patience:g}s"},  # Compose waits as long as labctl does
+    }
     if launch.ranks > 1:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
-    if launch.devices:
-        own |= gpu_reservation(launch.devices)
+    if record.profile == "gpu":
+        own |= gpu_reservation(launch.devices, launch.ranks)
     if not record.front:
         return {"triton": own}
+    found: dict[str, dict[str, Any]] = {"client": {"environment": addresses(inside(record))}}
     source = str(projects.workspace.folder(record.stack).front)
     folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
-    found: dict[str, dict[str, Any]] = {ENVOY: {"scale": 1, "volumes": [folder]}}
+    found[ENVOY] = {"scale": 1, "volumes": [folder]}
     if record.published:
         inner = [f"{where}:{INNER_PORTS[name]}" for name, where in vars(record.endpoints).items() if record.balance]
         outer = [f"{where}:{PUBLISHED_PORTS[name]}" for name, where in vars(record.published).items()]
         found[ENVOY]["ports"] = inner + outer
     for server in record.servers:
         number = server.number
+        if server not in launch.starting and service(number) in before:
+            found[service(number)] = before[service(number)]
+            continue
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
         found[service(number)] = {
             **({"extends": base} if number > 1 else {}),
@@ -219,6 +273,14 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
                 "networks": {"default": {"aliases": [EVERY]}},
             }
     return found
+
+
+def secrets(projects: Projects, record: Record) -> dict[str, Any]:
+    """The files of the stack's secrets. They are mounted: no environment, label or file of ours has what is in them."""
+    folder = projects.workspace.folder(record.stack)
+    return {"triton_secret": {"file": str(folder.secret)}} | (
+        {"token": {"file": str(folder.token)}} if record.exposed else {}
+    )
 
 
 class Projects:
@@ -258,55 +320,125 @@ class Projects:
                 code="cache-unreadable-inside",
             )
 
-    def override_path(self, stack: str) -> Path:
-        return self.workspace.folder(stack).compose_file
-
-    def write_override(self, stack: str, services: Mapping[str, Any]) -> None:
-        """Write what only this start says of the services. Ports and GPUs take the place of the other files' own."""
-        text = json.dumps({"services": services}, indent=1)
-        for key in ("ports", "devices"):
-            text = text.replace(f'"{key}": [', f'"{key}": !override [')
-        atomic_write(self.override_path(stack), text.replace("$", "$$"))  # Compose would take a dollar for a variable
-
     def name(self, stack: str) -> str:
         """Unlike for two checkouts, so that their stacks stand side by side."""
         return f"labs-{stack}-{hashlib.sha256(self.root.encode()).hexdigest()[:8]}"
-
-    def environment(self, stack: str) -> dict[str, str]:
-        """The values of compose.yaml's variables that are the same for every command on a stack."""
-        user = f"{os.getuid()}:{os.getgid()}"
-        return {
-            "LABS_CHECKOUT": self.root,
-            "LABS_STACK": stack,
-            "LABS_CACHE": str(self.workspace.cache),
-            "LABS_RUN": str(self.workspace.folder(stack).run_dir()),
-            "LABS_RESULTS": str(self.workspace.root / "results"),
-            "LABS_USER": user,
-            "LABS_MEMORY": self.memory(1),
-            "LABS_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
-        }
 
     def memory(self, servers: int) -> str:
         """The memory limit of each of ``servers`` that share this machine, in bytes; LABS_MEMORY names another."""
         return os.environ.get("LABS_MEMORY") or str(psutil.virtual_memory().total * 9 // 10 // servers)
 
-    def compose_files(self, profile: str = "cpu", override: Path | None = None) -> list[Path]:
-        """The Compose files of a command, the later over the earlier."""
-        over = ["compose.gpu.yaml"] * (profile == "gpu")
-        return [*(self.workspace.root / name for name in ("compose.yaml", *over)), *([override] if override else [])]
+    # -- a project's two files: the values of compose.yaml's variables, and what is otherwise than there --------------
+
+    def env_file(self, stack: str, name: str = "") -> Path:
+        """Of a stack; or of one container or image of a project without a stack, which has that name."""
+        folder = self.workspace.folder(stack)
+        return folder.path / f"{name.replace(':', '-').replace('/', '-')}.env" if name else folder.env_file
+
+    def override_path(self, stack: str, name: str = "") -> Path:
+        return self.env_file(stack, name).with_suffix(".json")
+
+    def write(
+        self,
+        stack: str,
+        values: Mapping[str, str],
+        services: Mapping[str, Any] | None = None,
+        profile: str = "cpu",
+        secrets: Mapping[str, Any] | None = None,
+        name: str = "",
+    ) -> None:
+        """Write both files of a project; without ``services`` it has the first alone. Each is whole, or as before."""
+        override = self.override_path(stack, name)
+        files = [self.workspace.root / file for file in ("compose.yaml", *(["compose.gpu.yaml"] * (profile == "gpu")))]
+        if services is not None:
+            self._write_override(override, {"services": services, "secrets": secrets or {}})
+            files.append(override)
+        user = docker_engine.user_inside()
+        every = {
+            "COMPOSE_PROJECT_NAME": self.name(stack),
+            "COMPOSE_PATH_SEPARATOR": ":",
+            "COMPOSE_FILE": ":".join(map(str, files)),
+            "COMPOSE_PROFILES": "",
+            "STACK_CHECKOUT": self.root,
+            "STACK_NAME": stack,
+            "STACK_CACHE": str(self.workspace.cache),
+            "STACK_USER": user,
+            "STACK_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
+            "STACK_MEMORY": self.memory(1),
+            "STACK_CHAT_IMAGE": images.client_image(self.workspace).replace("labs-client", "labs-chat"),
+            **{f"STACK_{name}": asked for name in PERSONS if (asked := os.environ.get(f"LABS_{name}"))},
+            **images.build_environment(),
+            **values,
+        }
+        self._write_values(self.env_file(stack, name), every)
+
+    def add(self, stack: str, values: Mapping[str, str], profile: str) -> None:
+        """Add values to a stack's file, and a profile of Compose ("": none): what is started beside its servers."""
+        path = self.env_file(stack)
+        every = {**self.read(stack), **values}
+        profiles = {*filter(None, every.get("COMPOSE_PROFILES", "").split(",")), profile}
+        self._write_values(path, {**every, "COMPOSE_PROFILES": ",".join(sorted(profiles))})
+
+    def read(self, stack: str) -> dict[str, str]:
+        """The values in a stack's file; {} where there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return read_values(self.env_file(stack).read_text(encoding="utf-8"))
+        return {}
+
+    def _write_values(self, path: Path, values: Mapping[str, str]) -> None:
+        head = f"# docker compose --env-file {path} ps|logs|exec|run --rm client|up -d|down\n"
+        atomic_write(path, head + write_values(values), mode=0o600)
+
+    def _write_override(self, path: Path, document: Mapping[str, Any]) -> None:
+        """Write a Compose file; its lists of ports and devices take the place of the other files' own."""
+        text = json.dumps(document, indent=1)
+        for key in ("ports", "devices"):
+            text = text.replace(f'"{key}": [', f'"{key}": !override [')
+        atomic_write(path, text.replace("$", "$$"))  # Compose would take a dollar for a variable
+
+    def _read_override(self, stack: str) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            text = self.override_path(stack).read_text(encoding="utf-8").replace("$$", "$")
+            found: dict[str, Any] = json.loads(text.replace(": !override [", ": ["))
+            return found
+        return {}
+
+    def services(self, stack: str) -> dict[str, Any]:
+        """What :meth:`write` wrote of a stack's services; {} where there is none."""
+        return dict(self._read_override(stack).get("services", {}))
+
+    def forget(self, stack: str, service: str) -> None:
+        """Take a service out of the stack's file, so that ``docker compose up`` by hand does not bring it back."""
+        if service in (document := self._read_override(stack)).get("services", {}):
+            del document["services"][service]
+            self._write_override(self.override_path(stack), document)
 
     def command(
         self,
         stack: str,
-        words: Sequence[str],
-        env: Mapping[str, str] | None = None,
+        call: whales.Call,
+        name: str = "",
         *,
+        values: Mapping[str, str] | None = None,
+        services: Mapping[str, Any] | None = None,
         profile: str = "cpu",
-        override: Path | None = None,
+        profiles: Sequence[str] = (),
         container: str = "",
     ) -> Command:
-        """A ``docker compose`` command on a stack's project."""
-        files = self.compose_files(profile, override)
-        options = [*(option for path in files for option in ("--file", str(path))), "--project-directory", self.root]
-        argv = ["docker", "compose", "--project-name", self.name(stack), *options, *words]
-        return Command(argv, {**self.environment(stack), **(env or {})}, container, self.workspace.root)
+        """A ``docker compose`` command on a project; with ``values`` its files are written before it is run."""
+        words = whales.words(call, self.env_file(stack, name), profiles=profiles)
+        files = None if values is None else functools.partial(self.write, stack, values, services, profile, name=name)
+        return Command(words, container=container, hidden=HIDDEN, files=files)
+
+
+def write_values(values: Mapping[str, str]) -> str:
+    """Variables as lines of a file that Compose takes with ``--env-file``; it finds in them what we found."""
+    lines = (f'{name}="{"".join(ESCAPED.get(sign, sign) for sign in value)}"\n' for name, value in values.items())
+    return "".join(lines)
+
+
+def read_values(text: str) -> dict[str, str]:
+    """What :func:`write_values` wrote."""
+    pairs = (line.partition("=")[::2] for line in text.split("\n") if line and not line.startswith("#"))
+    plain = {escaped: sign for sign, escaped in ESCAPED.items()}
+    return {name: re.sub(r"\\.", lambda found: plain[found[0]], value[1:-1]) for name, value in pairs}

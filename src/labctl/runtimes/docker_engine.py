@@ -6,14 +6,17 @@ import contextlib
 import errno
 import functools
 import os
+import platform
+import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labctl.runtimes import processes
+from labctl.runtimes.base import REMOVED
 from labctl.runtimes.record import Record
 from labkit.disk import typed
 from labkit.errors import LabError
@@ -26,11 +29,16 @@ DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
 SILENT_S = 3.0  # an engine may not answer while servers are awaited
+ENGINE_NEEDED = (25, 0)  # compose.yaml's start_interval is of this engine
 COMPOSE_NEEDED = (2, 20)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 REPLICA = "labs.replica"
 INSTALL = "sudo scripts/docker_engine.sh install && sudo scripts/docker_engine.sh start (Debian, Ubuntu)"
+START = "start it: sudo systemctl start docker, Docker Desktop, or sudo scripts/docker_engine.sh start"
+JOIN = "sudo usermod -aG docker $USER, then log out and in again"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
+INSIDE = "/labs/checkout"  # LABS_ROOT in the containers of compose.yaml
+OUTSIDE = "ask outside of this container, or in it the server itself: labctl infer STACK --endpoint $TRITON_GRPC"
 
 
 def engine_errors() -> tuple[type[Exception], ...]:
@@ -42,19 +50,22 @@ def engine_errors() -> tuple[type[Exception], ...]:
 
 
 @functools.cache
-def _client(host: str) -> docker.DockerClient | str:
+def _client(host: str) -> docker.DockerClient | OSError:
     """A client whose engine has answered, or why there is none; asked once per process and address."""
     kind, _, path = (host or DEFAULT_SOCKET).partition("://")
-    if kind == "unix" and not Path(path).exists():
-        return os.strerror(errno.ENOENT)  # a machine without Docker does not wait for the SDK
+    try:
+        if kind == "unix":
+            Path(path).stat()  # a machine without Docker does not wait for the SDK
+    except OSError as error:
+        return error
     import docker
 
     try:
-        client = docker.DockerClient(base_url=host or None, version="auto", timeout=PROBE_S)
+        client = docker.DockerClient(base_url=host or DEFAULT_SOCKET, version="auto", timeout=PROBE_S)
         client.api.timeout = ANSWER_S
         return client
     except engine_errors() as error:
-        return _short(error)
+        return _cause(error)
 
 
 def _address() -> str:
@@ -68,42 +79,129 @@ def _address() -> str:
 
 @functools.cache
 def _of_context(name: str) -> str:
-    """The address of a context of the docker command ("" for its current one)."""
+    """The address of a context of the docker command ("" for its current one). Raises LabError where there is none."""
     from docker.context import ContextAPI
+    from docker.context.config import get_current_context_name
 
     with contextlib.suppress(*engine_errors()):
-        if context := ContextAPI.get_context(name or None):
+        name = name or get_current_context_name()
+        if name == "default":
+            return ""
+        if context := ContextAPI.get_context(name):
             return str(context.Host)
-    return ""
+    remedy = "docker context ls, then unset DOCKER_CONTEXT, or: docker context use default"
+    raise LabError(f"there is no docker context '{name}'", "", remedy, code="docker-context-unknown")
 
 
 def address() -> str:
-    """Where the engine is asked: ``unix://``, ``tcp://`` or ``ssh://`` and a place."""
-    return _address() or DEFAULT_SOCKET
+    """Where the engine is asked: ``unix://`` or ``tcp://`` and a place. Raises LabError: as of :func:`engine`."""
+    host = _address() or DEFAULT_SOCKET
+    if host.startswith("ssh://"):
+        why = "a stack's ports and folders are those of the machine that its engine runs on"
+        raise LabError(
+            f"the Docker engine at {host} is another machine's",
+            why,
+            "run labctl on that machine",
+            code="docker-elsewhere",
+        )
+    return host
 
 
 def engine() -> docker.DockerClient:
-    """The engine. Raises LabError where none answers within a few seconds."""
-    host = _address()
-    client = _client(host)
-    if isinstance(client, str):
-        set_by = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
-        remedy = f"correct or unset {set_by}" if host else INSTALL
-        raise LabError(
-            "no Docker engine answers", f"{client} ({address()})", f"{remedy}; or {LOCAL}", code="docker-missing"
-        )
+    """The engine. Raises LabError where none answers within a few seconds, or the address leads elsewhere."""
+    where = address()
+    client = _client(_address())
+    if isinstance(client, OSError):
+        why = f"{client.strerror or _plain(str(client))} ({where})"
+        raise LabError("no Docker engine answers", why, _remedy(where, client), code="docker-missing")
     return client
 
 
+def _remedy(where: str, error: OSError) -> str:
+    """What to do about an engine that does not answer."""
+    if where != DEFAULT_SOCKET:
+        return f"correct or unset {'DOCKER_HOST' if os.environ.get('DOCKER_HOST') else 'the docker context'}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return JOIN
+    if os.environ.get("LABS_ROOT") == INSIDE:
+        return OUTSIDE
+    return START if shutil.which("dockerd") or shutil.which("docker") else INSTALL
+
+
 def require_docker() -> None:
-    """Raises LabError on a machine without a Docker engine or the plugin ``docker compose``, and names all it lacks."""
+    """Raises LabError where no stack can be started: no engine, one that the labs cannot use, or no plugin of Compose.
+
+    The remedy names the other runtime too.
+    """
     try:
-        engine()
+        require_engine()
     except LabError as error:
-        if missing := _missing_plugin():
-            raise LabError(error.what, f"{error.why}; and {missing}", error.remedy, code=error.code) from None
-        raise
+        why = "; and ".join(filter(None, (error.why, _missing_plugin())))
+        raise LabError(error.what, why, f"{error.remedy}; or {LOCAL}", code=error.code) from None
     require_plugin()
+
+
+def require_engine() -> None:
+    """Raises LabError for an engine on which ``compose.yaml`` does not start as it is meant."""
+    client = engine()
+    with speaking("saying what it is"):
+        told, options = client.version(), options_of(client.info())
+    if any("podman" in str(part.get("Name", "")).lower() for part in told.get("Components") or ()):
+        why = "its builds and its health checks are not Docker's, and the labs have not run on it"
+        what = f"Podman {told.get('Version', '')} answers in the place of a Docker engine"
+        raise LabError(what, why, INSTALL, code="docker-is-podman")
+    version, needed = str(told.get("Version", "")), ".".join(map(str, ENGINE_NEEDED))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < ENGINE_NEEDED:
+        why = f"compose.yaml needs {needed} or newer (start_interval)"
+        remedy = f"install Docker {needed} or newer"
+        raise LabError(f"the Docker engine {version} is too old", why, remedy, code="docker-too-old")
+    if "userns" in options:
+        why = "no user of a container is then one of this machine, and the server may not write where it has to"
+        remedy = "start dockerd without userns-remap"
+        raise LabError("the Docker engine maps users (userns-remap)", why, remedy, code="docker-maps-users")
+
+
+def options_of(info: Mapping[str, Any]) -> set[str]:
+    """The names of an engine's security options: "seccomp", "rootless", "userns"."""
+    parts = (part for option in info.get("SecurityOptions") or () for part in str(option).split(","))
+    return {part.removeprefix("name=") for part in parts if part.startswith("name=")}
+
+
+def described() -> str:
+    """The engine in a few words, for ``labctl doctor``. Raises LabError as :func:`engine`."""
+    client = engine()
+    with speaking("saying what it is"):
+        rootless = ", rootless" if "rootless" in options_of(client.info()) else ""
+        return f"Docker engine {client.version()['Version']}{rootless}"
+
+
+@functools.cache
+def user_inside() -> str:
+    """``user:group`` that a container gets for its files to be the caller's: under a rootless engine its root is."""
+    with contextlib.suppress(LabError):
+        client = engine()  # without one the SDK, and so its errors, is not imported
+        with speaking("saying what it is"):
+            if "rootless" in options_of(client.info()):
+                return "0:0"
+    return f"{os.getuid()}:{os.getgid()}"
+
+
+def data_root() -> tuple[str, int | None]:
+    """Where the engine keeps images and containers, and how many bytes are free there; None where it is not here.
+
+    Raises LabError as :func:`engine`.
+    """
+    client = engine()
+    with speaking("saying where its data are"):
+        info = client.info()
+    root = str(info.get("DockerRootDir", ""))
+    if info.get("Name") != platform.node():  # a virtual machine's, or another machine's
+        return root, None
+    try:
+        return root, shutil.disk_usage(root).free
+    except OSError:
+        return root, None
 
 
 def require_plugin() -> None:
@@ -269,7 +367,7 @@ class ComposeServer:
                 if how := how_ended(container.attrs):
                     return f"{who}: {how}" if who else how
         except docker.errors.NotFound:
-            return "its container was removed"
+            return REMOVED
         except engine_errors() as error:
             self._silent_since = self._silent_since or time.monotonic()
             if time.monotonic() - self._silent_since > SILENT_S:
@@ -281,11 +379,13 @@ class ComposeServer:
         return None
 
 
-def _short(error: BaseException) -> str:
+def _cause(error: BaseException) -> OSError:
     """The reason at the bottom of an error's causes: "Connection refused"."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    return error.strerror if isinstance(error, OSError) and error.strerror else _plain(str(error))
+    if isinstance(error, TimeoutError):
+        return OSError(errno.ETIMEDOUT, f"it did not answer within {PROBE_S} s")
+    return error if isinstance(error, OSError) and error.strerror else OSError(0, _plain(str(error)))
 
 
 def _plain(text: str) -> str:

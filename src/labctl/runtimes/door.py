@@ -1,7 +1,7 @@
 """The OpenAI-compatible front (``labdoor``): a program of its own beside a stack, or a container of its project.
 
-On loopback it asks for nothing. Where other machines reach it, its clients need the stack's token, which Envoy asks for
-before Triton: a file that only its user can read, and labctl tells the program where it is.
+On loopback it asks for nothing. Where other machines reach it, an Envoy of its own stands before it
+(``labctl.runtimes.envoy.door``), and asks for the stack's token: a file that only its user can read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from labctl.listener import Listener
@@ -24,7 +26,8 @@ from labctl.runtimes import docker_engine, images, processes
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import NOBODY, Projects
 from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.local_server import envoy_binary
+from labctl.runtimes.processes import Command
 from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Record
 from labctl.workspace import Workspace
 from labkit import nofollow
@@ -50,9 +53,11 @@ def command(
     """The program in front of a running stack. Raises LabError: it cannot run in this environment.
 
     Args:
-        token: the file with the token that clients need; with it the program listens on every address.
-        tls: with it the program speaks TLS alone.
+        token: the file with the token that clients need; with it every address is listened on.
+        tls: with it TLS alone is spoken.
     """
+    if token:
+        envoy_binary()
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise LabError(
@@ -61,43 +66,47 @@ def command(
             "make setup (or: pip install -e '.[openai]')",
             code="openai-libraries-missing",
         )
-    said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, ANY_ADDRESS if token else LOOPBACK)
-    said += ["--token-file", str(token)] if token else []
+    said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, str(token or ""))
     said += _tls(tls.certificate, tls.key) if tls else []
     return Command([sys.executable, *said, *(["--announce", announce] if announce else [])])
 
 
-def arguments(record: Record, endpoint: str, tokenizer: str, port: int, host: str) -> list[str]:
-    """Python's arguments for a door in front of the stack at ``endpoint`` (gRPC)."""
-    said = ["-m", "labdoor", "--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer]
-    return [*said, "--host", host, "--port", str(port)]
+def arguments(
+    record: Record, endpoint: str, tokenizer: str, port: int, token: str = "", host: str = LOOPBACK
+) -> list[str]:
+    """Python's arguments for a door in front of the stack at ``endpoint`` (gRPC).
+
+    Args:
+        token: the path of a token; with it Envoy stands before the door, and listens on every address.
+        host: where the door itself listens, without a token.
+    """
+    said = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer, "--port", str(port)]
+    if token:
+        return ["-m", "labctl.runtimes.envoy.door", *said, "--host", ANY_ADDRESS, "--token-file", token]
+    return ["-m", "labdoor", *said, "--host", host]
 
 
 def _tls(certificate: Path | str, key: Path | str) -> list[str]:
     return ["--tls-cert", str(certificate), "--tls-key", str(key)]
 
 
-def beside(workspace: Workspace, record: Record, port: int, tls: Pair | None = None) -> Action[str]:
-    """Start it so that it goes with the stack: a process, or a container of the stack's project; gives its base URL.
+def beside(workspace: Workspace, record: Record, port: int, listener: Listener, tls: Pair | None = None) -> str:
+    """Start it so that it goes with the stack: a process, or a container of the stack's project; its base URL.
 
     Raises:
-        LabError: as of :func:`command`; or, when it is carried out, it does not come up.
+        LabError: as of :func:`command`; or it does not come up.
     """
-    folder, where = workspace.folder(record.stack), url(port, tls)
-    token = folder.token if record.exposed else None
-    contained = record.runtime == "compose"
-    started = _container(workspace, record, port, tls) if contained else command(record, port, token=token, tls=tls)
-
-    def do(listener: Listener) -> str:
-        if contained:
-            _start_container(started, workspace, record, listener)
-        else:
-            _start(started, workspace, record, where, listener, outlive=record.owner is None)
-        atomic_write(folder.door_url, where)
-        return where
-
-    files = [] if contained else [str(folder.path / "openai.log")]
-    return Action("the OpenAI API", do, [started], files, expected=where)
+    where, token = url(port, tls), workspace.folder(record.stack).token if record.exposed else None
+    listener.step("the OpenAI API")
+    if record.runtime == "compose":
+        _start_container(container(workspace, record, port, tls), workspace, record, listener)
+    else:
+        started = command(record, port, token=token, tls=tls)
+        _start(started, workspace, record, where, listener, outlive=record.owner is None)
+    if not listener.dry:
+        atomic_write(workspace.folder(record.stack).door_url, where)
+    listener.done(where)
+    return where
 
 
 def address(workspace: Workspace, record: Record) -> str:
@@ -120,11 +129,12 @@ def during(workspace: Workspace, record: Record, port: int, listener: Listener) 
     try:
         yield url(port)
     finally:
-        process.kill()  # it holds nothing
-        process.wait()
+        if process:
+            process.kill()  # it holds nothing
+            process.wait()
 
 
-def _container(workspace: Workspace, record: Record, port: int, tls: Pair | None) -> Command:
+def container(workspace: Workspace, record: Record, port: int, tls: Pair | None) -> Command:
     """What starts the container in the stack's project. It speaks to the server, or to the balancer before several.
 
     Raises LabError: the container's user cannot read the certificate or its key.
@@ -132,25 +142,22 @@ def _container(workspace: Workspace, record: Record, port: int, tls: Pair | None
     runtime, projects = ComposeRuntime(workspace), Projects(workspace)
     endpoint = runtime.client_endpoints(record).grpc
     tokenizer = runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else ""
-    said = arguments(record, endpoint, tokenizer, PORT, ANY_ADDRESS)
-    said += ["--token-file", TOKEN] if record.exposed else []
+    said = arguments(record, endpoint, tokenizer, PORT, TOKEN if record.exposed else "", ANY_ADDRESS)
     said += _tls(f"{SECRET}_cert", f"{SECRET}_key") if tls else []
-    env = {
-        "LABS_CLIENT_IMAGE": images.client_image(workspace),
-        "LABS_OPENAI_BIND": record.bind,
-        "LABS_OPENAI_PORT": str(port),
-        "LABS_OPENAI_ARGS": shlex.join(said),
-    }
-    if record.exposed:
-        env["LABS_TOKEN_FILE"] = str(workspace.folder(record.stack).token)
+    added = {"STACK_OPENAI_BIND": record.bind, "STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(said)}
     if tls:
         _require_readable_inside(tls)
-        env |= {"LABS_OPENAI_CERT_FILE": str(tls.certificate.absolute()), "LABS_OPENAI_SCHEME": "https"}
-        env["LABS_OPENAI_KEY_FILE"] = str(tls.key.absolute())
-    words = ("--profile", SERVICE, "up", "--detach", "--wait", "--no-build", "--pull", "never", "--no-deps", SERVICE)
-    container = f"{projects.name(record.stack)}-{SERVICE}-1: {env['LABS_CLIENT_IMAGE']}, on {record.bind}:{port}"
-    # Compose knows a project by compose.yaml alone here: it would warn of every replica but the first.
-    return projects.command(record.stack, words, {**env, "COMPOSE_IGNORE_ORPHANS": "true"}, container=container)
+        added |= {"STACK_OPENAI_CERT_FILE": str(tls.certificate.absolute()), "STACK_OPENAI_SCHEME": "https"}
+        added["STACK_OPENAI_KEY_FILE"] = str(tls.key.absolute())
+    image = images.client_image(workspace)
+    command = projects.command(
+        record.stack,
+        lambda docker: docker.compose.up(
+            [SERVICE], detach=True, wait=True, no_build=True, pull="never", dependencies=False
+        ),
+        container=f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}",
+    )
+    return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
 
 
 def _require_readable_inside(tls: Pair) -> None:
@@ -180,10 +187,12 @@ def _start_container(started: Command, workspace: Workspace, record: Record, lis
 
 def _start(
     started: Command, workspace: Workspace, record: Record, where: str, listener: Listener, outlive: bool
-) -> subprocess.Popen[bytes]:
-    """Start it, and wait until it answers."""
+) -> subprocess.Popen[bytes] | None:
+    """Start it, and wait until it answers; None in a dry run."""
     log = workspace.folder(record.stack).path / "openai.log"
     listener.command(started.argv)
+    if listener.dry:
+        return None
     env = {**os.environ, **marks(workspace.root, record.stack)}
     process = processes.spawn(started.argv, env, log, workspace.root, outlive)
     deadline = time.monotonic() + PATIENCE_S

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from labbuild import releases
 from labbuild.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.litter import files_in
-from labctl.runtimes import docker_engine, layers, nvidia, processes
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes import docker_engine, layers, nvidia, processes, whales
+from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -44,7 +45,21 @@ CHECKOUT_FOLDERS = ("labs", "model_repos")
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
-BUILD_REMEDY = "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS"
+MORE_DISK = "docker builder prune, and labctl images prune --old"
+PROXIES = "the proxies in ~/.docker/config.json, which builds get"
+NO_WAY = f"builds have no way into the network; behind a proxy: {PROXIES}"
+# What the last lines of a failed build say, and what to do about it; the first that fits.
+CAUSES = {
+    "no space left on device": MORE_DISK,
+    "proxy authentication required|cannot connect to proxy|proxyconnect": PROXIES,
+    r"failed to resolve source metadata for docker\.io/library/debian:": "where no registry can be reached: "
+    "sudo scripts/docker_engine.sh base-image",
+    "certificate verify failed|certificate signed by unknown|unable to get local issuer": "LABS_CA_BUNDLE=FILE, the CA "
+    "bundle of your proxy",
+    "no matching distribution found": "LABS_WHEELS=FOLDER, with wheels of what your package index lacks",
+    "network is unreachable|no route to host|temporary failure (in name resolution|resolving)|could not resolve|"
+    "no such host|name or service not known|i/o timeout": NO_WAY,
+}
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
 
@@ -71,6 +86,14 @@ def client_image(workspace: Workspace) -> str:
 def all_images(workspace: Workspace, profile: str) -> list[str]:
     """Names of all images that a profile's stacks may start."""
     return [server_image(workspace, profile), client_image(workspace)]
+
+
+def here(workspace: Workspace, profile: str) -> bool:
+    """Whether all images of a profile are here, as far as an engine can be asked."""
+    with contextlib.suppress(LabError):
+        docker_engine.engine()  # on a machine without Docker nothing is read to name them
+        return all(exists(name) for name in all_images(workspace, profile))
+    return False
 
 
 def files_image(workspace: Workspace) -> str:
@@ -100,15 +123,22 @@ def exists(image: str) -> bool:
 
 
 def build_environment() -> dict[str, str]:
-    """What a build takes from this machine's pip settings: a wheel folder and a CA bundle, where there are any."""
+    """What a build takes from this machine's pip settings: wheels, a CA bundle, an index, where there are any."""
     variables = {}
     wheels = os.environ.get("LABS_WHEELS") or os.environ.get("PIP_FIND_LINKS", "")
     if Path(wheels).is_absolute() and Path(wheels).is_dir():
         variables["LABS_WHEELS"] = wheels
+    if index := os.environ.get("LABS_TORCH_INDEX"):
+        variables["LABS_TORCH_INDEX"] = index
     for name in ("LABS_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         if (value := os.environ.get(name)) and Path(value).is_file():
             variables.setdefault("LABS_CA_BUNDLE", value)
     return variables
+
+
+def dockerfile(base: str) -> dict[str, str]:
+    """compose.gpu.yaml's variables for an image of NVIDIA's ("" is no such image)."""
+    return {"STACK_GPU_DOCKERFILE": GPU_FILES[0], "STACK_GPU_TARGET": "nvidia"} if base else {}
 
 
 def build_arguments(base: str) -> dict[str, str]:
@@ -116,8 +146,7 @@ def build_arguments(base: str) -> dict[str, str]:
     if not base:
         return {}
     release = next((r for r in releases.table().values() if r.image == base), None)
-    arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
-    arguments |= {"LABS_GPU_DOCKERFILE": GPU_FILES[0], "LABS_GPU_TARGET": "nvidia"}
+    arguments = {"TRITON_IMAGE": base, "LABS_APP": "image"}
     if release is None:
         return {**arguments, "LABS_PACKAGES": PACKAGES}
     if app := release.app:
@@ -176,49 +205,69 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in kept], kept
 
 
-def build(builds: Mapping[str, Command], base: str) -> list[Action[str]]:
-    """What builds those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
-    made = [_build(name, command) for name, command in builds.items() if not exists(name)]
+def minutes(builds: Mapping[str, Command], base: str) -> list[int]:
+    """About how long each takes of what :func:`build` would make."""
+    pulled = [PULL_MINUTES] if base and not exists(base) else []
+    return pulled + [BUILD_MINUTES for name in builds if not exists(name)]
+
+
+def build(listener: Listener, builds: Mapping[str, Command], base: str) -> None:
+    """Build those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
     if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
-        made.insert(0, _pull(base))
-    return made
+        pull(listener, base)
+    for name, command in builds.items():
+        if not exists(name):
+            _build(listener, name, command)
 
 
-def _pull(image: str) -> Action[str]:
-    command = Command(("docker", "pull", image))
-    return _docker_action(f"image {image} (many gigabytes)", f"image {image} cannot be pulled", "pulled", command)
+def pull(listener: Listener, image: str) -> None:
+    """Pull an image from its registry."""
+    listener.step(f"image {image} (many gigabytes)")
+    words = whales.words(lambda docker: docker.pull(image))
+    failed = f"image {image} cannot be pulled"
+    with told_why():
+        processes.run_to_end(Command(words), listener, failed, code="image-pull-failed")
+    listener.done("pulled")
 
 
-def push(image: str, registry: str) -> Action[str]:
+def push(listener: Listener, image: str, registry: str) -> None:
     """Give an image to a registry, under its own name and tag."""
+    listener.step(f"image {image}")
     name = f"{registry}/{image}"
-    commands = Command(("docker", "tag", image, name)), Command(("docker", "push", name))
-    return _docker_action(f"image {image}", f"image {name} cannot be pushed", f"pushed to {registry}", *commands)
+    calls: list[whales.Call] = [lambda docker: docker.tag(image, name), lambda docker: docker.push(name)]
+    for call in calls:
+        failed = f"image {name} cannot be pushed"
+        processes.run_to_end(Command(whales.words(call)), listener, failed, code="image-pull-failed")
+    listener.done(f"pushed to {registry}")
 
 
-def _docker_action(title: str, failed: str, outcome: str, *commands: Command) -> Action[str]:
-    def do(listener: Listener) -> str:
-        for command in commands:
-            processes.run_to_end(command, listener, failed, code="image-pull-failed")
-        return outcome
+@contextlib.contextmanager
+def told_why() -> Iterator[None]:
+    """Give the error of a failed build or pull the remedy that its last lines (its details) ask for."""
+    try:
+        yield
+    except LabError as error:
+        error.remedy = f"{remedy_for(error.details)}; or {docker_engine.LOCAL}"
+        raise
 
-    return Action(title, do, commands, minutes=PULL_MINUTES)
+
+def remedy_for(lines: Sequence[str]) -> str:
+    """What to do about a failed build, by its last lines."""
+    text = "\n".join(lines)
+    found = (remedy for cause, remedy in CAUSES.items() if re.search(cause, text, re.IGNORECASE))
+    return next(found, processes.LOOK_ABOVE)
 
 
-def _build(name: str, command: Command) -> Action[str]:
-    def do(listener: Listener) -> str:
-        if exists(name):  # another command built it meanwhile; a second build would take the name from that one
-            return "there"
-        failed = f"image {name} cannot be built"
-        # Compose 2.26 tells of a build on stdout
-        tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True, code="image-build-failed")
-        if not digest(name):
-            raise LabError(
-                failed, "docker compose says that it was built", BUILD_REMEDY, details=tail, code="image-build-failed"
-            )
-        return "built"
-
-    return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)
+def _build(listener: Listener, name: str, command: Command) -> None:
+    """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
+    listener.step(f"image {name}")
+    failed = f"image {name} cannot be built"
+    # Compose 2.26 tells of a build on stdout
+    with told_why():
+        tail = processes.run_to_end(command, listener, failed, merged=True, code="image-build-failed")
+        if not listener.dry and not digest(name):
+            raise LabError(failed, "docker compose says that it was built", details=tail, code="image-build-failed")
+    listener.done("built")
 
 
 def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:

@@ -38,6 +38,11 @@ def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
+def take_name(name: str) -> None:
+    """The name of this process among the machine's."""
+    _LIBC.prctl(PR_SET_NAME, name.encode())
+
+
 def describe_exit(code: int) -> str:
     """An exit status in words; a negative one is the signal that ended the process."""
     if code >= 0:
@@ -151,7 +156,7 @@ def main() -> None:
     parser.add_argument("--grace", type=float, default=math.inf, help="seconds to end in, once told to stop")
     parser.add_argument("argv", nargs="+")
     keeper = Keeper(parser.parse_args())
-    _LIBC.prctl(PR_SET_NAME, NAME.encode())
+    take_name(NAME)
     signal.signal(signal.SIGTERM, keeper.stop)
     code = keeper.keep()
     if code < 0:  # the same end, without a core of our own

@@ -20,7 +20,7 @@ from pathlib import Path
 from labctl.architecture import X86, architecture
 from labctl.listener import Listener
 from labctl.runtimes import nvidia, processes, wheel
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.processes import Command
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock
 from labkit.errors import LabError
@@ -120,35 +120,40 @@ class Layer:
             raise LabError(f"{self.name} cannot compute on this machine", why, remedy, code="layer-broken") from None
         return self.path
 
-    def install(self) -> Action[str]:
+    def install(self, listener: Listener) -> None:
         """Install it; harmless where it is there."""
-        title = f"the packages of {self.lock.name}: {self.sizes}"
-        if self.ready:
-            return Action(title, lambda listener: f"in {self.path}")
-        return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2 + 8 * self.gpu)
+        listener.step(f"the packages of {self.lock.name}: {self.sizes}")
+        listener.done(f"in {self.path}" if self.ready else self._install(listener))
 
     def _install(self, listener: Listener) -> str:
         if self.elsewhere:
             raise LabError(f"{self.name} cannot be installed", self.elsewhere, OTHERS, code="layer-unsupported")
+        if listener.dry:
+            listener.file(f"{self.path}/")
+            self._fill(listener, self.path)
+            return ""
         with key_lock(self.path):
             if self.ready:
                 return f"in {self.path}"
             self._require_room()
-            failed = f"the packages of {self.name} were not installed"
-            remedy = f"check the network and pip's settings, then {self.remedy}"
-
-            def progress(line: str) -> None:
-                """A person hears which package comes now."""
-                if PROGRESS.match(line):
-                    listener.progress(line.strip()[:72])
-
             with replace_dir(self.path) as fresh:
-                for command in self._commands(fresh):
-                    processes.run_to_end(
-                        command, listener, failed, remedy, merged=True, on_line=progress, code="layer-install-failed"
-                    )
+                self._fill(listener, fresh)
             size = sum(path.lstat().st_size for path in self.path.rglob("*") if path.is_file())
         return f"{size / 1e9:.1f} GB in {self.path}"
+
+    def _fill(self, listener: Listener, target: Path) -> None:
+        """Install it into ``target``. A person hears which package comes now."""
+        failed = f"the packages of {self.name} were not installed"
+        remedy = f"check the network and pip's settings, then {self.remedy}"
+
+        def progress(line: str) -> None:
+            if PROGRESS.match(line):
+                listener.progress(line.strip()[:72])
+
+        for command in self._commands(target):
+            processes.run_to_end(
+                command, listener, failed, remedy, merged=True, on_line=progress, code="layer-install-failed"
+            )
 
     def _require_room(self) -> None:
         free = shutil.disk_usage(next(p for p in self.path.parents if p.is_dir())).free

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import platform
 import shutil
 import signal
@@ -26,9 +27,9 @@ from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, pro
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
 from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, lives
-from labctl.runtimes.local_server import ENVOY, LocalServer, front_command, start_front
-from labctl.runtimes.processes import Action, Command, as_they_come
-from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, together
+from labctl.runtimes.local_server import ENVOY, LocalServer, start_front
+from labctl.runtimes.processes import Command, as_they_come
+from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, addresses, together
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
@@ -84,56 +85,56 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(**record.scrape_endpoints)
 
-    def prepare(self, profile: str, image: str = "", packages: str = "") -> list[Action[str]]:
+    def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
+        return []
+
+    def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
         triton, cache = wheel.find_wheel(), self.workspace.backends_cache
         if triton.has_backends(cache):
-            return []
-
-        def do(listener: Listener) -> str:
+            return
+        listener.step("Triton's python backend")
+        listener.file(f"{triton.backends(cache)}/")
+        if not listener.dry:
             triton.make_backends(cache)
-            return "links into the wheel"
-
-        return [Action("Triton's python backend", do, files=[f"{triton.backends(cache)}/"])]
+        listener.done("links into the wheel")
 
     def _python(self, argv: Sequence[str]) -> Command:
         root, cache = str(self.workspace.root), str(self.workspace.cache)
         return Command([sys.executable, *argv], {"LABS_ROOT": root, "LABS_CACHE": cache})
 
-    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
-        command = self._python(argv)
-        return Action(title, lambda listener: processes.run_step(command, listener, argv), [command])
+    def tool(self, listener: Listener, argv: Sequence[str]) -> str:
+        return processes.run_step(self._python(argv), listener, argv)
 
     def in_image(
-        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> Action[None]:
+        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
+    ) -> None:
         raise LabError(*NEEDS_IMAGE, code="image-needed")
 
-    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
+    def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
         raise LabError(*NEEDS_IMAGE, code="image-needed")
 
-    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
-        command = self._python(argv)
-        return Action(title, lambda listener: processes.run_foreground(command, listener), [command])
+    def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
+        return processes.run_foreground(self._python(argv), listener)
+
+    def shell(self, listener: Listener, record: Record) -> int:
+        path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
+        own = self._python(()).env
+        env = {**own, **addresses(self.client_endpoints(record)), "PATH": path}
+        return processes.run_foreground(Command([os.environ.get("SHELL") or "sh"], env), listener)
 
     def clients(self, stack: str) -> Series:
-        return Series(f"the clients of {stack}", self._python(PROGRAM), contextlib.nullcontext)
+        return Series(self._python(PROGRAM), contextlib.nullcontext)
 
-    def start(self, launch: Launch) -> Action[LocalServer]:
+    def start(self, listener: Listener, launch: Launch) -> LocalServer:
         record, workspace = launch.record, self.workspace
-        fronts = [front_command(workspace, record)] if record.front and not launch.only else []
-        commands = [self._server(launch, server, arguments.SHOWN) for server in launch.starting]
-
-        def do(listener: Listener) -> LocalServer:
-            parts = start_front(workspace, record, listener) if fronts else {}
-            for server, command in zip(launch.starting, commands, strict=True):
-                listener.command(command.argv)
-                process = self._spawn(launch, server)
-                parts[f"replica {server.number}" if record.balance else ""] = process
-            return LocalServer(parts, dataclasses.replace(record, server={"pid": process.pid}), workspace.root)
-
-        folder = workspace.folder(record.stack)
-        files = [str(folder.envoy_file), *([f"{folder.front}/"] if record.balance else [])] if fronts else []
-        return Action(f"the server of {record.stack}", do, [*fronts, *commands], files)
+        parts = start_front(workspace, record, listener) if record.front and not launch.only else {}
+        for server in launch.starting:
+            command = self._server(launch, server, arguments.SHOWN)
+            listener.command(command.argv, command.env)
+            if not listener.dry:
+                parts[f"replica {server.number}" if record.balance else ""] = process = self._spawn(launch, server)
+                record = dataclasses.replace(record, server={"pid": process.pid})
+        return LocalServer(parts, record, workspace.root)
 
     def _server(self, launch: Launch, server: Replica, secret: str) -> Command:
         record, triton = launch.record, wheel.find_wheel()
@@ -168,14 +169,10 @@ class LocalRuntime:
         log, outlive = folder.log_file(number), record.owner is None
         return processes.spawn(started.argv, env, log, launch.run_dir, outlive)
 
-    def front(self, record: Record) -> Action[None]:
-        command = front_command(self.workspace, record)
-
-        def do(listener: Listener) -> None:
+    def front(self, listener: Listener, record: Record) -> None:
+        if not listener.dry:
             _end([process for process, _ in self._ours(record.stack, (ENVOY,))])
-            start_front(self.workspace, record, listener)
-
-        return Action(f"the {record.front} of {record.stack}", do, [command])
+        start_front(self.workspace, record, listener)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         local_server.spread_requests(self.workspace, record, draining)
@@ -183,31 +180,30 @@ class LocalRuntime:
     def balancer_view(self, record: Record) -> dict[int, Seen]:
         return local_server.servers_seen(self.workspace, record)
 
-    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         root, folder = self.workspace.root, self.workspace.folder(stack)
+        if listener.dry:  # no command ends it
+            return
 
         def ours(*names: str) -> list[psutil.Process]:
             every = self._ours(stack, names or OUR_PROCESSES)
             return [process for process, env in every if not number or env.get(REPLICA) == str(number)]
 
-        def do(listener: Listener) -> None:
-            servers, keepers = ours(SERVER), ours(keeper.NAME)
-            if servers and not force:
-                if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
-                    local_server.let_go_of_servers(self.workspace, stack)
-                unloaded = {p: unloaded_check(folder.log_file(_replica(p))) for p in servers}
-                leftovers.send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
-                grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-                if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
-                    listener.note(too_late(grace))
-            _end(ours())
-            for path in leftovers.regions(root, stack, number) if number else leftovers.leavings(root, stack):
-                path.unlink(missing_ok=True)
-            if not number:
-                folder.envoy_file.unlink(missing_ok=True)
-                shutil.rmtree(folder.front, ignore_errors=True)
-
-        return Action(f"{stack} goes", do)
+        servers, keepers = ours(SERVER), ours(keeper.NAME)
+        if servers and not force:
+            if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
+                local_server.let_go_of_servers(self.workspace, stack)
+            unloaded = {p: unloaded_check(folder.log_file(_replica(p))) for p in servers}
+            leftovers.send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
+            grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
+            if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
+                listener.note(too_late(grace))
+        _end(ours())
+        for path in leftovers.regions(root, stack, number) if number else leftovers.leavings(root, stack):
+            path.unlink(missing_ok=True)
+        if not number:
+            folder.envoy_file.unlink(missing_ok=True)
+            shutil.rmtree(folder.front, ignore_errors=True)
 
     def _ours(
         self, stack: str | None = None, names: Collection[str] = OUR_PROCESSES

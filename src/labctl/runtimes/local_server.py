@@ -91,9 +91,11 @@ def _places(endpoints: Endpoints) -> Places:
 
 def start_front(workspace: Workspace, record: Record, listener: Listener) -> dict[str, subprocess.Popen[bytes]]:
     """Start it, with a configuration that Envoy finds good; its process, by what an error calls it."""
-    write_envoy(workspace, record)
     command = front_command(workspace, record)
-    listener.command(command.argv)
+    listener.command(command.argv, command.env)
+    if listener.dry:
+        return {}
+    write_envoy(workspace, record)
     process = processes.spawn(
         command.argv,
         {**os.environ, **marks(workspace.root, record.stack)},

@@ -1,4 +1,4 @@
-"""What a command does, as a list of actions that ``--dry-run`` prints, and the one place that starts processes.
+"""The one place that starts processes. It tells each command and runs it; for a dry run it tells it alone.
 
 Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
 """
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Generic, TypeVar, cast
+from typing import IO, Any, cast
 
 from labctl.listener import Listener
 from labctl.runtimes import keeper
@@ -27,40 +27,26 @@ LOOK_S = 0.02
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
 LAST_LINE_S = 10.0  # a process that has its last line, and has worked on it, ends within
+NOTHING = ("true",)  # what a dry run has in the place of a command: it says nothing, and ends well
 describe_exit = keeper.describe_exit  # of a module that starts quickly
-T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A process and its variables beyond our own; ``container`` names the one that it makes, and of which image."""
+    """A process and its variables beyond our own.
+
+    Attributes:
+        container: the one that it makes, and of which image.
+        hidden: how the names of those of our own variables begin that it does not get.
+        files: writes what it reads, before it is started.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     container: str = ""
     cwd: Path | None = None
-
-
-@dataclass(frozen=True)
-class Action(Generic[T_co]):
-    """One step of a list.
-
-    Attributes:
-        do: carries it out; raises LabError, with nothing half made left behind.
-        commands: the processes that ``do`` starts, in order.
-        given: the line that it gives to a process of an action before it; "" for none.
-        minutes: about how long it takes, where that is long.
-        expected: what a dry run has in the place of what ``do`` gives.
-        files: the paths on this machine that it writes; a folder ends in "/" and stands for all that is in it.
-    """
-
-    title: str
-    do: Callable[[Listener], T_co]
-    commands: Sequence[Command] = ()
-    files: Sequence[str] = ()
-    minutes: int = 0
-    given: str = ""
-    expected: Any = None
+    hidden: tuple[str, ...] = ()
+    files: Callable[[], None] | None = field(default=None, compare=False)
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
@@ -80,11 +66,16 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
 
 
 @contextlib.contextmanager
-def _child(command: Command, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+def _child(command: Command, listener: Listener, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A process in a group of its own, so that Ctrl-C reaches us first; it ends with us, and with the block."""
+    listener.command(command.argv, command.env, command.container)
+    if listener.dry:
+        command = Command(NOTHING)
     own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": keeper.die_with_parent}
-    env = {**os.environ, **command.env}
-    with subprocess.Popen(command.argv, env=env, cwd=command.cwd, **own | options) as process:
+    if command.files:
+        command.files()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(command.hidden)}
+    with subprocess.Popen(command.argv, env={**env, **command.env}, cwd=command.cwd, **own | options) as process:
         try:
             yield process
         finally:
@@ -119,13 +110,12 @@ def run_tool(
         on_line: called with each line of its stderr as it appears (a carriage return ends a line too).
         merged: its stdout is heard as its stderr is.
     """
-    listener.command(command.argv)
     tail: collections.deque[str] = collections.deque(maxlen=30)
     out: list[str] = []
     err = subprocess.STDOUT if merged else subprocess.PIPE
     with contextlib.ExitStack() as cleaning:
         try:
-            process = cleaning.enter_context(_child(command, stdout=subprocess.PIPE, stderr=err, **TEXT))
+            process = cleaning.enter_context(_child(command, listener, stdout=subprocess.PIPE, stderr=err, **TEXT))
         except OSError as error:
             raise LabError(
                 f"cannot run {command.argv[0]}", error.strerror or str(error), code="command-not-started"
@@ -155,7 +145,7 @@ def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> I
         while waiting or running:
             while waiting and len(running) < at_once:
                 index, command = waiting.popleft()
-                started = _child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **TEXT)
+                started = _child(command, Listener(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **TEXT)
                 running[index] = cleaning.enter_context(started), time.monotonic()
             for index, (process, began) in list(running.items()):
                 late = time.monotonic() - began > seconds
@@ -204,9 +194,8 @@ def run_step(command: Command, listener: Listener, argv: Sequence[str]) -> str:
 
 def run_foreground(command: Command, listener: Listener) -> int:
     """Run a command on this terminal and return its exit status (negative: the signal that ended it)."""
-    listener.command(command.argv)
     # It stays in our process group, so that it owns the terminal; Ctrl-C reaches both of us.
-    with _child(command, stdin=None, start_new_session=False) as process:
+    with _child(command, listener, stdin=None, start_new_session=False) as process:
         return int(process.wait())
 
 
@@ -215,8 +204,7 @@ def start_fed_process(command: Command, listener: Listener) -> Iterator[subproce
     """A process that works on lines, given to its stdin. It ends with the block: after its last line, or at once where
     the block is cut short.
     """
-    listener.command(command.argv)
-    with _child(command, stdin=subprocess.PIPE, bufsize=0) as process:
+    with _child(command, listener, stdin=subprocess.PIPE, bufsize=0) as process:
         yield process
         assert process.stdin
         process.stdin.close()
@@ -246,7 +234,7 @@ def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object
 def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> tuple[int, str, str] | None:
     """Run a short command and all that it starts; exit status, stdout, stderr. None: it took longer. Raises OSError."""
     pipe = subprocess.PIPE
-    with _child(Command(argv, cwd=cwd), stdin=pipe, stdout=pipe, stderr=pipe, **TEXT) as process:
+    with _child(Command(argv, cwd=cwd), Listener(), stdin=pipe, stdout=pipe, stderr=pipe, **TEXT) as process:
         try:
             out, err = process.communicate(given, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -255,13 +243,6 @@ def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     return process.returncode, out, err
-
-
-def carry_out(actions: Sequence[Action[str]], listener: Listener) -> None:
-    """Do each in its turn; what an action returns is told as its outcome."""
-    for action in actions:
-        listener.step(action.title)
-        listener.done(action.do(listener))
 
 
 def as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:

@@ -78,6 +78,11 @@ class Endpoints:
         return [int(endpoint.rpartition(":")[2]) for endpoint in vars(self).values()]
 
 
+def addresses(endpoints: Endpoints) -> dict[str, str]:
+    """Endpoints as variables for whoever sits in a shell beside the server: ``TRITON_GRPC`` and the like."""
+    return {f"TRITON_{name.upper()}": where for name, where in vars(endpoints).items()}
+
+
 @dataclass(frozen=True)
 class Replica:
     """One server of a stack, and where it itself listens, whatever stands before it. Numbers begin at 1."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import keeper, processes
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.processes import Command
 from labkit import script
 from labkit.disk import atomic_write
 
@@ -38,7 +38,7 @@ PROGRAM = (
 )
 
 
-Around = Callable[[], AbstractContextManager[object]]
+Around = Callable[[Listener], AbstractContextManager[object]]
 
 
 def ended_of(context: Path) -> Path:
@@ -78,38 +78,32 @@ if __name__ == "__main__":
 class Series(ExitStack):
     """Clients one after another in the process ``command``; leaving it ends that, and ``around`` with it."""
 
-    def __init__(self, title: str, command: Command, around: Around) -> None:
+    def __init__(self, command: Command, around: Around) -> None:
         super().__init__()
-        self._title, self._command, self._around = title, command, around
+        self._command, self._around = command, around
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Action[None]:
+    def start(self, listener: Listener) -> None:
         """Start the process and return at once."""
+        self.enter_context(self._around(listener))
+        self._process = self.enter_context(processes.start_fed_process(self._command, listener))
 
-        def do(listener: Listener) -> None:
-            self.enter_context(self._around())
-            self._process = self.enter_context(processes.start_fed_process(self._command, listener))
-
-        return Action(self._title, do, [self._command])
-
-    def client(self, title: str, argv: Sequence[str], context: Path) -> Action[int]:
+    def client(self, listener: Listener, argv: Sequence[str], context: Path) -> int:
         """Run a script, whose last argument is its ``context``, to its end; its exit status, or that of the process."""
         line, ended = shlex.join(argv), ended_of(context)
-
-        def do(listener: Listener) -> int:
-            assert self._process and self._process.stdin
-            listener.given(line)
-            with suppress(BrokenPipeError):
-                self._process.stdin.write(f"{line}\n".encode())
-            try:
-                while True:
-                    code = self._process.poll()
-                    if ended.exists():
-                        return int(ended.read_text())
-                    if code is not None:
-                        return code or 1  # it was to go on
-                    time.sleep(processes.LOOK_S)
-            finally:
-                ended.unlink(missing_ok=True)
-
-        return Action(title, do, given=line)
+        listener.given(line)
+        if listener.dry:
+            return 0
+        assert self._process and self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n".encode())
+        try:
+            while True:
+                code = self._process.poll()
+                if ended.exists():
+                    return int(ended.read_text())
+                if code is not None:
+                    return code or 1  # it was to go on
+                time.sleep(processes.LOOK_S)
+        finally:
+            ended.unlink(missing_ok=True)

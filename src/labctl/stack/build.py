@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from labctl import repository
-from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.plan import make_plan, weights_step
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.processes import Action
-from labctl.runtimes.record import Choices
-from labctl.stack.session import Session, Todo
-from labctl.stack.up import check_machine, make_artifact, preparations
+from labctl.runtimes.record import LOOPBACK, Choices, UpOptions
+from labctl.stack.session import Session
+from labctl.stack.stack import Stack, named_endpoints
+from labctl.stack.up import check_machine, make_artifact, minutes, prepare, record_of, refuse
 from labkit.errors import LabError
 
 
@@ -28,23 +28,25 @@ def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runt
     plan = make_plan(session.workspace, lab, stack, choices, runner.server_path)
     if not (steps := [step for step in plan.steps if step.build]):
         raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
-    actions = preparations(plan, runner, session.workspace)
+    refuse(plan, runner, session.workspace)
     check_machine(session, plan, runner)
-    session.say_how_long(actions, runtime, plan.profile)
-    session.carry_out(actions)
+    session.say_how_long(minutes(plan, runner), runtime, plan.profile)
+    prepare(session, plan, runner)
     return [step.path for step in steps]
 
 
 def render_repository(
     session: Session, lab: Lab, stack: str, choices: Choices, runtime: Runtime, output: Path | None
-) -> Todo:
-    """Only the model repository of a stack, with the paths of that runtime.
+) -> str:
+    """Only the model repository of a stack, with the paths of that runtime; what was rendered, in words.
+
+    In its own place for containers, also what else ``docker compose --env-file`` needs to serve it by hand.
 
     Raises:
         LabError: it cannot be rendered, the folder is somebody else's, or the server of a stack that is up reads it.
     """
     plan = make_plan(session.workspace, lab, stack, choices, runtime.server_path, output)
-    folder = plan.request.output
+    folder, own, listener = plan.request.output, session.workspace.folder(stack), session.listener
     if output and folder.is_dir() and not all((path / repository.CONFIG).is_file() for path in folder.iterdir()):
         raise LabError(
             f"{folder} is not empty",
@@ -52,21 +54,22 @@ def render_repository(
             "name another --output",
             code="output-not-empty",
         )
-    files, run_dir = plan.files(), session.workspace.folder(stack).run_dir()
-    by_hand = runtime.name == "compose" and output is None
-
-    def do(listener: Listener) -> str:
-        with _require_unserved(session, folder):
-            models = repository.render(plan.request)
-        if by_hand:  # what compose.yaml mounts is there, and the server, nobody, can write
-            session.workspace.cache.mkdir(parents=True, exist_ok=True)
-            run_dir.mkdir(exist_ok=True)
-            run_dir.chmod(0o1777)
-        return f"{folder}: {', '.join(models)}"
-
-    if by_hand:
-        files += [f"{run_dir}/", f"{session.workspace.cache}/"]
-    return Todo(runtime.name, plan.profile, list(plan.notices), [Action("model repository", do, files=files)])
+    by_hand = runtime if isinstance(runtime, ComposeRuntime) and output is None else None
+    for notice in plan.notices:
+        listener.note(notice)
+    if session.dry:
+        for path in (*plan.files(), *((own.env_file, own.compose_file, own.secret) if by_hand else ())):
+            listener.file(str(path))
+        return ""
+    with _require_unserved(session, folder):
+        models = repository.render(plan.request)
+        if by_hand:
+            wanted = Stack(session, lab, stack, by_hand, UpOptions(choices))
+            endpoints = named_endpoints(wanted.options.ports, LOOPBACK)
+            assert endpoints
+            by_hand.write_files(wanted.launch(record_of(wanted, endpoints)))
+            listener.note(f"by hand: docker compose --env-file {own.env_file} up --wait")
+    return f"{folder}: {', '.join(models)}"
 
 
 @contextlib.contextmanager
@@ -99,5 +102,7 @@ def pull_weights(session: Session, what: str, choices: Choices, runtime: str) ->
         plan = make_plan(session.workspace, lab, stack, choices, str)
         steps = [step for step in plan.steps if not step.build]
     runner = session.choose(runtime, choices.profile)
-    session.carry_out([*runner.prepare(choices.profile), *(make_artifact(step, runner) for step in steps)])
+    runner.prepare(session.listener, choices.profile)
+    for step in steps:
+        make_artifact(session, step, runner)
     return [step.path for step in steps]

@@ -21,18 +21,15 @@ from urllib.parse import urlsplit
 import yaml
 
 from labctl import repository
-from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, Step, make_plan
 from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.envoy import config as envoy
-from labctl.runtimes.images import build, push
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import ANY_ADDRESS, Choices, Endpoints, Launch, Record
 from labctl.stack.prepare import scripts, steps_to_prepare
-from labctl.stack.session import Session, Todo
+from labctl.stack.session import Session
 from labctl.stack.stack import has_sequences, launch_of
 from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
 from labctl.unfinished import replace_dir
@@ -105,8 +102,8 @@ _Blocks.add_representer(
 
 def render(
     session: Session, lab: Lab, stack: str, choices: Choices, target: str, registry: str, output: Path | None
-) -> Todo:
-    """The files of a stack for that target.
+) -> str:
+    """Write the files of a stack for that target; what to do with them.
 
     Args:
         registry: where nodes pull the images from ("registry.example.com/labs"); "" is under their own names.
@@ -130,30 +127,31 @@ def render(
             code="swarm-spread",
         )
 
-    def do(listener: Listener) -> str:
-        custom = Customization.of(folder, stack)
-        with replace_dir(folder) as fresh:
-            repository.render(replace(plan.request, output=fresh / "repository"))
-            _write_front(plan, target, custom.token, fresh)
-            names = _images(session.workspace, plan, registry)
-            if target == "kubernetes":
-                _write_kubernetes(session.workspace, plan, custom, names, fresh)
-            else:
-                _write_swarm(session.workspace, plan, names, fresh)
-            said = {"stack": stack, "target": target, "settings": dict(plan.settings)}
-            (fresh / MARK).write_text(json.dumps(said, indent=1, default=str), encoding="utf-8")
-        for name in PRIVATE:
-            (folder / name).chmod(0o600)
-        return f"{folder}: {NEXT[target].format(folder=folder, stack=stack)}; the token is in {folder}/token"
+    for notice in plan.notices:
+        session.listener.note(notice)
+    session.listener.file(f"{folder}/")
+    if session.dry:
+        return ""
+    custom = Customization.of(folder, stack)
+    with replace_dir(folder) as fresh:
+        repository.render(replace(plan.request, output=fresh / "repository"))
+        _write_front(plan, target, custom.token, fresh)
+        names = _images(session.workspace, plan, registry)
+        if target == "kubernetes":
+            _write_kubernetes(session.workspace, plan, custom, names, fresh)
+        else:
+            _write_swarm(session.workspace, plan, names, fresh)
+        said = {"stack": stack, "target": target, "settings": dict(plan.settings)}
+        (fresh / MARK).write_text(json.dumps(said, indent=1, default=str), encoding="utf-8")
+    for name in PRIVATE:
+        (folder / name).chmod(0o600)
+    return f"{folder}: {NEXT[target].format(folder=folder, stack=stack)}; the token is in {folder}/token"
 
-    action = Action(f"{stack} for {target}", do, files=[f"{folder}/"])
-    return Todo("compose", choices.profile, list(plan.notices), [action])
 
+def build_images(session: Session, lab: Lab, stack: str, choices: Choices, registry: str) -> list[str]:
+    """Build those that are not here and push all of them to ``registry`` ("" is none); their names.
 
-def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, registry: str) -> tuple[Todo, list[str]]:
-    """What builds those that are not here and pushes all of them to ``registry`` ("" is none), and their names.
-
-    Raises LabError: the stack cannot have these choices.
+    Raises LabError: the stack cannot have these choices, or one cannot be made.
     """
     plan, projects = _plan(session, lab, stack, choices), Projects(session.workspace)
     builds = compose_commands.builds(projects, plan.profile, plan.image, plan.stack.packages)
@@ -161,11 +159,12 @@ def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, re
     builds[files] = compose_commands.build_files(projects, files)
     needed = set(_images(session.workspace, plan, "").values())
     builds = {name: command for name, command in builds.items() if name in needed}
-    actions = build(builds, plan.image)
-    if registry:
-        actions += [push(name, registry) for name in builds]
-    names = [f"{registry}/{name}" if registry else name for name in builds]
-    return Todo("compose", choices.profile, list(plan.notices), list(actions)), names
+    for notice in plan.notices:
+        session.listener.note(notice)
+    images.build(session.listener, builds, plan.image)
+    for name in builds if registry else ():
+        images.push(session.listener, name, registry)
+    return [f"{registry}/{name}" if registry else name for name in builds]
 
 
 def _plan(session: Session, lab: Lab, stack: str, choices: Choices) -> Plan:

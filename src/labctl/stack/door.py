@@ -19,7 +19,7 @@ def start(session: Session, record: Record, options: UpOptions, tls: Pair | None
     Raises LabError: it cannot be started, or its port is taken, or it runs already and without ``tls``; the stack stays
     up.
     """
-    address = "" if session.todo else door.address(session.workspace, record)
+    address = "" if session.dry else door.address(session.workspace, record)
     if tls and address.startswith("http:"):
         why = f"it runs without TLS at {address}"
         raise LabError(
@@ -34,8 +34,8 @@ def start(session: Session, record: Record, options: UpOptions, tls: Pair | None
         else:
             port = USUAL
             ports.require_free({"OpenAI": port}, record.bind, [one for _, one in session.running()], AGAIN)
-        address = session.do(door.beside(session.workspace, record, port, tls))
-    if session.todo is None:
+        address = door.beside(session.workspace, record, port, session.listener, tls)
+    if not session.dry:
         session.listener.note(described(record.stack, address, record.bind if record.exposed else ""))
 
 

@@ -25,9 +25,8 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 
     Raises LabError: something of it is still there; it is named.
     """
-    if session.todo is not None:
-        session.do(runtime.stop(stack, force))
-        return None
+    if session.dry:
+        return runtime.stop(session.listener, stack, force)
     if force:
         with hold_signals_back():
             return _take_down(session, runtime, stack, force)
@@ -38,6 +37,7 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
     except BaseException:  # Ctrl-C; or SIGTERM, which the command line raises in a way of its own
         take_down(session, runtime, stack, force=True)
         raise
+    return None
 
 
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
@@ -48,7 +48,7 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
     if not force and (endless := [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]):
         session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
         force = True
-    runtime.stop(stack, force).do(session.listener)
+    runtime.stop(session.listener, stack, force)
     if all(left := runtime.leftovers(stack) for _ in attempts(GONE_S, LOOK_S)):
         raise LabError(
             f"something of {stack} is still there", "", f"labctl down {stack}", details=left, code="down-incomplete"
@@ -58,13 +58,20 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
 
 
 def down(session: Session, stack: str) -> bool:
-    """Take one stack down, wherever it runs; True if there was anything to do."""
+    """Take one stack down, wherever it runs; True if there was anything to do.
+
+    Raises LabError: something of it is still there, or its runtime cannot be asked (Unknown): its state is kept.
+    """
     with stack_lock(session.workspace, stack, "down"):
-        there = session.find(stack) is not None or session.remembered(stack) is not None
+        kept = session.remembered(stack)
+        there = session.find(stack) is not None or kept is not None
         for runtime in session.runtimes:
-            left: list[str] = []
-            with contextlib.suppress(LabError):  # no engine answers, so nothing of ours runs on it
+            try:
                 left = runtime.leftovers(stack)
+            except LabError:
+                if kept and kept.runtime == runtime.name:
+                    raise
+                continue  # an engine that does not answer, and nothing of the stack was brought up on it
             if left:
                 there = True
                 take_down(session, runtime, stack)
@@ -96,9 +103,21 @@ def sweep(session: Session, but_for: str = "") -> list[str]:
 
 
 def down_all(session: Session) -> Sequence[str]:
-    """Take every stack of this checkout down; the names of those that were there."""
+    """Take every stack of this checkout down; the names of those that were there.
+
+    Raises LabError: one of them cannot be taken down, when all others are.
+    """
     names = {folder.name for folder in session.workspace.folders() if folder.was_up}
     for runtime in session.runtimes:
-        with contextlib.suppress(LabError):  # no engine answers, so nothing of ours runs on it
+        with contextlib.suppress(LabError):  # no engine answers: what was brought up on it is in a state file
             names |= runtime.stacks()
-    return [name for name in sorted(names) if down(session, name)]
+    taken, failed = [], None
+    for name in sorted(names):
+        try:
+            taken += [name] if down(session, name) else []
+        except LabError as error:
+            failed = failed or error
+    if failed:
+        failed.details += tuple(f"{name} is down" for name in taken)
+        raise failed
+    return taken

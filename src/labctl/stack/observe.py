@@ -6,7 +6,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from labctl.runtimes import processes
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose_commands import NOBODY, Projects
 from labctl.runtimes.leftovers import PROMETHEUS, ROOT, STACK
-from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.processes import Command
 from labctl.runtimes.record import LOOPBACK, Record, UpOptions
 from labctl.stack.ports import free_ports, require_free
 from labctl.stack.session import Session
@@ -26,6 +27,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
 
+Begin = Callable[[Listener], Sequence[str]]  # starts them, and gives what to say
 AGAIN = "labctl up STACK --observe (with --ports auto on free ports)"
 USUAL = {"Prometheus": 9090, "Grafana": 3000}
 NO_GRAFANA = "none"  # as LABS_GRAFANA_IMAGE
@@ -47,11 +49,11 @@ def start(session: Session, runtime: Runtime, record: Record, options: UpOptions
     if options.ports != "auto":
         require_free(numbers, LOOPBACK, [one for _, one in session.running()], f"free it, then {AGAIN}")
     try:
-        action = (in_containers if runtime.name == "compose" else as_process)(session.workspace, record, numbers)
+        begin = (in_containers if runtime.name == "compose" else as_process)(session.workspace, record, numbers)
     except LabError as missing:
         session.listener.note(f"{missing.what}: {missing.why}. {missing.remedy}")
         return
-    for sentence in session.do(action):
+    for sentence in begin(session.listener):
         session.listener.note(sentence)
 
 
@@ -63,29 +65,35 @@ def _ports(runtime: str, options: UpOptions) -> dict[str, int]:
     return dict(zip(names, picked, strict=True))
 
 
-def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]) -> Action[Sequence[str]]:
+def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]) -> Begin:
     """Start both in the stack's project; no Grafana without a port. ``down`` takes them with it. Gives what to say."""
     projects, password = Projects(workspace), workspace.folder(record.stack).observe / "grafana-password"
     services = [name.lower() for name in ports]
-    env = {f"LABS_{name.upper()}_PORT": str(port) for name, port in ports.items()}
-    env["LABS_GRAFANA_SECRET"] = str(password)
-    words = ("--profile", "observe", "up", "--detach", "--no-build", "--no-deps", *services)
+    added = {f"STACK_{name.upper()}_PORT": str(port) for name, port in ports.items()}
     containers = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
     places = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
-    command = projects.command(record.stack, words, env, container=f"{containers}, on {' and '.join(places.values())}")
+    command = projects.command(
+        record.stack,
+        lambda docker: docker.compose.up(services, detach=True, no_build=True, dependencies=False),
+        container=f"{containers}, on {' and '.join(places.values())}",
+    )
+    profile = "observe" if "Grafana" in ports else ""  # which would have both
 
-    def do(listener: Listener) -> Sequence[str]:
+    def write() -> None:
         atomic_write(password, secrets.token_urlsafe(18), mode=0o600)
         if os.getuid() == 0:
             os.chown(password, NOBODY, NOBODY)
-        processes.run_to_end(command, listener, FAILED, FAILED_REMEDY, code="observe-not-started")
+        projects.add(record.stack, added, profile)
+
+    def begin(listener: Listener) -> Sequence[str]:
+        processes.run_to_end(replace(command, files=write), listener, FAILED, FAILED_REMEDY, code="observe-not-started")
         access = {"Grafana": f", user admin, password in {password}"}
         return [f"{name}: http://{place}{access.get(name, '')}" for name, place in places.items()]
 
-    return Action(" and ".join(services), do, [command], [str(password)], expected=())
+    return begin
 
 
-def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -> Action[Sequence[str]]:
+def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -> Begin:
     """Start Prometheus, where this machine has it, and give what to say. Raises LabError where it has not."""
     program = shutil.which(PROMETHEUS)
     if program is None:
@@ -100,16 +108,18 @@ def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -
     own = [f"--config.file={config}", f"--storage.tsdb.path={data / 'data'}", f"--web.listen-address={address}"]
     command = Command([program, *own, *BOUNDS], {"GOMEMLIMIT": MEMORY}, cwd=data)
 
-    def do(listener: Listener) -> Sequence[str]:
+    def begin(listener: Listener) -> Sequence[str]:
+        listener.command(command.argv, command.env)
+        if listener.dry:
+            return []
         data.mkdir(parents=True, exist_ok=True)
         follow_servers(workspace, record)
         atomic_write(config, yaml.safe_dump(local_config(workspace, record), sort_keys=False))
-        listener.command(command.argv)
         env = {**os.environ, **command.env, ROOT: str(workspace.root), STACK: record.stack}
         processes.spawn(command.argv, env, data / "prometheus.log", data, outlive=record.owner is None)
         return [f"Prometheus: http://{address}"]
 
-    return Action(PROMETHEUS, do, [command], [f"{data}/"], expected=())
+    return begin
 
 
 def local_config(workspace: Workspace, record: Record) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from labctl.plan import Plan, Step
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.stack.up import engine_actions
+from labctl.stack.up import engine_commands
 from labctl.workspace import Workspace
 
 
@@ -33,8 +33,7 @@ def scripts(workspace: Workspace, plan: Plan, steps: Sequence[Step]) -> dict[str
 def _weights_lines(runtime: ComposeRuntime, step: Step) -> Iterator[str]:
     """A step in labctl's own Python, which finds done what was done before."""
     yield f"# {step.title}"
-    for command in runtime.tool(step.title, step.argv).commands:
-        yield shlex.join(["python3", *_inside(command.argv)])
+    yield shlex.join(["python3", *runtime.inside(step.argv, strict=True)])
 
 
 def _engine_lines(workspace: Workspace, plan: Plan, step: Step) -> Iterator[str]:
@@ -46,14 +45,8 @@ def _engine_lines(workspace: Workspace, plan: Plan, step: Step) -> Iterator[str]
     yield f"# {step.title}"
     yield f"if [ ! -e {done} ]; then"
     yield f"  rm -rf {building} {checkpoint}"
-    for action in engine_actions(plan, step, runtime, workspace, unfinished):
-        for command in action.commands:
-            yield f"  {shlex.join(['env', *_inside(command.argv)])}"
+    for argv in engine_commands(step, workspace, unfinished):
+        yield f"  {shlex.join(['env', *runtime.inside(argv)])}"
     yield f"  mv {building} {done}"
     yield f"  rm -rf {checkpoint}"
     yield "fi"
-
-
-def _inside(argv: Sequence[str]) -> Sequence[str]:
-    """The words of a Compose command that the container gets."""
-    return argv[list(argv).index("engine-builder") + 1 :]

@@ -48,8 +48,8 @@ def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, a
     if record.balance == CLIENT:
         front = replace(front, grpc=chosen_endpoints(asked, record.bind).grpc)
     turned = with_servers(replace(record, balance=policy, endpoints=front), record.servers)
-    session.do(runtime.front(turned))
-    if session.todo is None:
+    runtime.front(session.listener, turned)
+    if not session.dry:
         await_balancer(runtime, turned)
         observe.follow_servers(session.workspace, turned)
     session.listener.done("READY")

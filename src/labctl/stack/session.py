@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
-from labctl.listener import Listener, Silent
+from labctl.listener import Listener
 from labctl.manifest.catalog import Catalog, load
+from labctl.runtimes import docker_engine, images
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.processes import Action, carry_out
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit import nofollow
@@ -28,16 +28,15 @@ EXERCISE = "exercise"  # the stack that exercises are checked on; it is no lab's
 
 @dataclass(frozen=True)
 class Session:
-    """What one command works with; with ``todo``, a dry run's record, nothing is looked for, locked or written."""
+    """What one command works with; in a dry run nothing is looked for, locked or written."""
 
     workspace: Workspace
     catalog: Catalog
     listener: Listener
-    todo: Todo | None = None
     _told: set[str] = field(default_factory=set)  # so that what was chosen is said once, however many phases there are
 
     @classmethod
-    def open(cls, listener: Listener, whatever_is_broken: bool = False, dry: bool = False) -> Session:
+    def open(cls, listener: Listener, whatever_is_broken: bool = False) -> Session:
         """The session of the current folder.
 
         ``whatever_is_broken``: a lab whose manifest is broken is left out, with a note, instead of refused:
@@ -45,32 +44,15 @@ class Session:
         """
         workspace = Workspace.find()
         leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
-        session = cls(workspace, load(workspace, leave_out, at_use=not whatever_is_broken), listener)
-        return session.dry_run() if dry else session
+        return cls(workspace, load(workspace, leave_out, at_use=not whatever_is_broken), listener)
 
-    def dry_run(self) -> Session:
-        """The same, but it records what it would do."""
-        todo = Todo()
-        return replace(self, listener=todo, todo=todo)
-
-    # -- what is done, or recorded in its place --------------------------------------------------------------------
-
-    def do(self, action: Action[T]) -> T:
-        """Carry an action out; a dry run records it, and has what the action says that it will give."""
-        return action.do(self.listener) if self.todo is None else self.todo.record(action)
-
-    def carry_out(self, actions: Sequence[Action[str]]) -> None:
-        """Carry out each in its turn; what an action gives is told as its outcome. A dry run records each once."""
-        if self.todo is None:
-            return carry_out(actions, self.listener)
-        # What one phase has prepared is there for the next.
-        known = [(action.title, action.commands, action.files) for action in self.todo.actions]
-        self.todo.actions += [one for one in actions if (one.title, one.commands, one.files) not in known]
-        return None
+    @property
+    def dry(self) -> bool:
+        return self.listener.dry
 
     def lock(self, stack: str, action: str) -> AbstractContextManager[None]:
         """Hold a stack against other commands. Raises Busy where another command holds it."""
-        return stack_lock(self.workspace, stack, action) if self.todo is None else contextlib.nullcontext()
+        return stack_lock(self.workspace, stack, action) if not self.dry else contextlib.nullcontext()
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -102,73 +84,99 @@ class Session:
         return self.runtime("local"), self.runtime("compose")
 
     def choose(self, wanted: str, profile: str) -> Runtime:
-        """The runtime to start on: as wanted, or with ``auto`` compose if a Docker engine answers, else local.
+        """The runtime to start on: as wanted, or with ``auto`` as this checkout is settled (docs/operate/compose.md).
+
+        Compose that was asked for by name, and can serve, settles a checkout that is not settled yet.
 
         Raises LabError: the runtime cannot serve that profile here. A dry run does not ask that.
         """
-        runtime = self._choose_itself(profile) if wanted == "auto" else self.runtime(wanted)
-        if self.todo is not None:
-            self.todo.runtime, self.todo.profile = runtime.name, profile
+        runtime = self.runtime(wanted) if wanted != "auto" else self._choose_itself(profile)
+        if self.dry:
+            self._tell(f"dry run on the {runtime.name} runtime, profile {profile}: nothing is made")
         elif wanted != "auto":
             runtime.check(profile)
+            if wanted == "compose" and not self.workspace.settled_runtime:
+                self.workspace.settle_runtime(wanted)
         return runtime
 
     def _choose_itself(self, profile: str) -> Runtime:
-        compose = self.runtime("compose")
-        if self.todo is not None:
+        """As settled; else compose where this checkout's images are; else local where it can serve that profile."""
+        local, compose = self.runtime("local"), self.runtime("compose")
+        if settled := self.workspace.settled_runtime:
+            runtime = self.runtime(settled)
+            if not self.dry:
+                _settled_check(runtime, profile)
+            self._tell(f"runtime {settled}, as this checkout is settled (labctl runtime)")
+            return runtime
+        if images.here(self.workspace, profile):
             with contextlib.suppress(LabError):
-                compose.check("cpu")
+                compose.check(profile)
+                self._tell("runtime compose: this checkout's images are here (labctl runtime local: without them)")
                 return compose
-            return self.runtime("compose" if profile == "gpu" else "local")
+        if self.dry:
+            return compose if profile == "gpu" else local
         try:
-            compose.check(profile)
-        except LabError as error:
-            # A dead DOCKER_HOST is somebody's intent: say what it was, not only that nothing answers.
-            host = os.environ.get("DOCKER_HOST")
-            asked = f" at DOCKER_HOST={host}" if host else ""
-            local = self.runtime("local")
-            try:
-                local.check(profile)
-            except LabError as missing:
-                raise LabError(
-                    "neither runtime can be used here",
-                    "",
-                    missing.remedy,
-                    details=[f"compose{asked}: {error.what}", f"local: {missing.what}"],
-                    code="runtime-none",
-                ) from error
-            self._tell(f"runtime local: {error.what}{asked}")
+            local.check(profile)
             return local
-        self._tell("runtime compose: a Docker engine answers")
-        return compose
+        except LabError as missing:
+            try:
+                compose.check(profile)
+            except LabError as error:
+                details = [f"compose: {error.what} ({error.why})", f"local: {missing.what}"]
+                what = "neither runtime can be used here"
+                raise LabError(what, "", missing.remedy, details=details, code="runtime-none") from error
+            self._tell(f"runtime compose: {missing.what}")
+            return compose
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             self.listener.note(text)
 
-    def say_how_long(self, actions: Sequence[Action[str]], wanted: str, profile: str) -> None:
+    def first(self, title: str) -> bool:
+        """Whether this is to be made: a dry run tells only once what would be there in a later phase."""
+        if self.dry and title in self._told:
+            return False
+        self._told.add(title)
+        return True
+
+    def say_how_long(self, slow: Sequence[int], wanted: str, profile: str) -> None:
         """Say what takes minutes before it begins, and what could be had instead where nobody asked for containers."""
-        slow = [action for action in actions if action.minutes]
-        if not slow or self.todo is not None:
+        if not slow or self.dry:
             return
         images = f"{len(slow)} image{'s are' if len(slow) > 1 else ' is'} made first"
-        self.listener.note(f"{images}: about {sum(action.minutes for action in slow)} minutes, once")
+        self.listener.note(f"{images}: about {sum(slow)} minutes, once")
         if wanted == "auto":
             with contextlib.suppress(LabError):
                 self.runtime("local").check(profile)
                 self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
 
     def find(self, stack: str) -> tuple[Runtime, Record] | None:
-        """Where a stack runs now, on whichever runtime; None in a dry run."""
-        for runtime in self.runtimes if self.todo is None else ():
-            with contextlib.suppress(LabError):
+        """Where a stack runs now, on whichever runtime; None in a dry run.
+
+        Raises Unknown: it was brought up on a runtime that cannot be asked now.
+        """
+        silent: dict[str, LabError] = {}
+        for runtime in self.runtimes if not self.dry else ():
+            try:
                 if record := runtime.find(stack):
                     return runtime, self._as_set(record)
+            except LabError as error:
+                silent[runtime.name] = error
+        kept = self.remembered(stack) if silent else None
+        if kept and (silence := silent.get(kept.runtime)):
+            raise _unknown(stack, silence, self.workspace.folder(stack).state_file)
         return None
 
+    def may_run(self, stack: str) -> bool:
+        """Whether a stack runs, as far as that can be known: one of a runtime that cannot be asked may."""
+        try:
+            return self.find(stack) is not None
+        except Unknown:
+            return True
+
     def require_up(self, stack: str) -> tuple[Runtime, Record]:
-        """Where a stack runs now. Raises LabError where it is not up."""
+        """Where a stack runs now. Raises LabError where it is not up, or nobody can tell (Unknown)."""
         if running := self.find(stack):
             return running
         raise LabError(
@@ -201,7 +209,7 @@ class Session:
     def running(self) -> list[tuple[Runtime, Record]]:
         """Every stack of this checkout that exists now; none in a dry run."""
         running: list[tuple[Runtime, Record]] = []
-        for runtime in self.runtimes if self.todo is None else ():
+        for runtime in self.runtimes if not self.dry else ():
             with contextlib.suppress(LabError):
                 running += [(runtime, record) for record in runtime.running()]
         return running
@@ -209,7 +217,7 @@ class Session:
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 
     def remember(self, record: Record) -> None:
-        if self.todo is None:
+        if not self.dry:
             atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
 
     def remembered(self, stack: str) -> Record | None:
@@ -228,26 +236,26 @@ class Session:
 
     def forget(self, stack: str) -> None:
         folder = self.workspace.folder(stack)
-        own = (folder.state_file, folder.secret, folder.token, folder.door_url)
+        own = (folder.state_file, folder.secret, folder.token, folder.door_url, folder.env_file)
         for path in (*own, folder.ended_file(), *folder.ended_files):
             path.unlink(missing_ok=True)
 
 
-@dataclass
-class Todo(Silent):
-    """Records the actions of a command in their order, and what the command has to say of its choices."""
+class Unknown(LabError):
+    """Whether a stack runs cannot be told: the runtime that it was brought up on does not answer."""
 
-    runtime: str = ""
-    profile: str = ""
-    notices: list[str] = field(default_factory=list)
-    actions: list[Action[Any]] = field(default_factory=list)
 
-    def note(self, text: str) -> None:
-        if text not in self.notices:
-            self.notices.append(text)
+def _unknown(stack: str, error: LabError, memory: Path) -> Unknown:
+    forget = "" if error.remedy == docker_engine.OUTSIDE else f"; where that engine is gone for good: rm {memory}"
+    what = f"whether {stack} runs is not known: {error.what}"
+    return Unknown(what, error.why, error.remedy + forget, code="stack-unknown")
 
-    def record(self, action: Action[T]) -> T:
-        """What the action gives in a dry run."""
-        self.actions.append(action)
-        outcome: T = action.expected
-        return outcome
+
+def _settled_check(runtime: Runtime, profile: str) -> None:
+    """Raises LabError where the runtime of this checkout cannot serve; nothing is started elsewhere in its place."""
+    other = "local" if runtime.name == "compose" else "compose"
+    try:
+        runtime.check(profile)
+    except LabError as error:
+        remedy = f"{error.remedy}; from now on the other one: labctl runtime {other}"
+        raise LabError(error.what, error.why, remedy, error.details, code=error.code) from error

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from labctl.clock.clock import Clock, Mode
 from labctl.manifest.schema import Probe
+from labctl.runtimes.base import REMOVED
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import door, edits, faults, replicas
-from labctl.stack.session import Session
+from labctl.stack.session import Session, Unknown
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labkit import nofollow
@@ -47,7 +49,7 @@ class ReplicaRow(TypedDict):
 
 
 class Status(TypedDict):
-    """A stack, as ``labctl status STACK --json`` prints it."""
+    """A stack, as ``labctl status STACK --json`` prints it. ``ended``: how it ended, or why its state is unknown."""
 
     stack: str
     lab: str
@@ -68,6 +70,7 @@ class Status(TypedDict):
     replicas: list[ReplicaRow]
     clock: NotRequired[Mapping[str, Mode]]
     openai: NotRequired[str]
+    env_file: NotRequired[str]  # for docker compose --env-file
 
 
 @dataclass(frozen=True)
@@ -86,17 +89,15 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     ``ask``: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
     """
     _, action = holder(session.workspace, stack)
-    server = session.find(stack)
-    record = server[1] if server else session.remembered(stack)
-    if record is None:
-        # The exercises' own stack is no lab's.
-        lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
-        nothing = Record(stack, lab, "", "", {}, (), Endpoints("", "", ""))
-        return _object(nothing, "starting" if action == "up" else "absent")
+    try:
+        server = session.find(stack)
+    except Unknown as error:
+        kept = session.remembered(stack)
+        assert kept  # else nobody would miss it
+        return _object(kept, UNDER_WAY.get(action, "unknown"), ended=f"{error.what} ({error.why}); try: {error.remedy}")
     if server is None:
-        state = UNDER_WAY.get(action, "failed")
-        ended = session.runtime(record.runtime).death_of(stack) if state == "failed" else ""
-        return _object(record, state, ended=ended)
+        return _not_there(session, stack, action)
+    record = server[1]
     runtime = server[0]
     front = "" if action else runtime.front_death(record)
     there, probes = None, dict[str, Probe]()
@@ -129,6 +130,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
     shown = _object(record, state, models, _effective(session, record), ended=front)
     shown["clock"], shown["openai"] = servers[0].clock, door.address(session, record)
+    shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
     if there:
         with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
@@ -140,6 +142,19 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
             if seen[at].draining and row["state"] in ("ready", "stopping"):
                 row["state"] = "draining"
     return shown
+
+
+def _not_there(session: Session, stack: str, action: str) -> Status:
+    """A stack that no runtime has."""
+    record = session.remembered(stack)
+    if record is None:
+        # The exercises' own stack is no lab's.
+        lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
+        nothing = Record(stack, lab, "", "", {}, (), Endpoints("", "", ""))
+        return _object(nothing, "starting" if action == "up" else "absent")
+    state = UNDER_WAY.get(action, "failed")
+    ended = session.runtime(record.runtime).death_of(stack) if state == "failed" else ""
+    return _object(record, "removed" if ended == REMOVED else state, ended=ended)
 
 
 def _server(
@@ -226,6 +241,12 @@ def _models(record: Record, key: str) -> list[ModelRow]:
             if s.name in rows:
                 rows[s.name] = {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
     return list(rows.values())
+
+
+def _by_hand(session: Session, record: Record) -> str:
+    """The file with which ``docker compose`` knows the stack, from the current folder; "" where there is none."""
+    path = session.workspace.folder(record.stack).env_file
+    return os.path.relpath(path) if path.is_file() else ""
 
 
 def _effective(session: Session, record: Record) -> dict[str, Any]:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from labbuild.protocol import Builder
 from labbuild.tensorrt_llm import check_target, commands
 from labctl import repository
 from labctl.artifacts.engines import Build
 from labctl.doctor.gpu import gpu_checks
-from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, Step
-from labctl.runtimes.base import Runtime
+from labctl.runtimes.base import REMOVED, Runtime
 from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
-from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Proc, Record, Replica, UpOptions
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep, take_down
@@ -50,62 +47,55 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
     behind.
     """
     with session.lock(stack, "up"):
-        if session.todo is None:
-            sweep(session, stack)
+        sweep(session, stack)
         if running := session.find(stack):
             return _already(RunningStack.of(session, lab, *running, already=True), options)
         runtime = session.choose(options.runtime, options.choices.profile)
-        if session.todo is None and runtime.leftovers(stack):  # its server died: what stood around it has its ports
-            take_down(session, runtime, stack, force=True)
         endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
         wanted = Stack(session, lab, stack, runtime, options)
-        steps = bring_up(wanted, endpoints, Proc.current() if ephemeral else None)
-        if session.todo is None:
+        record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
+        refuse(wanted.plan, runtime, session.workspace)
+        if not session.dry:
+            if runtime.leftovers(stack):  # its server died: what stood around it has its ports
+                take_down(session, runtime, stack, force=True)
             require_endpoints(endpoints, options.bind, [record for _, record in session.running()])
         check_machine(session, wanted.plan, runtime)
-        session.say_how_long(steps.prepare, options.runtime, wanted.plan.profile)
-        session.carry_out([*steps.prepare, steps.render])
+        session.say_how_long(minutes(wanted.plan, runtime), options.runtime, wanted.plan.profile)
+        prepare(session, wanted.plan, runtime)
+        render(wanted)
         for left in reversed(range(TRIES)):
             try:
-                record = session.do(steps.start)
+                record = start(wanted, record)
                 break
             except LabError as error:
                 if not (left and lost_port(error)):
                     raise
             session.listener.note("another program took a port before the server listened on it: started again")
             endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
-            steps = bring_up(wanted, endpoints, steps.record.owner)
+            record = record_of(wanted, endpoints, record.owner)
         return RunningStack(session, lab, stack, runtime, record.asked, record)
 
 
-@dataclass(frozen=True)
-class BringUp:
-    """The actions that bring one stack up, in their order."""
+def render(stack: Stack) -> None:
+    """Render the stack's model repository, planned again now that the weights are here: they have its vocabulary."""
+    listener = stack.session.listener
+    listener.step("model repository")
+    if stack.session.dry:
+        for path in stack.plan.files():
+            listener.file(path)
+        return
+    request = stack.planned_again().request
+    models = repository.render(request)
+    if spare := repository.spare(request) if request.spare else []:
+        listener.note(repository.without_effect(spare))
+    if left := repository.unknown(request) if request.lenient else []:
+        listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
+    listener.done(f"{len(models)} model{'' if len(models) == 1 else 's'}, every config.pbtxt valid")
 
-    prepare: Sequence[Action[str]]
-    render: Action[str]
-    start: Action[Record]
-    record: Record
 
-
-def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> BringUp:
-    """What brings a stack up on its runtime; nothing is made yet. Raises LabError for whatever can be known to fail.
-
-    ``endpoints``: the ports that a person chose for it.
-    """
-    plan, runtime, options = stack.plan, stack.runtime, stack.options
-
-    def render(listener: Listener) -> str:
-        # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
-        request = stack.planned_again().request
-        models = repository.render(request)
-        if spare := repository.spare(request) if request.spare else []:
-            listener.note(repository.without_effect(spare))
-        if left := repository.unknown(request) if request.lenient else []:
-            listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
-        return f"{len(models)} model{'' if len(models) == 1 else 's'}, every config.pbtxt valid"
-
-    prepare = preparations(plan, runtime, stack.session.workspace)
+def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> Record:
+    """What will be known of the stack when it is up. Raises LabError: it cannot be balanced as asked."""
+    plan, options = stack.plan, stack.options
     policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
     places = free_endpoints(options.replicas or 1) if policy or options.expose else []
     published = None
@@ -115,7 +105,7 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
     record = Record(
         stack=stack.name,
         lab=stack.lab.folder,
-        runtime=runtime.name,
+        runtime=stack.runtime.name,
         profile=plan.profile,
         settings=plan.settings,
         models=plan.stack.models,
@@ -127,32 +117,37 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
         balance=policy,
         options=settle_options(options, plan),
     )
-    record = with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
-    rendered = Action("model repository", render, files=plan.files(), expected="")
-    return BringUp(prepare, rendered, _start(stack, record), record)
+    return with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
 
 
-def preparations(plan: Plan, runtime: Runtime, workspace: Workspace) -> list[Action[str]]:
-    """What makes the serving environment and every artifact that is not there yet.
+def minutes(plan: Plan, runtime: Runtime) -> Sequence[int]:
+    """About how long each thing takes that is made before the server, where that is long."""
+    return runtime.minutes(plan.profile, plan.image, plan.stack.packages)
 
-    Raises LabError: the runtime cannot serve it, or something that is there is damaged.
+
+def prepare(session: Session, plan: Plan, runtime: Runtime) -> None:
+    """Make the serving environment and every artifact that is not there yet, each in its turn.
+
+    Raises LabError: something cannot be made, or something that is there is damaged.
     """
-    refuse(plan, runtime, workspace)
-    actions = [*runtime.prepare(plan.profile, plan.image, plan.stack.packages)]
-    if plan.release and plan.fetched and not plan.fetched.is_dir():
-        title = f"templates of TensorRT-LLM {plan.release.name}"
-        actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm))
-    return actions + [
-        _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else make_artifact(step, runtime)
-        for step in plan.steps
-    ]
+    listener = session.listener
+    if session.first(f"the environment of {plan.image or plan.profile} {plan.stack.packages}"):
+        runtime.prepare(listener, plan.profile, plan.image, plan.stack.packages)
+    if plan.release and plan.fetched and not plan.fetched.is_dir() and session.first(str(plan.fetched)):
+        listener.step(f"templates of TensorRT-LLM {plan.release.name}")
+        listener.file(f"{plan.fetched}/")
+        runtime.copy_out(listener, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm)
+        listener.done("copied out of the image")
+    for step in plan.steps:
+        if session.first(str(step.path)):
+            make_artifact(session, step, runtime, plan)
 
 
 def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
     """Hear what the plan has to say, and ask this machine's GPUs. Raises LabError where they cannot serve it."""
     for notice in plan.notices:
         session.listener.note(notice)
-    if plan.profile == "gpu" and session.todo is None:
+    if plan.profile == "gpu" and not session.dry:
         for check in gpu_checks(plan, runtime.name, session.workspace):
             if check.state == "fail":
                 raise LabError(f"{check.name}: {check.found}", "", check.remedy, code="check-failed")
@@ -160,17 +155,16 @@ def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
                 session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
 
 
-def make_artifact(step: Step, runtime: Runtime) -> Action[str]:
-    """Make what a step makes in the serving environment, where it is not there yet."""
-    if step.ready():
-        return Action(step.title, lambda listener: "cached")
-    tool = runtime.tool(step.title, step.argv)
-
-    def do(listener: Listener) -> str:
-        tool.do(listener)
-        return "made"
-
-    return Action(step.title, do, tool.commands, [f"{step.path}/"])
+def make_artifact(session: Session, step: Step, runtime: Runtime, plan: Plan | None = None) -> None:
+    """Make what a step makes where it is not there yet: in the serving environment, or in the image that serves it."""
+    listener, cached = session.listener, step.ready()
+    listener.step(step.title)
+    if plan and step.image_build and not (listener.dry and cached):
+        _make_engine(session, plan, step, step.image_build, runtime)
+    elif not cached:
+        listener.file(f"{step.path}/")
+        runtime.tool(listener, step.argv)
+    listener.done("cached" if cached else "made")
 
 
 def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
@@ -190,89 +184,87 @@ def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
         )
 
 
-def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: Workspace) -> Action[str]:
+def _make_engine(session: Session, plan: Plan, step: Step, build: Build, runtime: Runtime) -> None:
     """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
-    cached = step.ready()
+    listener, workspace = session.listener, session.workspace
 
-    def run(argv: Sequence[str], listener: Listener) -> None:
-        runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices).do(listener)
+    def run(argv: Sequence[str]) -> None:
+        runtime.in_image(listener, argv, plan.image, plan.ranks, plan.devices)
 
-    def do(listener: Listener) -> str:
-        gpu = gpu_target(plan.image, plan.devices)
-        if not cached:
-            build.make(workspace, listener.progress, Builder(gpu, lambda argv: run(argv, listener)))
-        check_target(build.manifest(workspace), gpu)
-        return "cached" if cached else "made"
-
-    if cached:
-        return Action(step.title, do)
-    shown = [one for action in engine_actions(plan, step, runtime, workspace) for one in action.commands]
-    return Action(step.title, do, shown, [f"{step.path}/"])
+    if listener.dry:
+        listener.file(f"{step.path}/")
+        for argv in engine_commands(step, workspace):
+            run(argv)
+        return
+    gpu = gpu_target(plan.image, plan.devices)
+    if not step.ready():
+        build.make(workspace, listener.progress, Builder(gpu, run))
+    check_target(build.manifest(workspace), gpu)
 
 
-def engine_actions(
-    plan: Plan, step: Step, runtime: Runtime, workspace: Workspace, output: Path | None = None
-) -> list[Action[Any]]:
+def engine_commands(step: Step, workspace: Workspace, output: Path | None = None) -> list[list[str]]:
     """The commands that build an engine in the image that serves it, at ``output``; without one, at its place."""
     assert step.image_build
     scratch, source = step.path.with_name(f".checkpoint-{step.path.name}"), step.image_build.source
     shape = source.name if source.kind == "random" else ""
-    every = commands(step.image_build.options, source.locate(workspace), scratch, output or step.path, shape)
-    return [runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices) for argv in every]
+    return commands(step.image_build.options, source.locate(workspace), scratch, output or step.path, shape)
 
 
-def _start(stack: Stack, record: Record) -> Action[Record]:
-    """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
+def start(stack: Stack, record: Record) -> Record:
+    """Start the server and wait until it serves; its record. On any failure but Ctrl-C nothing of it is left."""
     session, runtime, plan, folder = stack.session, stack.runtime, stack.plan, stack.folder
     run_dir, log_file = folder.run_dir(), folder.log_file()
     count = f"{replicas.counted(len(record.servers))} of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
-    server_start = runtime.start(stack.launch(record))
-
-    def do(listener: Listener) -> Record:
-        shutil.rmtree(run_dir, ignore_errors=True)
-        run_dir.mkdir(parents=True)
-        atomic_write(log_file, b"", mode=0o600)
-        for path in folder.replica_logs:
-            path.unlink()
-        replicas.make_room(session.workspace, record, record.servers)
-        folder.make_secret()
-        if record.exposed and not folder.read_token():
-            folder.make_token()
-        listener.step(title)
-        began = time.monotonic()
-        try:
-            server = server_start.do(listener)
-            session.remember(server.record)
-            replicas.await_ready(stack, server.record, record.servers, server.exited)
-            server.serves()
-            if record.balance:
-                replicas.await_balancer(runtime, record)
-        except BaseException as error:
-            if isinstance(error, LabError):  # while its log is there
-                error = faults.explain_error(error, faults.stack_explainer(stack))
-                if edits.not_shipped(session, plan):
-                    undo = f"labctl undo {stack.name} puts the shipped files back"
-                    error.remedy = "; ".join(filter(None, (error.remedy, undo)))
-            # Where `up` was interrupted, what is there stays, and the person is told.
-            if record.owner or not isinstance(error, KeyboardInterrupt):
-                take_down(session, runtime, stack.name, force=True)
-            raise error
-        listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
-        return server.record
-
-    files = [*server_start.files, str(log_file), f"{run_dir}/", *map(str, (folder.state_file, folder.secret))]
-    files += [str(folder.token)] if record.exposed else []
-    return Action(title, do, server_start.commands, files, expected=record)
+    listener, launch = session.listener, stack.launch(record)
+    listener.step(title)
+    if session.dry:
+        runtime.start(listener, launch)
+        return record
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run_dir.mkdir(parents=True)
+    atomic_write(log_file, b"", mode=0o600)
+    for path in folder.replica_logs:
+        path.unlink()
+    replicas.make_room(session.workspace, record, record.servers)
+    folder.make_secret()
+    if record.exposed and not folder.read_token():
+        folder.make_token()
+    began = time.monotonic()
+    try:
+        server = runtime.start(listener, launch)
+        session.remember(server.record)
+        replicas.await_ready(stack, server.record, record.servers, server.exited)
+        server.serves()
+        if record.balance:
+            replicas.await_balancer(runtime, record)
+    except BaseException as error:
+        if isinstance(error, LabError):  # while its log is there
+            error = faults.explain_error(error, faults.stack_explainer(stack))
+            if edits.not_shipped(session, plan):
+                undo = f"labctl undo {stack.name} puts the shipped files back"
+                error.remedy = "; ".join(filter(None, (error.remedy, undo)))
+        # Where `up` was interrupted, what is there stays, and the person is told.
+        if record.owner or not isinstance(error, KeyboardInterrupt):
+            take_down(session, runtime, stack.name, force=True)
+        raise error
+    listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
+    return server.record
 
 
 def death(session: Session, stack: str) -> LabError | None:
-    """That a stack which was brought up is not there any more, how it ended, and its last words; None if it is."""
+    """That a stack which was brought up is not there any more, how it ended, and its last words; None if it is.
+
+    Raises Unknown: nobody can tell.
+    """
     record = session.remembered(stack)
     if record is None or session.find(stack):
         return None
     runtime = session.runtime(record.runtime)
     how = runtime.death_of(stack) or "nobody saw how"
+    if how == REMOVED:
+        then = f"labctl down {stack}, labctl up {stack}"
+        return LabError(f"the server of {stack} is gone: {how}", "not by labctl", then, code="server-removed")
     remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
     return LabError(
         f"the server of {stack} died: {how}", "", remedy, details=faults.tail(runtime, stack), code="server-died"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.lane import Lane
+from labkit.names import letter
 from labkit.records import RequestRecord
 
 # Okabe and Ito's palette: told apart also by the colour-blind.
@@ -98,7 +99,9 @@ def _requests(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:
         widths = [after - before for before, after in itertools.pairwise(times)]
         axis.barh([row] * len(widths), widths, HIGH, left=times[:-1], color=color, edgecolor="white", linewidth=0.7)
         axis.plot([times[-1]] * 2, [row - HIGH / 2, row + HIGH / 2], color=INK, linewidth=3, solid_capstyle="butt")
-    axis.set_yticks(range(len(lane.records)), [_label(record) for record in lane.records], fontsize=9)
+    axis.set_yticks(
+        range(len(lane.records)), [_label(letter(row), record) for row, record in enumerate(lane.records)], fontsize=9
+    )
     axis.set_ylim(len(lane.records) - 0.6, -0.85)
     axis.set_title(lane.title, loc="left", fontsize=11)
     axis.grid(axis="x", alpha=0.25)
@@ -130,6 +133,6 @@ def _bare(axis: Any) -> None:
         axis.spines[side].set_visible(False)
 
 
-def _label(record: RequestRecord) -> str:
+def _label(name: str, record: RequestRecord) -> str:
     text = record.prompt if len(record.prompt) <= 28 else record.prompt[:27] + "…"
-    return text.replace("$", r"\$")
+    return f"{name}  {text}".replace("$", r"\$")

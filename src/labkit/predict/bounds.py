@@ -2,7 +2,7 @@
 
 The scheduler is a learner's ``scheduler.py``. It runs in virtual time over an engine that counts, so an exercise calls
 these functions in a process of their own. All requests are there before the first step, and answers are as long as
-their limits: what is refuted here happens on a server too.
+their limits, or end before with a stop word: what is refuted here happens on a server too.
 """
 
 from __future__ import annotations
@@ -33,18 +33,24 @@ Kind = type[Scheduler]
 
 
 class Load(NamedTuple):
-    """A cache, and the requests for it: from and to how many tokens prompts and answers have, and their number."""
+    """A cache, and the requests for it: from and to how many tokens prompts and answers have, and their number.
+
+    ``limit``: tokens that each request may generate; 0: as many as its answer has.
+    """
 
     blocks: int
     prompts: tuple[int, int]
     answers: tuple[int, int]
     requests: int
+    limit: int = 0
 
 
 LOADS = (  # small prompts fill some of a block, and their answers one to four more
     *(Load(b, (16, 28), (a, a + 8), min(60, 3 * b // 2)) for b, a in itertools.product(CACHES, LONGEST)),
     # Four of these prompts fill the cache, and grow by a block each: a rule that keeps a third of it free runs two.
     Load(48, (322, 330), (44, 52), 24),
+    # Answers end long before their limit: a rule that keeps blocks free for all that they might have runs one or two.
+    Load(20, (16, 28), (40, 60), 30, limit=256),
 )
 
 
@@ -95,12 +101,16 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
             return None
 
         if found := refuted(_growing(rng, load)):
-            return {**_told(smallest(found, refuted, fewer_requests, TRIES)), "blocks": load.blocks}
+            return {
+                **_told(smallest(found, refuted, fewer_requests, TRIES)),
+                "blocks": load.blocks,
+                "limit": load.limit,
+            }
     return None
 
 
 def _told(found: Found) -> dict[str, Any]:
-    requests = [[one.tenant, one.prompt, one.limit] for one in found.trace]
+    requests = [[one.tenant, one.prompt, one.made] for one in found.trace]
     return {"requests": requests, "measured": found.figure, "most": found.reference, "what": found.foul}
 
 
@@ -117,13 +127,14 @@ def _tenants(rng: random.Random) -> list[Arrival]:
 
 def _growing(rng: random.Random, load: Load) -> list[Arrival]:
     return [
-        _arrival(number, rng.randint(*load.prompts), rng.randint(*load.answers), "a")
+        _arrival(number, rng.randint(*load.prompts), rng.randint(*load.answers), "a", load.limit)
         for number in range(1, load.requests + 1)
     ]
 
 
-def _arrival(number: int, prompt: int, limit: int, tenant: str) -> Arrival:
-    return Arrival(str(number), 0.0, 0, prompt, limit, limit, "length", tenant=tenant)
+def _arrival(number: int, prompt: int, made: int, tenant: str, limit: int = 0) -> Arrival:
+    ended = "stop" if limit else "length"
+    return Arrival(str(number), 0.0, 0, prompt, limit or made, made, ended, word=bool(limit), tenant=tenant)
 
 
 def _played(kind: Kind, trace: Sequence[Arrival], ground: Field) -> list[Row]:

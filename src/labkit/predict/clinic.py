@@ -45,6 +45,7 @@ class Fault:
 
     Attributes:
         shows: the steps of a log that show it.
+        sign: what these steps have in common, in words; "" where no step shows it.
         least: so many of them make a server sick.
         replicas: servers that it takes to see it.
         counters: bounds (at least, at most; None is none) for the value of a metric: a counter's for each step, a
@@ -56,6 +57,7 @@ class Fault:
     source: str
     kind: type[Scheduler]
     shows: Callable[[Sequence[Line]], Sequence[Line]]
+    sign: str = ""
     least: int = 1
     replicas: int = 1
     counters: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
@@ -81,7 +83,9 @@ def load(path: Path) -> Fault:
         name.lower(): value for name, value in vars(module).items() if name in ("LEAST", "REPLICAS", "COUNTERS")
     }
     summary = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-    return Fault(path.stem, summary, source, module.Scheduler, getattr(module, "shows", lambda steps: []), **optional)
+    shows: Callable[[Sequence[Line]], Sequence[Line]] = getattr(module, "shows", lambda steps: [])
+    sign = " ".join((shows.__doc__ or "").split())
+    return Fault(path.stem, summary, source, module.Scheduler, shows, sign, **optional)
 
 
 def whole(lines: Sequence[Line]) -> list[Line]:

@@ -62,7 +62,7 @@ def prompts_from(path: Path) -> list[str]:
 
 
 def run(
-    endpoints: dict[str, str],
+    endpoints: Mapping[str, str],
     model: str,
     workload: Workload,
     concurrency: int,
@@ -72,6 +72,7 @@ def run(
     """One measurement of one model.
 
     Args:
+        endpoints: ``grpc``; and ``metrics``, without which nothing that Triton counts is in the result.
         tokenizer_dir: of the model, where the server does not name it.
 
     Returns:
@@ -111,7 +112,8 @@ def run(
     if workload.warmup:
         few = min(concurrency, workload.warmup)
         load.closed_loop(grpc, few, workload.warmup, ask, workload.timeout, warming, connect)
-    before = metrics.scrape(endpoints["metrics"])
+    counters = endpoints.get("metrics", "")
+    before = metrics.scrape(counters) if counters else None
     if items:
         with connect(grpc) as stream:
 
@@ -137,7 +139,9 @@ def run(
     result = stats.metrics(records, workload.slo, workload.price)
     if workload.trace:
         result["left_out"] = len(workload.trace) - len(items)
-    delta = _settled(endpoints["metrics"], model, before)
+    if before is None:
+        return result, records
+    delta = _settled(counters, model, before)
     own = delta.histograms.get((model, f"{metrics.OWN}batch_size"))
     if own and own.count:
         result["scheduler"] = {"mean_batch": own.mean}

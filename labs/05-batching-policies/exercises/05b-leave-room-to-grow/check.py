@@ -23,6 +23,11 @@ NO_RULE = (
     "depends on how many requests run."
 )
 
+UNUSED = (
+    "answers end before their limit, and blocks stay free for all that they might have had: running requests need room "
+    "for their next tokens, and not for all of them."
+)
+
 
 class Cache(NamedTuple):
     """A size of the cache, what is asked of it, and what a rule that fits it reaches."""
@@ -66,7 +71,13 @@ def check(trial):
             f"answered whole, {cache.blocks} blocks", f"{cache.requests}", whole, whole == cache.requests, SHORT
         )
     found = trial.call(bounds.__file__, "search", str(trial.folder), "grows", trial.rng.randrange(10**6))
-    trial.expect("a cache of another size that refutes it", "none", told(found), found is None, NO_RULE)
+    trial.expect(
+        "a cache of another size that refutes it",
+        "none",
+        told(found),
+        found is None,
+        UNUSED if found and found.get("limit") else NO_RULE,
+    )
 
 
 def told(found):
@@ -79,7 +90,8 @@ def told(found):
         bounds.STEPS: "{measured} steps, of at most {most:g}",
     }[found["what"]].format(**found)
     requests = ", ".join(f"{prompt}+{answer}" for _, prompt, answer in found["requests"])
-    return f"{found['blocks']} blocks, {what}\n{len(found['requests'])} requests (prompt+answer): {requests}"
+    limit = f", each may have {found['limit']}" if found["limit"] else ""
+    return f"{found['blocks']} blocks, {what}\n{len(found['requests'])} requests (prompt+answer{limit}): {requests}"
 
 
 def requests_of(rng, cache):

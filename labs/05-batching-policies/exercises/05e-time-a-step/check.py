@@ -1,13 +1,14 @@
 """Times of steps that were not recorded, by the learner's model, against the noise floor.
 
 The steps are the server's. Their times are made, because a busy machine would decide the exercise otherwise: four costs
-that the seed hides, and noise with the floor of a recorded run of 2,510 steps (10.8 %).
+that the seed hides, and noise with a floor of 8 % (a recorded run of 2,510 steps on a busy machine: 10.8 %).
 """
 
 import numpy as np
 
-SIGMA = 0.108 / 0.6745  # of the noise's logarithm
-MOST = 1.15  # times the noise floor
+SIGMA = 0.08 / 0.6745  # of the noise's logarithm
+# Least squares of relative errors, as the guide has it, are low by 1.5 times the noise's variance: 2 %, and right too.
+MOST = 1.25  # times the noise floor
 OFF = 0.05  # of the time of a quarter of the steps
 TIMES = 8  # the same requests were recorded
 LIKE = ("decoding", "prompt_tokens", "context")
@@ -19,6 +20,7 @@ KINDS = {
 }
 SAME = "one time for every step: which steps take longer than others?"
 EQUAL = "a decoding request costs more than a token of a prompt: each needs a cost of its own."
+WIDE = "single steps are further from your times than the noise explains: do your costs fit all recorded steps best?"
 NOISY = "your times repeat the noise of single recorded steps: let all steps decide each cost."
 SHAPE = "predict returns a list of numbers, the milliseconds of each step of `steps`."
 
@@ -52,7 +54,7 @@ def check(trial):
     )
     floor, error = (float(np.median(np.abs(ms / times - 1))) for ms in (truth, said))
     expected = f"at most {MOST * floor:.1%} ({MOST} times the noise floor)"
-    trial.expect("median error of a step", expected, f"{error:.1%}", error <= MOST * floor, NOISY)
+    trial.expect("median error of a step", expected, f"{error:.1%}", error <= MOST * floor, WIDE)
 
 
 def apart(parts, at, said, truth):

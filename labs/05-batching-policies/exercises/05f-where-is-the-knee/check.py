@@ -3,19 +3,23 @@
 Time is counted from the server's steps, so that a busy machine changes nothing of it.
 """
 
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from labkit.stats import Slo
 from labsched.counted_time import Batch, Cost, good_share, latencies, replayed
 
 MODEL, REQUESTS, SLOTS = "tensorrt_llm", 60, 8
 GOOD = 0.9  # of the requests
+BEYOND = 4  # requests are beyond each limit, near the knee: so it lies where both are kept
 NEAR = 0.05  # the knee may lie so far from the learner's
 HALVINGS, HIGHEST = 14, 100.0  # requests per second
 SAME = 0.004  # two knees that are found by halving differ by less
 LOW = "a higher rate is within the limits too: requests that run together share the fixed cost of their steps."
 HIGH = "at that rate too many first tokens are late: long before the throughput is at its peak, requests queue."
 LIKELY = {
+    "TTFT alone": "you count the first tokens alone: TPOT has a limit too, and a joining prompt delays all that run.",
+    "TPOT alone": "you count TPOT alone: TTFT has a limit too, and it counts from the arrival.",
     "even gaps": "requests do not come in equal gaps: a crowd has to wait, however low the mean rate is.",
     "free prompts": "prompts take time too: while one is computed, every running request waits for it.",
     "the mean": "a mean within the limit hides the late ones: count the requests that are within both limits.",
@@ -24,20 +28,20 @@ LIKELY = {
 
 def check(trial):
     load = Load(trial.parameters(MODEL), trial.rng)
-    while not load.tells_apart:
+    while not load.tells_apart():
         load = Load(trial.parameters(MODEL), trial.rng)
     said = trial.call("predict.py", "knee", load.recording)
     number = isinstance(said, int | float) and said > 0
     if not trial.expect("knee returns", "a rate", said, number, "knee returns a number: requests per second."):
         return
     for times, enough in ((1 - NEAR, True), (1 + NEAR, False)):
-        share = served(trial, load, times * said)
+        good, late, slow = served(trial, load, times * said)
         trial.expect(
             f"within the limits at {times:.2f} of your {said:.2f} requests per second",
             f"at least {GOOD:.0%}" if enough else f"less than {GOOD:.0%}",
-            f"{share:.0%}",
-            (share >= GOOD) == enough,
-            LOW if not enough else "" if share >= GOOD else load.likely(said),
+            f"{good:.0%}; {late} of {REQUESTS} beyond TTFT, {slow} beyond TPOT",
+            (good >= GOOD) == enough,
+            LOW if not enough else "" if good >= GOOD else load.likely(said),
         )
 
 
@@ -45,23 +49,40 @@ class Load:
     """A recording, and what its knee would be with each likely mistake, by the replay of the server's scheduler."""
 
     def __init__(self, words, rng):
-        self.words = words
+        self.words, self.known = words, {}
         self.lengths = [(rng.randint(40, 160), rng.randint(10, 40)) for _ in range(REQUESTS)]
         self.gaps = gaps_of(rng)
         self.cost = cost = Cost(rng.uniform(15, 30), rng.uniform(1, 3), rng.uniform(0.3, 0.6))
-        crowd, full = cost.of("p" * SLOTS, [100] * SLOTS), cost.of("d" * SLOTS, [1] * SLOTS)
-        self.slo = Slo(ttft=round(rng.uniform(1.8, 2.3) * crowd), tpot=round(2.5 * full))
-        even = [1.0] * REQUESTS
-        self.knees = {
-            "even gaps": knee(lambda rate: self.share(rate, gaps=even) >= GOOD),
-            "the mean": knee(lambda rate: sum(ttft for ttft, _ in self.replayed(rate)[1]) <= REQUESTS * self.slo.ttft),
-        }
+        each = sum(answer for _, answer in self.lengths) / REQUESTS * cost.of("d" * SLOTS, [1] * SLOTS)
+        prompts = cost.prompt * sum(prompt for prompt, _ in self.lengths) / REQUESTS
+        self.near = rng.uniform(0.5, 0.8) * 1000 / (each / SLOTS + prompts)  # of the most that the slots can serve
+        ttft, tpot = (sorted(times)[-BEYOND] for times in zip(*self.replayed(self.near)[1], strict=True))
+        self.slo = Slo(ttft=int(ttft), tpot=int(10 * tpot) / 10)
+        self.knees = {}
 
-    @property
     def tells_apart(self):
-        """Whether each mistake has a knee of its own, beyond the tolerance."""
-        one, other = sorted(self.knees.values())
-        return other > one * (1 + 2 * SAME) and self.share((1 - NEAR) * one) < GOOD
+        """Whether each mistake has a knee of its own, and one so high that its rate is not within the limits."""
+        ttft, tpot = replace(self.slo, tpot=None), replace(self.slo, ttft=None)
+        if min(self.share(self.near * (1 + 2 * NEAR), slo=slo) for slo in (ttft, tpot)) < GOOD:
+            return False  # one of the limits alone decides
+        if self.share(self.near) >= GOOD:
+            return False
+        even, free = [1.0] * REQUESTS, Cost(self.cost.step, self.cost.decode, 0.0)
+        knee = knee_where(lambda rate: self.share(rate) >= GOOD)
+        self.knees = {
+            "TTFT alone": knee_where(lambda rate: self.share(rate, slo=ttft) >= GOOD),
+            "TPOT alone": knee_where(lambda rate: self.share(rate, slo=tpot) >= GOOD),
+            "even gaps": knee_where(lambda rate: self.share(rate, gaps=even) >= GOOD),
+            "free prompts": knee_where(lambda rate: self.share(rate, cost=free) >= GOOD),
+            "the mean": knee_where(
+                lambda rate: sum(ttft for ttft, _ in self.replayed(rate)[1]) <= REQUESTS * self.slo.ttft
+            ),
+        }
+        return (
+            self.share((1 - NEAR) * knee) >= GOOD > self.share((1 + NEAR) * knee)
+            and all(self.share((1 - NEAR) * other) < GOOD for other in self.knees.values())
+            and all(high > low * (1 + 2 * SAME) for low, high in pairwise(sorted(self.knees.values())))
+        )
 
     @property
     def recording(self):
@@ -81,31 +102,36 @@ class Load:
         return [1000 * at / rate for at in accumulate(gaps or self.gaps)]
 
     def replayed(self, rate, gaps=None, cost=None):
-        return replayed(self.words, self.lengths, self.times(rate, gaps), cost or self.cost)
+        """The replay at a rate. It is the same whatever the limits are, so each is computed once."""
+        if gaps or cost:
+            return replayed(self.words, self.lengths, self.times(rate, gaps), cost or self.cost)
+        if rate not in self.known:
+            self.known[rate] = replayed(self.words, self.lengths, self.times(rate), self.cost)
+        return self.known[rate]
 
-    def share(self, rate, **other):
-        return good_share(self.replayed(rate, **other)[1], self.slo)
+    def share(self, rate, slo=None, **other):
+        return good_share(self.replayed(rate, **other)[1], slo or self.slo)
 
     def likely(self, said):
         """The mistake whose knee is the one that was said, which is too high."""
-        free = Cost(self.cost.step, self.cost.decode, 0.0)
-        self.knees["free prompts"] = knee(lambda rate: self.share(rate, cost=free) >= GOOD)
         off = {name: abs(value / said - 1) for name, value in self.knees.items()}
         nearest = min(off, key=off.get)
         return LIKELY[nearest] if off[nearest] < SAME else HIGH
 
 
 def served(trial, load, rate):
-    """The share of the requests that the server answers within the limits."""
+    """The share of the requests that the server answers within the limits, and how many are beyond each of them."""
     after, _ = load.replayed(rate)
     requests = [([trial.rng.randint(5, 2000) for _ in range(prompt)], answer) for prompt, answer in load.lengths]
     first = after.count(0)
     records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
     ids = [record.id for record in records]
-    return good_share(latencies([Batch.of(step) for step in steps], ids, load.times(rate), load.cost), load.slo)
+    found = latencies([Batch.of(step) for step in steps], ids, load.times(rate), load.cost)
+    late, slow = (sum(ttft > load.slo.ttft for ttft, _ in found), sum(tpot > load.slo.tpot for _, tpot in found))
+    return good_share(found, load.slo), late, slow
 
 
-def knee(within):
+def knee_where(within):
     low, high = 0.0, HIGHEST
     for _ in range(HALVINGS):
         middle = (low + high) / 2

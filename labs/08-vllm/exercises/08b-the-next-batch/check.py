@@ -1,5 +1,7 @@
 """The learner's next batch against vLLM's, step by step: `predict` is asked before the step is computed."""
 
+from labkit.names import letters
+
 BLOCK = 32
 QUEUE = "a waiting request is missing in your batch: what is left of the budget goes to the queue, in its order."
 BUDGET = "your batch has more tokens than the budget: a prompt that does not fit goes in pieces."
@@ -7,14 +9,14 @@ VICTIM = "you leave out another request than vLLM: when a block is missing, the 
 BLOCKS = "a request of your batch has no block for its next tokens: vLLM preempts when none is free."
 HEAD = "a request joins that is not first in the queue: when the first one does not fit, vLLM admits none."
 WHOLE = "a request joins in your batch, but not in vLLM's: all of its tokens must fit into the free blocks."
+PLACES = "your batch has more requests than `max_num_seqs`: a waiting request joins only where a place is free."
+AFTER = "a request joins in a step that preempts another: in such a step vLLM admits none, whatever room there is."
 TOKENS = "the batch is right, but not the tokens: each request gets what is left to compute of it, within the budget."
 
 
 def check(trial):
     rng = trial.rng
-    lengths = [(rng.randint(50, 62), rng.randint(30, 40)) for _ in range(3)]  # two blocks each, soon three
-    lengths += [(rng.randint(66, 96), rng.randint(8, 16)) for _ in range(2)]
-    lengths += [(rng.randint(20, 30), rng.randint(8, 12)) for _ in range(2)]
+    lengths = lengths_of(rng)
     rows = [([rng.randint(5, 1200) for _ in range(prompt)], answer) for prompt, answer in lengths]
     with trial.stepping(rows) as run:
         engine, right = Known(trial.settings, run.records, lengths), 0
@@ -23,12 +25,31 @@ def check(trial):
             said = trial.call("predict.py", "predict", state)
             found = engine.read(run.step())
             if said != found:
-                trial.expect(f"step {engine.steps}", found, said, False, sentence(state, found, said))
+                names = letters(engine.tokens)
+                trial.expect(
+                    f"step {engine.steps}: {shown(state, names)}",
+                    told(found, names),
+                    told(said, names),
+                    False,
+                    sentence(state, found, said),
+                )
                 return
             right += 1
             if quiet := engine.quiet():
                 engine.read(run.step(quiet))
     trial.expect("batches as predicted", "all", f"{right} of {right}", True, "")
+
+
+def lengths_of(rng):
+    """Prompts and answers, twice: four that fill the cache, one that fits into what a preemption frees, and others."""
+    found = []
+    for _ in range(2):
+        found += [(rng.randint(50, 58), rng.randint(30, 40)) for _ in range(4)]  # two blocks each, soon three
+        found.append((rng.randint(20, 30), rng.randint(8, 12)))
+        found.append((rng.randint(66, 96), rng.randint(8, 16)))
+        found += [(rng.randint(20, 30), rng.randint(8, 12)) for _ in range(2)]
+    found += [(rng.randint(8, 16), rng.randint(8, 12)) for _ in range(6)]  # a block each: places run out before blocks
+    return found
 
 
 class Known:
@@ -80,6 +101,23 @@ class Known:
         return dict(zip(steps[-1].ids, steps[-1].more["tokens"], strict=True))
 
 
+def shown(state, names):
+    """What `predict` was told, in a line."""
+    running, waiting = (
+        ", ".join(f"{names[one['id']]} {one['num_computed_tokens']} of {one['num_tokens']}" for one in state[key])
+        or "none"
+        for key in ("running", "waiting")
+    )
+    return f"{state['free_blocks']} blocks free, running {running}, waiting {waiting}"
+
+
+def told(batch, names):
+    """A batch in words, with the requests' names."""
+    if not isinstance(batch, dict):
+        return repr(batch)
+    return ", ".join(f"{names.get(id, id)} {tokens}" for id, tokens in batch.items()) or "none"
+
+
 def sentence(state, found, said):
     """What the first difference means."""
     if not isinstance(said, dict):
@@ -94,6 +132,10 @@ def sentence(state, found, said):
         return BUDGET
     if extra - {*running, *waiting}:
         return "your batch names a request that is not there."
+    if len(said) > state["max_num_seqs"]:
+        return PLACES
+    if extra and {*running} - found.keys() and sum(found.values()) < state["budget"]:
+        return AFTER
     if extra:
         joined = [id for id in waiting if id in found]
         return WHOLE if waiting[len(joined)] in extra else HEAD

@@ -11,7 +11,8 @@ from labkit.clients.stream import TextStream
 
 MODEL = "apart-gpt2"
 SESSIONS, TURNS, QUESTIONS, ANSWER = 6, 3, 12, 4
-FIRST, MORE, SHARED, OWN = 48, 2, 24, 3  # words
+FIRST, MORE, SHARED, OWN = 48, 2, 24, 20  # words
+MOST = 2 * QUESTIONS // 3  # to one server: any sum of what is cached and what is left to compute stays below it
 WORDS = "the river runs under an old bridge near our town where people come to see its water every day".split()
 FORGOTTEN = "prompts went to servers that had not seen their beginning: what is cached must count."
 DROWNED = (
@@ -28,7 +29,7 @@ def check(trial):
         asked = [decision.replica for _, decision in routed.decided[1:]]
     trial.expect("known beginnings that were found", "75%", f"{found / known:.0%}", found >= 0.75 * known, FORGOTTEN)
     most = max(map(asked.count, asked))
-    trial.expect("questions to one server, at most", f"{QUESTIONS // 2}", most, most <= QUESTIONS // 2, DROWNED)
+    trial.expect("questions to one server, at most", f"{MOST}", most, most <= MOST, DROWNED)
 
 
 def text(trial, words):

@@ -7,10 +7,12 @@ from labkit.clients.tensors import tensor, text_tensor
 
 MODEL = "apart-gpt2"
 LIMIT_MS, BLOCK = 6.0, 16
-READING, ANSWER = 400, 2  # tokens of a reader's answer, which lasts longer than the requests; of the others'
+READING, ANSWER = 900, 2  # tokens of a reader's answer, which lasts longer than the requests; of the others'
 SHORT, LONG, MORE = 20, 110, 12  # tokens: little to compute; too much; of a known prompt's new end
 WAITED = "a reader waited too long: a prompt with many tokens to compute was computed beside it."
 WASTED = "bytes were moved for nothing: a prompt that few tokens are left of, or that no reader waits for, can stay."
+
+ENDED = "the reader's answer ended before the last request: this machine is too busy to judge. Check once more."
 
 
 def check(trial):
@@ -18,13 +20,14 @@ def check(trial):
         pair = Pair(trial, other, decoding)
         known, half_known = pair.text(LONG), pair.text(2 * BLOCK)
         for prompt in (known, half_known, pair.text(SHORT), pair.text(LONG)):
-            pair.ask(prompt)  # there is no reader: all of them may stay
+            pair.ask(pair.decided(prompt, readers=0))  # there is no reader: all of them may stay
+        asks = [pair.text(SHORT), pair.text(LONG), known + pair.text(MORE), half_known + pair.text(LONG)]
+        asks = [pair.decided(prompt, readers=1) for prompt in trial.rng.sample(asks, len(asks))]  # before it reads
         reader = decoding.send(MODEL, pair.text(8), max_tokens=READING, ignore_eos=True)
         decoding.wait_first(reader, timeout=trial.patience)
-        asks = [pair.text(SHORT), pair.text(LONG), known + pair.text(MORE), half_known + pair.text(LONG)]
-        for prompt in trial.rng.sample(asks, len(asks)):
-            pair.ask(prompt, readers=1)
-        trial.expect("the reader still reads", "True", not reader.end, not reader.end, "")
+        for decided in asks:
+            pair.ask(decided)
+        trial.expect("the reader still reads", "True", not reader.end, not reader.end, ENDED)
         between = most_between(trial.steps(MODEL), reader.id)
     allowed = int(LIMIT_MS / trial.settings["token_ms"])
     trial.expect("tokens of prompts between a reader's two, at most", f"{allowed}", between, between <= allowed, WAITED)
@@ -50,17 +53,22 @@ class Pair:
             said += f" {self.trial.rng.choice(WORDS)}"
         return said
 
-    def ask(self, prompt, readers=0):
-        """Send a request where the learner says, and wait for its answer."""
+    def decided(self, prompt, readers):
+        """A prompt, whether the learner lets it stay, and whether it must be moved."""
         ids, token_ms = self._tokenizer.encode(prompt).ids, self.trial.settings["token_ms"]
         cached = max((common(ids, known) for known in self._known), default=0)
         known = {"prompt": len(ids), "cached": cached, "readers": readers, "token_ms": token_ms, "limit_ms": LIMIT_MS}
         stays = self.trial.call("bypass.py", "stays", known)
         if not isinstance(stays, bool):
             raise self.trial.Error("stays is to return True or False", f"not {stays!r}", code="answer-invalid")
+        return prompt, stays, readers > 0 and (len(ids) - cached) * token_ms > LIMIT_MS
+
+    def ask(self, decided):
+        """Send a request where the learner says, and wait for its answer."""
+        prompt, stays, must = decided
         inputs = [text_tensor("text_input", prompt)]
         if not stays:
-            self.moved.append(readers > 0 and (len(ids) - cached) * token_ms > LIMIT_MS)
+            self.moved.append(must)
             first = self._wait(self.other, [*inputs, tensor("hand_over", True, bool)], "handed_over")
             inputs.append(text_tensor("handed_over", first.text))
         record = self._wait(self.decoding, inputs, "text_output")

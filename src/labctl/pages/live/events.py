@@ -11,7 +11,7 @@ from labctl.pages.live.routes import RouteEvent
 class LaneEvent(TypedDict, total=False):
     """A lane opens (``k``: model), a step of it, or how it stands between two steps (``k``: state).
 
-    Requests are numbers, which ``q`` introduces as [number, name, label]. Fields that are empty are left out.
+    Requests are numbers, which ``q`` introduces as [number, id, label, name]. Fields that are empty are left out.
     """
 
     k: Literal["model", "state"]
@@ -43,7 +43,8 @@ class AskEvent(TypedDict):
 
     k: Literal["ask"]
     n: str
-    name: NotRequired[str]
+    name: NotRequired[str]  # in the step log
+    called: NotRequired[str]  # by a person
     model: NotRequired[str]
     prompt: NotRequired[str]
     at: NotRequired[float]

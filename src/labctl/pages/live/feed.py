@@ -6,12 +6,13 @@ It is the same list whether it is read while it happens, from a run that is over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from labctl.pages.live.events import LaneEvent
 from labctl.pages.live.lines import CHANGE, HELD, Instance, Line
+from labkit.names import Names
 
 FIELDS = 5  # numbers of each member of a step: request, seat, 1 for prefill, new tokens, KV blocks
 LABEL = 120  # characters of a prompt that the page may show
@@ -29,7 +30,9 @@ class _Lane:
 class Feed:
     """Takes lines in order of time; keeps what it needs to name things."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names | None = None) -> None:
+        self.names = Names() if names is None else names  # what a person calls the requests
+        self.labels: Mapping[str, str] = {}  # the prompts of requests, where the log has none
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._requests = 0
 
@@ -56,7 +59,14 @@ class Feed:
         def number(name: str) -> int:
             if name not in lane.requests:
                 lane.requests[name] = self._requests
-                new.append([self._requests, name, str(prompts.get(name, ""))[:LABEL]])
+                new.append(
+                    [
+                        self._requests,
+                        name,
+                        str(prompts.get(name) or self.labels.get(name, ""))[:LABEL],
+                        self.names[name],
+                    ]
+                )
                 self._requests += 1
             return lane.requests[name]
 

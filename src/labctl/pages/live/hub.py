@@ -20,6 +20,7 @@ from labctl.pages.live.tail import Tail
 from labctl.pages.live.whatif import WhatIf
 from labkit.errors import LabError
 from labkit.evidence import metrics
+from labkit.names import Names
 from labsched.steplog import parsed, recorded
 
 LOOK_S = 0.04
@@ -37,7 +38,8 @@ class Hub:
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._what_if, self._tail = what_if, Tail(clock.run_dir, recorded if what_if else parsed)
-        self._chat, self._routes = "", RouteTail(clock.run_dir)
+        self._names = Names()  # all pages call a request the same
+        self._chat, self._routes = "", RouteTail(clock.run_dir, self._names)
         self._epoch = time.time() - time.monotonic()
         self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
         self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for it
@@ -55,6 +57,7 @@ class Hub:
             read = self._tail.read()
             lines = [line for line in read if "ids" in line]
             if lines:
+                self._names.take(id for line in lines for id in (*line["ids"], *line.get("waiting", ())))
                 self._lines.extend(lines)
                 self._counters.count(lines)
                 self._pass_on(lines, [])
@@ -88,7 +91,7 @@ class Hub:
     def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
         """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
-        feed = Feed()
+        feed = Feed(self._names)
         steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
         lines = [*self._lines, *self._held.values(), *steps]
         head: HeadEvent = {**self.head, "chat": self._chat}
@@ -101,6 +104,8 @@ class Hub:
         self._pages.discard(queue)
 
     def _told(self, event: AskEvent) -> None:
+        if "name" in event:
+            event = {**event, "called": self._names[event["name"]]}
         known = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
         if event.get("first") and not known.get("first"):
             self._counters.first_token(self.head.get("into", {}).get(known["model"], known["model"]), event["first"])

@@ -52,7 +52,7 @@ class Packing:
 
     def __init__(self) -> None:
         self._lanes: list[_Lane] = []
-        self._requests: list[list[Any]] = []  # lane, name, label
+        self._requests: list[list[Any]] = []  # lane, id, label, name
         self._texts: list[list[str]] = []  # of each request, what it got in each of its steps
         self.texts = False  # whether anybody got one
 
@@ -61,9 +61,9 @@ class Packing:
         if event.get("k") == "model":
             self._lanes.append(_Lane(event))
             return
-        for number, name, label in event.get("q", ()):
+        for number, id, label, name in event.get("q", ()):
             assert number == len(self._requests)
-            self._requests.append([event["m"], name, label])
+            self._requests.append([event["m"], id, label, name])
             self._texts.append([])
         if "r" not in event:
             self._lanes[event["m"]].now = event
@@ -84,7 +84,7 @@ class Packing:
         return text[len(known) :]
 
     def document(self) -> dict[str, Any]:
-        """Lanes; requests as [lane, name, label]; the text of each and the lengths of its parts, where there are texts.
+        """Lanes; requests as [lane, id, label, name]; each text and the lengths of its parts, where there are texts.
 
         Lengths are in UTF-16 units, as JavaScript counts.
         """

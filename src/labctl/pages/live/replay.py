@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from labctl.pages.live.feed import Feed
+from labctl.pages.live.feed import LABEL, Feed
 from labctl.pages.live.lines import read
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
@@ -14,6 +14,7 @@ from labctl.pages.live.routes import RouteEvent, Routes
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.names import Names
 from labsched.vllm import reader
 
 NAME = "timeline.html"
@@ -32,17 +33,24 @@ def recording(folder: Path) -> dict[str, Any]:
         return _of_vllm(folder)
     feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
     router, routes, shift, end = Routes(), list[RouteEvent](), 0.0, 0.0
+    groups = list[list[Any]]()  # of requests: title, when the first one arrived, their ids, the lanes of their phase
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
         phase = path.stem.removeprefix("steps-")
         named = [phase] if len(logs) > 1 else []
-        first = True
+        first, lanes = True, list[int]()
         for line in read(path):
             if lines == MOST:
                 break
             if first:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
-                sent += _arrivals(folder, phase, shift)
+                asked = asked_for(folder, phase)
+                feed.names = router.names = Names.of_groups([one.id for one in each] for each in asked.values())
+                feed.labels = {one.id: one.prompt for each in asked.values() for one in each}
+                for model, each in asked.items():
+                    arrivals = [(one.id, round(one.sent + shift, 6)) for one in each]
+                    groups.append([", ".join([model, *named]), arrivals[0][1], [id for id, _ in arrivals], lanes])
+                    sent += arrivals
             end = line["t"] + shift
             lines += 1
             whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
@@ -51,6 +59,8 @@ def recording(folder: Path) -> dict[str, Any]:
             routes += router.events([line])
             for event in feed.events([line]):
                 packing.take(event)
+                if event.get("k") != "model" and event["m"] not in lanes:
+                    lanes.append(event["m"])
     if not lines:
         raise LabError(
             f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there", code="steps-none"
@@ -59,7 +69,8 @@ def recording(folder: Path) -> dict[str, Any]:
     head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
     if not packing.texts:
         head["note"] = NO_TEXTS
-    return {"head": head, **packing.document(), "sent": sent, **({"routes": routes} if routes else {})}
+    document = {"head": head, **packing.document(), "sent": sorted(sent, key=lambda one: one[1]), "groups": groups}
+    return {**document, "routes": routes} if routes else document
 
 
 def _of_vllm(folder: Path) -> dict[str, Any]:
@@ -69,19 +80,17 @@ def _of_vllm(folder: Path) -> dict[str, Any]:
     if not steps:
         raise LabError(f"{folder} has no step that can be shown", "", "send vLLM a request", code="steps-none")
     zero = steps[0]["t"] - steps[0]["dur"]
+    requests = [line for line in lines if line["kind"] == "request"]
+    sent = [(str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6)) for line in requests]
+    sent.sort(key=lambda one: one[1])
+    ids, model = [name for name, _ in sent], str(lines[0]["model"])
+    feed.names = Names.of_groups([ids])
     for line in steps:
         for event in feed.events([line | {"t": round(line["t"] - zero, 6)}]):
             packing.take(event)
-    sent = [
-        (str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6))
-        for line in lines
-        if line["kind"] == "request"
-    ]
-    return {
-        "head": {"title": str(folder), "note": "vLLM's recordings hold no texts"},
-        **packing.document(),
-        "sent": sent,
-    }
+    head = {"title": str(folder), "note": "vLLM's recordings hold no texts"}
+    groups = [[model, sent[0][1], ids, [model]]] if sent else []
+    return {"head": head, **packing.document(), "sent": sent, "groups": groups}
 
 
 def page(folder: Path) -> str:
@@ -105,17 +114,38 @@ def write(folder: Path) -> Path | None:
     return folder / NAME
 
 
-def _arrivals(folder: Path, phase: str, shift: float) -> list[Arrival]:
-    """When the requests of one phase were sent, from ``requests.jsonl``, in order of time; [] if the run has none.
+class Asked(NamedTuple):
+    """A request of a run's own client: its id, the first words of its prompt, and when it was sent."""
 
-    ``shift``: seconds to add to the clients' clock, which is the step log's.
+    id: str
+    prompt: str
+    sent: float
+
+
+def asked_for(folder: Path, phase: str) -> dict[str, list[Asked]]:
+    """The requests of one phase by the model that they asked, in order of arrival, from ``requests.jsonl``.
+
+    Times are seconds on the step log's clock; {} if the run has none. Where Triton gives a model ids of its own (an
+    iterative sequence without one of the client's), the ids are those of the log, in the order in which it shows them.
     """
+    found: dict[str, list[Asked]] = {}
     try:
         records = [json.loads(line) for line in nofollow.read_text(folder / "requests.jsonl").splitlines()]
-        sent = [(str(data["id"]), round(data["start"] + shift, 6)) for data in records if data["phase"] == phase]
+        for data in records:
+            if data["phase"] == phase and data["id"]:
+                one = Asked(str(data["id"]), str(data.get("prompt", ""))[:LABEL], float(data.get("start", 0.0)))
+                found.setdefault(str(data.get("model", "")), []).append(one)
     except (OSError, ValueError, LookupError, TypeError):
-        return []
-    return sorted(((name, at) for name, at in sent if name), key=lambda arrival: arrival[1])
+        return {}
+    seen: dict[str, dict[str, None]] = {}
+    for line in read(folder / f"steps-{phase}.jsonl"):
+        seen.setdefault(line["model"], {}).update(dict.fromkeys((*line["ids"], *line.get("waiting", ()))))
+    logged = {id for ids in seen.values() for id in ids}
+    for model, each in found.items():
+        each.sort(key=lambda one: one.sent)
+        if not any(one.id in logged for one in each) and len(each) == len(seen.get(model, ())):
+            each[:] = [one._replace(id=id) for one, id in zip(each, seen[model], strict=True)]
+    return found
 
 
 def _title(folder: Path) -> str:

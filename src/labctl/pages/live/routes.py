@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict
 from labctl.pages.live.tail import Tail
 from labkit import nofollow
 from labkit.evidence.steplog import REPLICA
+from labkit.names import Names
 from labsched.steplog import parsed
 
 KEPT = 200  # decisions that a page which comes later is told
@@ -37,7 +38,8 @@ class RouteEvent(TypedDict):
 
     k: Literal["route"]
     t: float  # seconds of the log's clock
-    request: str
+    request: str  # its id in the step log
+    called: str  # what a person calls it
     chosen: str
     prompt: int  # tokens
     found: int  # tokens of the prompt that the server had cached
@@ -78,7 +80,8 @@ class _Sums:
 class Routes:
     """Turns lines of step logs, in order of time, into decisions; the sums begin again where the policy changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names | None = None) -> None:
+        self.names = Names() if names is None else names
         self._sums = _Sums()
 
     def events(self, lines: Iterable[Mapping[str, Any]]) -> list[RouteEvent]:
@@ -100,8 +103,8 @@ class Routes:
         chosen = {server["name"]: server for server in servers}[route["replica"]]
         prompt = int(route["candidates"][chosen["name"]]["prompt"])
         more = max(servers, key=lambda server: server["cached"])
-        said = f"{_sent(name, route, scores, chosen)}; {chosen['cached']} of its {prompt} tokens were expected to be "
-        said += f"cached there, and the server found {found}"
+        said = f"{_sent(self.names[name], route, scores, chosen)}; {chosen['cached']} of its {prompt} tokens were "
+        said += f"expected to be cached there, and the server found {found}"
         if passed := more["cached"] > chosen["cached"]:
             said += f"; server {more['name']} had {more['cached']}, with score {more['score']}"
         policy, sums = str(route.get("policy", "")), self._sums
@@ -113,6 +116,7 @@ class Routes:
             "k": "route",
             "t": line["t"],
             "request": name,
+            "called": self.names[name],
             "chosen": chosen["name"],
             "prompt": prompt,
             "found": found,
@@ -122,18 +126,18 @@ class Routes:
         }
 
 
-def words_of(lines: Iterable[Mapping[str, Any]], request: str) -> list[str]:
-    """The decisions about one request."""
-    events = Routes().events(line for line in lines if "routes" in line)
+def words_of(lines: Iterable[Mapping[str, Any]], request: str, names: Names | None = None) -> list[str]:
+    """The decisions about one request, by its id."""
+    events = Routes(names).events(line for line in lines if "routes" in line)
     return [event["words"] for event in events if event["request"] == request]
 
 
 class RouteTail:
     """The decisions in the step logs of all servers of a stack, as they come. ``run_dir`` is that of any of them."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, names: Names | None = None) -> None:
         self.recent: deque[RouteEvent] = deque(maxlen=KEPT)
-        self._run_dir, self._routes = run_dir.parent if run_dir.name.startswith(REPLICA) else run_dir, Routes()
+        self._run_dir, self._routes = run_dir.parent if run_dir.name.startswith(REPLICA) else run_dir, Routes(names)
         self._tails: dict[Path, Tail] = {}
 
     def read(self) -> list[RouteEvent]:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl.pages.live.lines import HELD, Instance, Line, read
+from labctl.pages.live.replay import asked_for
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REPLICA
+from labkit.names import Names
 from labsched.vllm import reader
 
 FIRST, LAST = "steps-", ".jsonl"
@@ -22,7 +24,8 @@ FIRST, LAST = "steps-", ".jsonl"
 class Lane:
     """The steps of one instance of a model, in order; the lines are whole (:mod:`labctl.pages.live.lines`).
 
-    ``labels`` are the names that a run's own clients gave to requests, by their names in the log.
+    ``labels`` are the names that a run's own clients gave to requests, by their ids in the log. ``names`` are what
+    pages and tables call them: A, B, C ... in order of arrival.
     """
 
     phase: str  # of a run; "" for a running stack
@@ -31,6 +34,7 @@ class Lane:
     instance: str
     lines: list[Line] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
 
     @property
     def title(self) -> str:
@@ -39,7 +43,7 @@ class Lane:
         return ", ".join([*of, *([f"phase {self.phase}"] if self.phase else [])])
 
     def requests(self) -> list[str]:
-        """The names of all requests, in the order in which the log first shows them."""
+        """The ids of all requests, in the order in which the log first shows them."""
         return list(dict.fromkeys(name for line in self.lines for name in (*line["ids"], *line["waiting"])))
 
 
@@ -79,12 +83,16 @@ def of_result(path: Path) -> list[Lane]:
     Raises LabError: there is no step log, or it cannot be read.
     """
     if reader.is_recording(path):
-        return _whole(_of_vllm(path))
+        found = _whole(_of_vllm(path))
+        _name(found, Names())
+        return found
     folder = path if path.is_dir() else path.parent
     lanes: dict[tuple[str, ...], Lane] = {}
     for file in sorted(path.glob(f"{FIRST}*{LAST}")) if path.is_dir() else [path]:
         phase = file.name.removeprefix(FIRST).removesuffix(LAST)
         _read(lanes, file, phase, _labels(folder, phase))
+        names = Names.of_groups([one.id for one in each] for each in asked_for(folder, phase).values())
+        _name([lane for lane in lanes.values() if lane.phase == phase], names)
     if not lanes:
         raise LabError(
             f"{path} has no step log",
@@ -103,6 +111,14 @@ def _of_vllm(path: Path) -> dict[tuple[str, ...], Lane]:
     return {key: Lane(*key, lines=steps, labels=reader.ids(lines))}
 
 
+def _name(lanes: Sequence[Lane], names: Names) -> None:
+    """Name the requests of lanes that were served together, also those that have no name yet, as the log shows them."""
+    lines = sorted((line for lane in lanes for line in lane.lines), key=lambda line: line["t"])
+    names.take(id for line in lines for id in (*line["ids"], *line.get("waiting", ())))
+    for lane in lanes:
+        lane.names = names
+
+
 def of_stack(run_dir: Path, held: Sequence[Line]) -> list[Lane]:
     """The lanes of a running stack, as far as its logs go back; ``held`` are the steps that wait for the clock."""
     lanes: dict[tuple[str, ...], Lane] = {}
@@ -114,6 +130,7 @@ def of_stack(run_dir: Path, held: Sequence[Line]) -> list[Lane]:
         lane = lanes.setdefault(key, Lane(*key))
         last = max((line.get("n", 0) for line in lane.lines), default=0)
         lane.lines.append({"t": time.monotonic(), "dur": 0.0, "ids": [], **state, "kind": HELD, "n": last + 1})
+    _name([*lanes.values()], Names())
     return _whole(lanes)
 
 
@@ -164,13 +181,15 @@ def _labels(folder: Path, phase: str) -> dict[str, str]:
 
 
 def lanes_of(lanes: Sequence[Lane], request: str) -> list[tuple[Lane, str]]:
-    """Each lane that shows a request, with its name there: by its name in the log, or else by its label.
+    """Each lane that shows a request, with its id there: by its id in the log, its name (B), or its label.
 
-    A label is also known by its beginning up to a "-".
+    A label is also known by its beginning up to a "-": vLLM's own ids go on behind the name that a client gave.
     """
     found = [(lane, request) for lane in lanes if request in lane.requests()]
     if not found:
-        # vLLM's own ids go on behind the name that a client gave.
+        called = [(lane, id) for lane in lanes for id in lane.requests() if lane.names[id] == request.upper()]
+        found = called or found
+    if not found:
         known = [(lane, *each) for lane in lanes for each in lane.labels.items()]
         named = [(lane, name) for lane, name, label in known if f"{label}-".startswith(f"{request}-")]
         found = [(lane, name) for lane, name in named if name in lane.requests()]
@@ -181,7 +200,7 @@ def story_of(lane: Lane, name: str) -> list[Event]:
     """The story of a request in a lane. Steps in which the same happens for the same reason are one event."""
     found: list[Event] = []
     for line in lane.lines:
-        for event in events_of(line, name):
+        for event in events_of(line, name, lane.names):
             last = found[-1] if found else None
             joined = last and (last.what, last.why) == (event.what, event.why)
             if last and joined and last.last >= event.first - 1 and line["kind"] != HELD:

@@ -1,18 +1,18 @@
 """The live view as lines of text, for 80 columns by 24 rows and without colour; whoever prints them may colour them.
 
-A request has a letter for as long as it is shown: capital in a step that computes its prompt (prefill), small in one
-that adds a token (decode), "." where a slot was empty. Time goes to the right, one column a step.
+A request is called A, B, C ... AA in order of arrival. In the strip it is the last letter of its name: capital in a
+step that computes its prompt (prefill), small in one that adds a token (decode), "." where a slot was empty. Time goes
+to the right, one column a step.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from string import ascii_lowercase
 
 from labctl.pages.live.lines import Line
 from labctl.pages.live.state import ModelView, State
+from labkit.names import Names
 from labkit.printable import printable
 from labkit.tables import fitted
 
@@ -20,9 +20,8 @@ from labkit.tables import fitted
 KEYS = (
     "p\xa0pause\xa0or\xa0run  s\xa0step  t\xa0ten\xa0steps  r\xa0run  +\xa0slower  -\xa0faster  m\xa0model  q\xa0quit"
 )
-KNOWN = 2000  # requests whose letters are remembered
 LEAST_STRIP = 16  # columns
-NAME = 9
+NAME = 3
 STRIP = 3 + 1 + NAME + 1  # the column in which a slot's strip begins
 
 
@@ -38,8 +37,7 @@ class Screen:
     what_if: str = ""  # another policy's first difference
     routes: str = ""  # what a router's decisions came to
     now: float | None = None  # on the clock of the log; None: the time of each model's last line
-    _letters: dict[tuple[str, str], str] = field(default_factory=dict)
-    _turn: Iterator[str] = field(default_factory=lambda: itertools.cycle(ascii_lowercase))
+    _names: Names = field(default_factory=Names)
 
     def lines(self, state: State, width: int, height: int) -> list[str]:
         """The whole screen: exactly ``height`` lines of at most ``width`` columns."""
@@ -65,8 +63,7 @@ class Screen:
 
     def _model(self, view: ModelView, width: int, height: int) -> list[str]:
         """One instance: a headline, a line for each slot, the waiting requests, the blocks of the KV cache."""
-        for name in view.requests:  # in the order in which they came
-            self._letter(view.model, name)
+        self._names.take(view.requests)  # in the order in which they came
         tail = [*self._waiting(view), *self._blocks(view, width), *self._held(view)]
         tail = [line if len(line) <= width else f"{line[: width - 4]} ..." for line in tail]
         room = height - 2 - len(tail)
@@ -84,11 +81,9 @@ class Screen:
         strip = ""
         for step in steps:
             members = zip(step["rows"], step["ids"], step["phase"], strict=True)
-            letter, phase = next(
-                ((self._letter(view.model, id), p) for row, id, p in members if row == slot), (".", "")
-            )
-            strip += letter.upper() if phase == "p" else letter
-        who = f"{self._letter(view.model, name)} {name}" if name else "-"
+            letter, phase = next(((self._names[id][-1], p) for row, id, p in members if row == slot), (".", ""))
+            strip += letter if phase == "p" else letter.lower()
+        who = self._names[name] if name else "-"
         line = f"{slot:>3} {who[:NAME]:<{NAME}} {strip}"
         request = view.requests.get(name)
         text = " ".join((request.text or request.prompt).split()) if request else ""
@@ -97,21 +92,13 @@ class Screen:
             return line[:width]
         return f"{line}  {text if len(text) <= left else '~' + text[1 - left :]}"
 
-    def _letter(self, model: str, name: str) -> str:
-        """The small letter of a request; given in turn, so that requests beside each other differ."""
-        if (model, name) not in self._letters:
-            self._letters[model, name] = next(self._turn)
-            if len(self._letters) > KNOWN:
-                self._letters.pop(next(iter(self._letters)))
-        return self._letters[model, name]
-
-    def _named(self, view: ModelView, names: Sequence[str]) -> str:
-        return " ".join(f"{self._letter(view.model, name)}:{name}" for name in names)
+    def _named(self, names: Sequence[str]) -> str:
+        return " ".join(self._names[name] for name in names)
 
     def _waiting(self, view: ModelView) -> list[str]:
         if not view.queue:
             return []
-        return [f"    waiting {view.queue} ({view.why}): {self._named(view, view.waiting)}"]
+        return [f"    waiting {view.queue} ({view.why}): {self._named(view.waiting)}"]
 
     def _blocks(self, view: ModelView, width: int) -> list[str]:
         """The blocks of the KV cache as a bar of their owners' letters."""
@@ -120,15 +107,15 @@ class Screen:
         head = f"    KV blocks {view.kv_blocks_used} of {view.kv_blocks} "
         room = max(8, width - len(head) - 2)
         scale = min(1.0, room / view.kv_blocks)
-        bar = "".join(self._letter(view.model, name) * max(1, round(n * scale)) for name, n in view.blocks.items())
+        bar = "".join(self._names[name][-1].lower() * max(1, round(n * scale)) for name, n in view.blocks.items())
         return [f"{head}[{bar[:room]:.<{max(1, min(room, round(view.kv_blocks * scale)))}}]"[:width]]
 
     def _held(self, view: ModelView) -> list[str]:
         if view.held is None:
             return []
-        line = f"    the step that waits: {self._named(view, view.held.get('ids', ()))}"
+        line = f"    the step that waits: {self._named(view.held.get('ids', ()))}"
         if view.held.get("waiting"):
-            line += f"; not in it ({view.held.get('why', '')}): {' '.join(view.held['waiting'])}"
+            line += f"; not in it ({view.held.get('why', '')}): {self._named(view.held['waiting'])}"
         return [line]
 
 

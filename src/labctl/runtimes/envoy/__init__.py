@@ -1,1 +1,1 @@
-"""Envoy before Triton: the balancer of replicas, and under ``--expose`` the check of the stack's token."""
+"""Envoy before Triton: it balances replicas; under ``--expose`` it checks the token, before the OpenAI API too."""

@@ -37,6 +37,9 @@ POLICIES = {  # how requests are spread, and the listeners that spread them
 INNER_PORTS = {"http": HTTP, "grpc": GRPC, "metrics": METRICS}
 PUBLISHED_PORTS = {"http": 8100, "grpc": 8101, "metrics": 8102}
 FOLDER, ADMIN = Path("/tmp"), "/tmp/admin"
+ANY = {"prefix": "/"}
+ROUTE_FILTER = "type.googleapis.com/envoy.config.route.v3.FilterConfig"
+TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
 
 
 @dataclass(frozen=True)
@@ -119,13 +122,9 @@ def configuration(behind: Places | Balance, published: Published | None = None, 
     listeners = _inner(pieces, balance, balance.listen, trace) if balance and balance.listen else []
     if published:
         for name, piece in pieces["published"].items():
-            token = copy.deepcopy(pieces["token"])
-            (principal,) = token["typed_config"]["rules"]["policies"]["token"]["principals"]
-            principal["header"]["string_match"]["exact"] = f"Bearer {published.token}"
-            filters = [token]
+            filters = [_token(pieces, published.token)]
             if largest := piece.get("largest_body"):
-                body = {**pieces["body"]["typed_config"], "max_request_bytes": largest}
-                filters.append({**pieces["body"], "typed_config": body})
+                filters.append(_body(pieces, largest))
             manager = _manager(pieces, name, piece, balance, trace, filters)
             manager["local_reply_config"] = {**pieces["replies"], "body_format": _reply(name)}
             listeners.append(_listener(f"published-{name}", published.listen[name], manager))
@@ -191,6 +190,102 @@ def _manager(
         tracing["provider"]["typed_config"]["http_service"]["http_uri"]["uri"] = trace
         manager |= {"generate_request_id": True, "tracing": tracing}  # by the id Envoy remembers what is traced
     return {**manager, "route_config": {"virtual_hosts": [host]}, "http_filters": [*filters, pieces["router"]]}
+
+
+def _token(pieces: Mapping[str, Any], token: str, open_to_all: Iterable[str] = ()) -> dict[str, Any]:
+    """The filter that asks for the token, but for some paths."""
+    made: dict[str, Any] = copy.deepcopy(pieces["token"])
+    policies = made["typed_config"]["rules"]["policies"]
+    (principal,) = policies["token"]["principals"]
+    # A scheme has no case (RFC 9110, 11.1). A token has no backslash in it.
+    principal["header"]["string_match"] = {"safe_regex": {"regex": rf"(?i:bearer) +\Q{token}\E"}}
+    if paths := [{"url_path": {"path": {"exact": path}}} for path in open_to_all]:
+        policies["open"] = {"permissions": paths, "principals": [{"any": True}]}
+    return made
+
+
+def _body(pieces: Mapping[str, Any], largest: int) -> dict[str, Any]:
+    """The filter that passes on no body but a whole one of at most so many bytes."""
+    piece = pieces["body"]
+    return {**piece, "typed_config": {**piece["typed_config"], "max_request_bytes": largest}}
+
+
+def before_door(listen: Address, door: str, tls: tuple[str, str] | None, token: str = PLACEHOLDER) -> dict[str, Any]:
+    """Envoy's configuration before the OpenAI API, where other machines reach it.
+
+    Args:
+        door: the socket on which the API listens; with "@" in front one without a file (unix(7)).
+        tls: the paths of a certificate and its key; with them it speaks TLS alone.
+    """
+    pieces = _pieces()
+    piece = pieces["openai"]
+    paces = {name: {"name": f"pace of the {name}", "typed_config": pace} for name, pace in piece["paces"].items()}
+    free = {paces["token"]["name"]: {"@type": ROUTE_FILTER, "disabled": True}}
+    routes = [{"match": {"path": path}, "typed_per_filter_config": free} for path in piece["open"]]
+    host = {
+        "name": "openai",
+        "domains": ["*"],
+        "request_headers_to_remove": ["authorization"],
+        "routes": [{**one, "route": {"cluster": "openai", "timeout": "0s"}} for one in [*routes, {"match": ANY}]],
+    }
+    filters = [
+        paces["address"],
+        _token(pieces, token, piece["open"]),
+        paces["token"],
+        _body(pieces, piece["largest_body"]),
+        pieces["router"],
+    ]
+    manager = {
+        **pieces["manager"],
+        **piece["manager"],
+        "stat_prefix": "openai",
+        "codec_type": "HTTP1",
+        "route_config": {"virtual_hosts": [host]},
+        "http_filters": filters,
+        "local_reply_config": {"mappers": [_openai_reply(one) for one in piece["replies"]]},
+    }
+    listener = _listener("openai", listen, manager)
+    if tls:
+        pair = {name: {"filename": path} for name, path in zip(("certificate_chain", "private_key"), tls, strict=True)}
+        context = {"@type": TLS, "common_tls_context": {"tls_certificates": [pair]}}
+        listener["filter_chains"][0] |= {
+            "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context},
+            "transport_socket_connect_timeout": pieces["manager"]["request_headers_timeout"],
+        }
+    cluster = _cluster(pieces, "openai", [{"pipe": {"path": door}}]) | piece["cluster"]
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    options["common_http_protocol_options"] = {"idle_timeout": piece["idle_upstream"]}
+    return {
+        "static_resources": {
+            "listeners": [listener | {"per_connection_buffer_limit_bytes": piece["buffered"]}],
+            "clusters": [cluster],
+        },
+        "overload_manager": pieces["overload_manager"],
+    }
+
+
+def _openai_reply(one: Mapping[str, Any]) -> dict[str, Any]:
+    """What Envoy itself answers, in the form of OpenAI's API."""
+    status = {"default_value": one.get("from") or one.get("is"), "runtime_key": "unused"}
+    comparison = {"op": "GE" if "from" in one else "EQ", "value": status}
+    found: dict[str, Any] = {"status_code_filter": {"comparison": comparison}}
+    if "flags" in one:
+        found = {"response_flag_filter": {"flags": one["flags"]}}
+    if "header" in one:  # of the request
+        there = {"header_filter": {"header": {"name": one["header"], "present_match": True}}}
+        found = {"and_filter": {"filters": [found, there]}}
+    said = "%LOCAL_REPLY_BODY%"
+    error = {"message": said, "type": one["type"], "param": None, "code": one.get("code")}
+    made: dict[str, Any] = {
+        "filter": found,
+        "body_format_override": {"json_format": {"error": error, "detail": said}},
+        "headers_to_add": [
+            {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+            for name, value in one.get("headers", {}).items()
+        ],
+    }
+    made |= {"status_code": one["status"]} if "status" in one else {}
+    return made | ({"body": {"inline_string": one["message"]}} if "message" in one else {})
 
 
 def _reply(name: str) -> dict[str, Any]:

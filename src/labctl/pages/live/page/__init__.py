@@ -19,6 +19,7 @@ SCRIPTS = (
     "controls.js",
     "whatif.js",
     "routes.js",
+    "times.js",
     "watch.js",
 )
 

@@ -133,7 +133,7 @@ class LaneView {
       if (step.r[k + 1] !== seat) continue;
       const request = store.requests[step.r[k]], text = store.pieceOf(step.r[k], place);
       const tokens = step.r[k + 3];
-      lines.push(`request ${request.id}${request.label ? ` “${cut(request.label, 60)}”` : ""}`);
+      lines.push(`request ${request.called}: ${store.title(step.r[k])}`);
       lines.push(`${step.r[k + 2] ? "prefill" : "decode"}, ${tokens} token${tokens === 1 ? "" : "s"}${text ? `: “${text}”` : ""}`);
       if (step.r[k + 4]) lines.push(`${step.r[k + 4]} KV blocks`);
       if (request.waited || request.at[0] <= place) lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
@@ -168,7 +168,7 @@ class LaneView {
       ...(now.kv ? [" · KV ", el("b", { textContent: now.kv[0] }), ` of ${now.kv[1]} blocks`] : []));
     this.held.hidden = !now.next?.length || page.hidden;
     if (!this.held.hidden) {
-      const names = now.next.flatMap((one, i) => [i ? ", " : "", el("span", { className: "name", textContent: store.name(one) })]);
+      const names = now.next.flatMap((one, i) => [i ? ", " : "", el("span", { className: "name", textContent: store.name(one), title: store.title(one) })]);
       this.held.replaceChildren("Next step (paused): ", ...names);
     }
     this.facts.dataset.batch = size;
@@ -176,9 +176,9 @@ class LaneView {
     this.waits(now, page.unseen(lane));
     this.sits(now, place, row);
     this.seated.textContent = lane.rows < lane.seats ? `the first ${lane.rows} of ${lane.seats} slots` : "slots";
-    this.batch.textContent = `batch, up to ${lane.rows}`;
+    this.batch.textContent = `batch (limit: ${lane.seats})`;
     this.batch.style.marginTop = `${GAP + this.strip.batchHigh - 14}px`;
-    this.kv.textContent = lane.blocks ? `KV blocks, up to ${lane.mostBlocks}` : "";
+    this.kv.textContent = lane.blocks ? `KV blocks (most seen: ${lane.mostBlocks} of ${lane.blocks})` : "";
     this.kv.hidden = !lane.blocks;
     this.kv.style.marginTop = `${GAP + this.strip.kvHigh - 14}px`;
     this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
@@ -196,9 +196,10 @@ class LaneView {
     const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.rows + 60) / 26));
     const chips = now.waiting.slice(0, most).map((request, i) => {
       const why = Array.isArray(now.why) ? now.why[i] : now.why;
-      return [store.name(request), why, store.color(request).fill, request];
+      const { id, label } = store.requests[request];
+      return [store.name(request), label, why, store.color(request).fill, id];
     });
-    const unseenChip = (asked) => [asked.name, "in Triton's queue", store.colorOf(asked.name).fill, asked.name];
+    const unseenChip = (asked) => [asked.called, asked.prompt, "in Triton's queue", store.colorOf(asked.called).fill, asked.name];
     chips.push(...unseen.slice(0, Math.max(0, most - chips.length)).map(unseenChip));
     const rest = count - chips.length;
     const shown = chips.map((chip) => [...chip, page.picked(this.index, chip[0])]);
@@ -206,12 +207,13 @@ class LaneView {
       el("li", {}, typeof chip === "number" ? el("small", { textContent: `and ${chip} more` }) : this.chip(...chip)));
   }
 
-  chip(name, why, color, key, picked) {
-    const chip = el("button", { className: "chip", type: "button", title: why, onclick: () => this.page.pick(this.index, name) },
-      el("b", { textContent: `${name} ` }), el("small", { textContent: why }));
+  chip(name, label, why, color, id, picked) {
+    const title = `${label ? `“${cut(label, 60)}”, ` : ""}id ${id}: ${why}`;
+    const chip = el("button", { className: "chip", type: "button", title, onclick: () => this.page.pick(this.index, name) },
+      el("b", { textContent: `${name} ` }), el("small", { textContent: `${label ? `${cut(label, 18)} · ` : ""}${why}` }));
     if (color) chip.style.borderLeftColor = color;
     chip.setAttribute("aria-pressed", String(picked));
-    chip.dataset.request = key;
+    chip.dataset.request = id;
     return chip;
   }
 
@@ -233,7 +235,8 @@ class LaneView {
       entry.button.classList.toggle("empty", !here);
       entry.button.setAttribute("aria-pressed", String(here && this.page.picked(this.index, store.name(request))));
       entry.button.setAttribute("aria-label", here ? `slot ${seat + 1}: request ${store.name(request)}` : `slot ${seat + 1}: empty`);
-      if (here) entry.button.dataset.request = store.name(request);
+      entry.button.title = here ? store.title(request) : "";
+      if (here) entry.button.dataset.request = store.requests[request].id;
       else delete entry.button.dataset.request;
       entry.mark.style.background = here ? store.color(request).fill : "";
       entry.name.textContent = here ? store.name(request) : row < 16 ? "" : "–";

@@ -51,9 +51,9 @@ function showAsked(page) {
     let entry = [...box.children].find((other) => other.dataset.request === ask.n);
     if (!entry) {
       const cancel = el("button", { textContent: "Cancel", type: "button", onclick: () => page.send("cancel", { n: ask.n }) });
-      cancel.setAttribute("aria-label", `Cancel request ${ask.name}`);
+      cancel.setAttribute("aria-label", `Cancel request ${ask.called}`);
       entry = el("div", { className: "request" },
-        el("div", { className: "head" }, el("b", { textContent: ask.name }), el("span", { textContent: ask.model }), cancel), el("small"), el("p"));
+        el("div", { className: "head" }, el("b", { textContent: ask.called, title: `id ${ask.name}` }), el("span", { textContent: ask.model }), cancel), el("small"), el("p"));
       entry.dataset.request = ask.n;
       box.insertBefore(entry, box.children[i] || null);
     }
@@ -67,7 +67,7 @@ function showAsked(page) {
       entry.lastChild.textContent = text;
       entry.lastChild.scrollTop = 1e6;
     }
-    entry.style.borderLeftColor = store.colorOf(ask.name).fill;
+    entry.style.borderLeftColor = store.colorOf(ask.called).fill;
   });
 }
 

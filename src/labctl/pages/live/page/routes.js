@@ -41,7 +41,7 @@ class Routes {
 
   row(route, names) {
     const mark = el("i");
-    mark.style.background = this.page.store.colorOf(route.request).fill;
+    mark.style.background = this.page.store.colorOf(route.called).fill;
     const cells = names.map((name) => {
       const server = route.servers.find((one) => one.name === name), chosen = name === route.chosen;
       if (!server) return el("td", { textContent: "–" });
@@ -49,8 +49,8 @@ class Routes {
       return el("td", { className: chosen ? "chosen" : "" }, el("b", { textContent: `${chosen ? "✓ " : ""}${server.score}` }), el("small", { textContent: load }));
     });
     const expected = route.servers.find((one) => one.name === route.chosen).cached;
-    return el("tr", { title: route.words },
-      el("th", { scope: "row" }, mark, route.request), el("td", { textContent: route.prompt }), ...cells,
+    return el("tr", { title: `id ${route.request}: ${route.words}` },
+      el("th", { scope: "row" }, mark, route.called), el("td", { textContent: route.prompt }), ...cells,
       el("td", { className: route.found < expected ? "less" : "" }, el("b", { textContent: route.found })));
   }
 }

@@ -66,7 +66,7 @@ class Lane {
 class Store {
   constructor() {
     this.lanes = [];
-    // {id, label, lane, t: first seen, from: the place where it first waited, at: places of its steps, text, cuts: how
+    // {id, label, called: A, B, C ... in order of arrival, lane, t: first seen, from: the place where it first waited, at: places of its steps, text, cuts: how
     // long the text was after each, waited, out: places where it was preempted, why, end}
     this.requests = [];
     this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
@@ -89,7 +89,7 @@ class Store {
 
   ask(event) {
     this.asked.set(event.n, { ...this.asked.get(event.n), ...event });
-    if (event.name) this.colorOf(event.name);
+    if (event.called) this.colorOf(event.called);
     if (event.name && event.at) this.send(event.name, event.at);
   }
 
@@ -104,7 +104,7 @@ class Store {
 
   /** Who waits now, where the server tells so between two steps. */
   hold(event) {
-    for (const [index, id, label] of event.q || []) this.request(index, id, label, event.m, event.t);
+    for (const [index, id, label, called] of event.q || []) this.request(index, id, label, called, event.m, event.t);
     for (const [index, why] of event.e || []) this.requests[index].end = why;
     this.lanes[event.m].now = event;
     this.lanes[event.m].heard = performance.now();
@@ -115,7 +115,7 @@ class Store {
   /** A run that is over, as labctl.pages.live.packing has written it. */
   open({ lanes, requests, texts, sent }) {
     for (const [name, at] of sent || []) this.send(name, at);
-    requests.forEach(([lane, id, label], index) => this.request(index, id, label, lane, 0));
+    requests.forEach(([lane, id, label, called], index) => this.request(index, id, label, called, lane, 0));
     lanes.forEach((columns, m) => {
       const { name, model, t, d, now, ...changes } = columns;
       this.lanes.push(new Lane({ name, model }));
@@ -141,20 +141,20 @@ class Store {
     });
   }
 
-  request(index, id, label, lane, t) {
-    this.requests[index] = { id, label, lane, t, at: [], text: "", cuts: [], waited: 0, out: [], why: "", end: "" };
-    this.colorOf(id);
+  request(index, id, label, called, lane, t) {
+    this.requests[index] = { id, label, called, lane, t, at: [], text: "", cuts: [], waited: 0, out: [], why: "", end: "" };
+    this.colorOf(called);
   }
 
-  /** A request's colour, from when it is first heard of: sent, waiting or in a step. */
-  colorOf(id) {
-    if (!this.colors.has(id)) this.colors.set(id, PALETTE[this.colors.size % PALETTE.length]);
-    return this.colors.get(id);
+  /** A request's colour by its name, from when it is first heard of: sent, waiting or in a step. */
+  colorOf(called) {
+    if (!this.colors.has(called)) this.colors.set(called, PALETTE[this.colors.size % PALETTE.length]);
+    return this.colors.get(called);
   }
 
   step(step) {
     const lane = this.lanes[step.m];
-    for (const [index, id, label] of step.q || []) this.request(index, id, label, step.m, step.t);
+    for (const [index, id, label, called] of step.q || []) this.request(index, id, label, called, step.m, step.t);
     if (step.z) lane.seats = step.z;
     if (step.kv) Object.assign(lane, { blocks: step.kv[1], mostBlocks: Math.max(lane.mostBlocks, step.kv[0]) });
     const place = lane.end, { x: texts } = step;
@@ -191,7 +191,7 @@ class Store {
 
   /** The same for a name in every lane: in an ensemble it is one request. */
   color(request) {
-    return this.colors.get(this.requests[request].id);
+    return this.colors.get(this.requests[request].called);
   }
 
   /** How many of a request's steps were before a place. */
@@ -244,7 +244,13 @@ class Store {
 
   name(index) {
     const request = this.requests[index];
-    return request ? request.id : "?";
+    return request ? request.called : "?";
+  }
+
+  /** What a request's name stands for: the first words of its prompt, and its id. */
+  title(index) {
+    const { id, label } = this.requests[index];
+    return `${label ? `“${cut(label, 60)}”, ` : ""}id ${id}`;
   }
 }
 

@@ -17,6 +17,7 @@ class Page {
     this.quiz = new Quiz(this);
     this.whatIf = new WhatIf(this);
     this.routes = new Routes(this);
+    this.times = new Times(this);
     this.stretch = 1; // of the seats' heights
     this.drawn = []; // [the newest step's time, when it was drawn in ms since the epoch], for the benchmark
   }
@@ -49,9 +50,10 @@ class Page {
     this.take(recording.routes || []);
     $("player").hidden = false;
     document.body.classList.add("recorded");
-    this.seek(this.store.last);
     this.views.forEach((view) => view.draw());
     this.fit();
+    this.times.open(recording.groups || []); // at the first requests; "All" shows the others
+    this.seek(Math.min(...this.store.lanes.filter((lane) => lane.steps.length).map((lane) => lane.steps[0].t)));
   }
 
   take(events) {
@@ -160,12 +162,14 @@ class Page {
       const least = Math.min(1, (strip.wide || 600) / Math.max(1, lane.end - lane.first));
       strip.width = Math.min(48, Math.max(least, strip.width * by));
     }
+    this.times.zoom(by);
     this.dirty = true;
   }
 
   /** The whole of every lane, as far as it fits. */
   fit() {
     for (const { strip, lane } of this.views) strip.width = Math.min(14, (strip.wide || 600) / Math.max(1, lane.end - lane.first));
+    this.times.fit();
     this.follow();
   }
 
@@ -243,6 +247,7 @@ class Page {
     if (this.dirty) {
       this.dirty = false;
       this.views.forEach((view) => view.draw());
+      this.times.draw();
       if (this.store.last !== this.drawn.at(-1)?.[0]) this.drawn.push([this.store.last, performance.timeOrigin + performance.now()]);
       if (this.drawn.length > 5000) this.drawn.splice(0, 2500);
     }

@@ -5,7 +5,7 @@ const NAMED = 3; // of those that another one waited for
 /** A sentence for each request that the lane had before a place, the newest first. */
 function inWords(page, index, before) {
   const { store } = page, lane = store.lanes[index], found = [];
-  for (const ask of page.unseen(lane)) found.push(sentence(store, lane, { id: ask.name, at: [], out: [], why: "in Triton's queue" }, before));
+  for (const ask of page.unseen(lane)) found.push(sentence(store, lane, { id: ask.name, called: ask.called, at: [], out: [], why: "in Triton's queue" }, before));
   for (let i = store.requests.length - 1; i >= 0 && found.length < TOLD; i--) {
     const request = store.requests[i];
     if (!request || request.lane !== index || Math.min(request.from ?? Infinity, request.at[0] ?? Infinity) >= before) continue;
@@ -16,7 +16,7 @@ function inWords(page, index, before) {
 
 function sentence(store, lane, request, before) {
   const steps = request.at.filter((place) => place < before), begun = steps.length ? steps[0] : before;
-  const parts = [`request ${request.id} ${waitOf(store, lane, request, begun, steps.length > 0)}`];
+  const parts = [`request ${request.called} ${waitOf(store, lane, request, begun, steps.length > 0)}`];
   if (steps.length) {
     const row = (place) => lane.at(place).r, last = steps.at(-1), own = (r) => member({ r }, store.requests.indexOf(request)) * FIELDS;
     const kept = steps.filter((place) => place >= lane.first);

@@ -1,0 +1,77 @@
+"""The command lines of ``docker`` and ``docker compose``: python-on-whales writes them, and ``processes`` runs them.
+
+python-on-whales would run them itself: without an end to them where labctl is killed, without its lines as they come,
+and for Compose without a stdin. So the two functions by which it starts processes are replaced during a call, and hand
+out the words instead. What a dry run shows is what a run would run, since both have it from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from python_on_whales import DockerClient  # takes a third of a second: it is imported where a command is written
+
+Call = Callable[["DockerClient"], object]
+NOBODY_LOOKED = "[{}]"
+SEAMS = ("run", "stream_stdout_and_stderr")
+_replacing = threading.Lock()
+
+
+class _Written(BaseException):
+    """Leaves a call of python-on-whales with its command line: none of its own handlers catches this."""
+
+    def __init__(self, words: Sequence[Any]) -> None:
+        self.words = [str(word) for word in words]
+
+
+def words(call: Call, env_file: Path | None = None, project: str = "", profiles: Sequence[str] = ()) -> list[str]:
+    """The command line of a call of python-on-whales, from "docker" on; nothing is run, and no docker need be here.
+
+    Args:
+        env_file: of Compose: it names the project and its files. Otherwise ``project`` does.
+    """
+    from python_on_whales import DockerClient
+
+    options: Mapping[str, Any] = {"compose_project_name": project} if project else {}
+    files: list[str | Path] = [env_file] if env_file else []
+    client = DockerClient(compose_env_files=files, compose_profiles=list(profiles), **options)
+    client.client_config._client_call_with_path = ["docker"]  # it would look for the program
+    try:
+        with _written_only():
+            call(client)
+    except _Written as written:
+        return written.words
+    raise AssertionError("python-on-whales has another function that starts processes")
+
+
+@contextlib.contextmanager
+def _written_only() -> Iterator[None]:
+    """For the time of a block python-on-whales writes command lines and runs none."""
+    from python_on_whales import utils
+
+    def write(args: Sequence[Any], *_: object, **__: object) -> str:
+        if "inspect" in args[:3]:
+            return NOBODY_LOOKED  # some calls look first whether an image is there; the command itself will tell
+        raise _Written(args)
+
+    with _replacing:
+        ours = [module for name, module in sys.modules.items() if name.startswith("python_on_whales.")]
+        theirs = [
+            (module, seam, getattr(utils, seam))
+            for module in ours
+            for seam in SEAMS
+            if getattr(module, seam, None) is getattr(utils, seam)
+        ]
+        try:
+            for module, seam, _ in theirs:
+                setattr(module, seam, write)
+            yield
+        finally:
+            for module, seam, function in theirs:
+                setattr(module, seam, function)

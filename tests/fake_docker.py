@@ -1,0 +1,64 @@
+"""A stand-in for the Docker engine's API, on a socket of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+VERSION = re.compile(r"^/v[\d.]+")
+
+
+@dataclass
+class FakeDocker:
+    """What the engine says of itself; it has no containers."""
+
+    version: str = "26.1.5"
+    name: str = "Engine"
+    info: dict[str, Any] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def answer(self, path: str) -> Any:
+        self.asked.append(path)
+        if path == "/version":
+            return {"Version": self.version, "ApiVersion": "1.43", "Components": [{"Name": self.name}]}
+        if path == "/info":
+            return {"SecurityOptions": [], **self.info}
+        return {"Volumes": []} if path == "/volumes" else []
+
+
+@contextmanager
+def serving(engine: FakeDocker, socket: Path) -> Iterator[str]:
+    """The engine at that path; gives its address. At the end of the block the socket stays, and nobody listens."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(engine.answer(VERSION.sub("", self.path.partition("?")[0]))).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "here"
+
+        def log_message(self, *words: object) -> None:
+            """A test's output is its own."""
+
+    with socketserver.ThreadingUnixStreamServer(str(socket), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"unix://{socket}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,434 @@
+"""What is said of a Docker engine, and of stacks on it, is true: also where it is silent, stopped, old or another's."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_docker import FakeDocker, serving
+
+from labctl.cli.main import cli
+from labctl.cli.stacks import _describe
+from labctl.doctor import checklist
+from labctl.runtimes import docker_engine, images
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Endpoints, Record, UpOptions
+from labctl.stack import up as bringing_up
+from labctl.stack.down import down, down_all
+from labctl.stack.session import Session, Unknown
+from labctl.stack.status import status
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+STACK = "iterative"
+NOBODY = 65534
+RECORD = Record(STACK, "02-iterative-scheduling", "compose", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
+
+
+@pytest.fixture(autouse=True)
+def asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine's answer, and no context, of an earlier test."""
+    for known in (docker_engine._client, docker_engine._of_context, docker_engine.user_inside):
+        known.cache_clear()
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setattr(docker_engine, "PROBE_S", 0.3)
+
+
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default socket, as an engine that was killed leaves it."""
+    path = tmp_path / "docker.sock"
+    with serving(FakeDocker(), path):
+        pass
+    monkeypatch.setattr(docker_engine, "DEFAULT_SOCKET", f"unix://{path}")
+    return path
+
+
+@pytest.fixture(params=["nobody listens", "it hangs", "no socket", "ended"])
+def silent(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An engine that does not answer, in each of the ways in which one does not."""
+    path = tmp_path / "engine.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as listener:
+        if request.param in ("it hangs", "nobody listens"):
+            listener.bind(str(path))
+        if request.param == "it hangs":
+            listener.listen()
+        if request.param == "ended":
+            with serving(FakeDocker(), path):
+                docker_engine.engine()  # a command that runs for long has asked it before
+        yield
+
+
+@pytest.fixture
+def brought_up(session: Session) -> Session:
+    """A session that remembers a stack on compose."""
+    session.workspace.folder(STACK).path.mkdir(parents=True)
+    session.remember(RECORD)
+    return session
+
+
+# -- a silent engine -----------------------------------------------------------------------------------------------
+
+
+def test_down_of_a_stack_whose_engine_is_silent_fails_and_keeps_its_state(silent: None, brought_up: Session) -> None:
+    with pytest.raises(Unknown) as caught:
+        down(brought_up, STACK)
+    assert str(brought_up.workspace.folder(STACK).state_file) in caught.value.remedy
+    assert docker_engine.LOCAL not in caught.value.remedy
+    assert brought_up.remembered(STACK) == RECORD
+
+
+def test_down_all_takes_down_what_it_can_and_fails_of_the_rest(silent: None, brought_up: Session) -> None:
+    here = replace(RECORD, stack="codegen", runtime="local")
+    brought_up.workspace.folder(here.stack).path.mkdir(parents=True)
+    brought_up.remember(here)
+    with pytest.raises(Unknown) as caught:
+        down_all(brought_up)
+    assert caught.value.details == ("codegen is down",)
+    assert brought_up.remembered("codegen") is None
+    assert brought_up.remembered(STACK) == RECORD
+
+
+def test_the_status_of_a_stack_whose_engine_is_silent_is_unknown_and_says_why(
+    silent: None, brought_up: Session
+) -> None:
+    shown = status(brought_up, STACK)
+    assert (shown["state"], shown["runtime"]) == ("unknown", "compose")
+    assert "no Docker engine answers" in shown["ended"] or "the Docker engine failed" in shown["ended"]
+    assert shown["ended"][1:] in _describe(shown)
+
+
+def test_no_second_server_starts_while_nobody_knows_of_the_first(
+    silent: None, brought_up: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(LocalRuntime, "start", lambda *given: started.append("local"))
+    lab, _ = brought_up.catalog.stack(STACK)
+    for runtime in ("auto", "local"):
+        with pytest.raises(Unknown):
+            bringing_up.up(brought_up, lab, STACK, UpOptions(runtime=runtime))
+    assert started == []
+
+
+def test_whoever_asks_a_stack_whose_engine_is_silent_is_not_told_that_it_died(
+    silent: None, brought_up: Session
+) -> None:
+    with pytest.raises(Unknown):
+        bringing_up.death(brought_up, STACK)
+    assert brought_up.may_run(STACK)
+
+
+def test_a_silent_engine_says_nothing_of_stacks_that_were_never_brought_up_on_it(
+    silent: None, session: Session
+) -> None:
+    assert session.find(STACK) is None
+    assert status(session, STACK)["state"] == "absent"
+    assert down(session, STACK) is False
+    session.workspace.folder("codegen").path.mkdir(parents=True)
+    session.remember(replace(RECORD, stack="codegen", runtime="local"))
+    assert down_all(session) == ["codegen"]
+
+
+def test_inside_a_container_without_an_engine_a_live_stack_is_unknown_and_the_remedy_is_outside(
+    brought_up: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_ROOT", docker_engine.INSIDE)
+    monkeypatch.setattr(docker_engine, "DEFAULT_SOCKET", f"unix://{tmp_path}/no.sock")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shown = status(brought_up, STACK)
+    assert shown["state"] == "unknown" and "outside of this container" in shown["ended"] and "rm " not in shown["ended"]
+
+
+# -- containers that were removed ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An engine that answers and has no container."""
+    with serving(FakeDocker(), tmp_path / "engine.sock") as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        yield
+
+
+def test_containers_that_somebody_else_removed_are_removed_and_did_not_die(empty: None, brought_up: Session) -> None:
+    shown = status(brought_up, STACK)
+    assert shown["state"] == "removed"
+    said = _describe(shown)
+    assert "died" not in said and "labctl logs" not in said and f"labctl down {STACK}" in said
+    dead = bringing_up.death(brought_up, STACK)
+    assert dead and "removed" in dead.why + dead.what and "died" not in dead.what
+    assert down(brought_up, STACK) is True
+    assert brought_up.remembered(STACK) is None
+
+
+# -- remedies ----------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_may_not_open_the_socket_is_sent_to_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    import docker  # noqa: F401  # while everything can be read
+
+    with tempfile.TemporaryDirectory() as folder:  # in no folder of pytest's, which others may not look into
+        path = Path(folder, "docker.sock")
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("HOME", "/nonexistent")
+        monkeypatch.setattr(docker_engine, "DEFAULT_SOCKET", f"unix://{path}")
+        with serving(FakeDocker(), path):
+            path.chmod(0)
+            try:
+                os.seteuid(os.getuid() or NOBODY)  # nothing is closed to root
+                with pytest.raises(LabError) as caught:
+                    docker_engine.engine()
+            finally:
+                os.seteuid(os.getuid())
+    assert "Permission denied" in caught.value.why
+    assert caught.value.remedy == docker_engine.JOIN
+
+
+@pytest.mark.parametrize("config", [None, {"auths": {}}, {"currentContext": "default"}])
+def test_a_stopped_engine_is_to_be_started_whatever_the_docker_commands_own_file_says(
+    config: dict[str, Any] | None, gone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "dockerd"
+    tool.touch()
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if config is not None:
+        (tmp_path / ".docker").mkdir()
+        (tmp_path / ".docker" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LabError) as caught:
+        docker_engine.engine()
+    assert "refused" in caught.value.why
+    assert caught.value.remedy == docker_engine.START
+    tool.unlink()
+    with pytest.raises(LabError) as caught:
+        docker_engine.engine()
+    assert caught.value.remedy == docker_engine.INSTALL
+
+
+def test_a_context_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONTEXT", "nonesuch")
+    for ask in (docker_engine.engine, docker_engine.require_docker, docker_engine.address):
+        with pytest.raises(LabError) as caught:
+            ask()
+        assert "'nonesuch'" in caught.value.what and "DOCKER_CONTEXT" in caught.value.remedy
+
+
+def test_an_engine_over_ssh_is_refused_as_another_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@elsewhere")
+    with pytest.raises(LabError) as caught:
+        docker_engine.engine()
+    assert "ssh://somebody@elsewhere" in caught.value.what and "that machine" in caught.value.remedy
+
+
+@pytest.fixture
+def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """``says(version="24.0.7")``: the engine that answers from now on says that."""
+    engine = FakeDocker()
+
+    def say(info: dict[str, Any] | None = None, **words: str) -> None:
+        vars(engine).update(words, info=info or {})
+
+    monkeypatch.setattr(docker_engine, "require_plugin", lambda: None)
+    with serving(engine, tmp_path / "engine.sock") as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        yield say
+
+
+@pytest.mark.parametrize(("version", "good"), [("20.10.24+dfsg1", False), ("24.0.7", False), ("25.0.0", True)])
+def test_an_engine_that_is_too_old_for_compose_yaml_is_refused_by_up_and_by_doctor(
+    version: str, good: bool, says: Callable[..., None], session: Session
+) -> None:
+    says(version=version)
+    row = checklist._check_runtime(session.runtime("compose"), "cpu")
+    assert row.state == ("ok" if good else "fail") and version in row.found
+    if not good:
+        with pytest.raises(LabError) as caught:
+            session.choose("compose", "cpu")
+        assert "25" in caught.value.why and docker_engine.LOCAL in caught.value.remedy
+
+
+def test_podman_is_refused_in_one_sentence(says: Callable[..., None]) -> None:
+    says(version="4.3.1", name="Podman Engine")
+    with pytest.raises(LabError) as caught:
+        docker_engine.require_docker()
+    assert "Podman 4.3.1" in caught.value.what and docker_engine.LOCAL in caught.value.remedy
+
+
+def test_an_engine_that_maps_users_is_refused(says: Callable[..., None]) -> None:
+    says({"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]})
+    with pytest.raises(LabError, match="userns-remap"):
+        docker_engine.require_docker()
+
+
+def test_under_a_rootless_engine_the_caller_is_its_root(
+    says: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 1001)
+    monkeypatch.setattr("os.getgid", lambda: 1002)
+    for options, user in ((["name=seccomp"], "1001:1002"), (["name=rootless", "name=cgroupns"], "0:0")):
+        docker_engine.user_inside.cache_clear()
+        says({"SecurityOptions": options})
+        projects = Projects(Workspace(tmp_path, tmp_path / "cache"))
+        monkeypatch.setattr(images, "client_image", lambda workspace: "labs-client:1")
+        projects.write(STACK, {})
+        values = projects.read(STACK)
+        assert (values["STACK_USER"], values["STACK_SERVER_USER"]) == (user, user)
+        assert ("rootless" in docker_engine.described()) == (user == "0:0")
+
+
+# -- a disk, and a build -----------------------------------------------------------------------------------------------
+
+
+def test_the_disk_that_is_asked_is_the_engines_own(
+    says: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = {"DockerRootDir": str(tmp_path), "Name": platform.node()}
+    says(here)
+    assert str(tmp_path) in checklist._engine_disk().found
+    monkeypatch.setattr(checklist, "IMAGES_DISK", 1e18)
+    full = checklist._engine_disk()
+    assert full.state == "warn" and "builder prune" in full.remedy
+    says({**here, "Name": "a-virtual-machine"})
+    assert docker_engine.data_root() == (str(tmp_path), None)
+
+
+@pytest.mark.parametrize(
+    ("last_words", "remedy"),
+    [
+        ("write /var/lib/docker/tmp/x: no space left on device", "docker builder prune"),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "builder prune"),
+        (
+            "debian:bookworm-slim: failed to resolve source metadata for docker.io/library/debian:bookworm-slim: "
+            "failed to do request: Head https://registry-1.docker.io/v2/: dial tcp: lookup registry-1.docker.io: "
+            "no such host",
+            "docker_engine.sh base-image",
+        ),
+        ("Temporary failure resolving 'deb.debian.org'", "no way into the network"),
+        ("NewConnectionError: Failed to establish a new connection: [Errno 101] Network is unreachable", "no way into"),
+        ("ProxyError('Cannot connect to proxy.', OSError('407 Proxy Authentication Required'))", "config.json"),
+        ("SSLCertVerificationError: certificate verify failed: unable to get local issuer", "LABS_CA_BUNDLE"),
+        ("ERROR: No matching distribution found for torch==2.13.0+cpu", "LABS_WHEELS"),
+        ("RUN false: exit code: 1", "the last lines"),
+    ],
+)
+def test_what_to_do_about_a_failed_build_follows_from_its_last_words_and_names_the_other_runtime(
+    last_words: str, remedy: str
+) -> None:
+    with pytest.raises(LabError) as caught, images.told_why():
+        raise LabError(
+            "an image cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="c"
+        )
+    assert remedy in caught.value.remedy and docker_engine.LOCAL in caught.value.remedy
+
+
+# -- which runtime -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What can serve here; each test takes away what it likes."""
+    able = {"local", "compose"}
+
+    def check(runtime: Any, profile: str) -> None:
+        if runtime.name not in able:
+            raise LabError(f"no {runtime.name} here", "", "a remedy", code="runtime-none")
+
+    for kind in (LocalRuntime, ComposeRuntime):
+        monkeypatch.setattr(kind, "check", check)
+    monkeypatch.setattr(images, "here", lambda workspace, profile: False)
+    return able
+
+
+def test_auto_is_local_for_a_newcomer_with_docker(both: set[str], session: Session) -> None:
+    assert session.choose("auto", "cpu").name == "local"
+    assert not session.workspace.settled_runtime
+
+
+def test_auto_is_compose_where_this_checkouts_images_are(
+    both: set[str], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "here", lambda workspace, profile: True)
+    assert session.choose("auto", "cpu").name == "compose"
+    both.remove("compose")
+    assert session.choose("auto", "cpu").name == "local"
+
+
+def test_compose_that_was_asked_for_once_is_what_auto_means_from_then_on(both: set[str], session: Session) -> None:
+    session.choose("compose", "cpu")
+    session.choose("local", "cpu")
+    assert session.choose("auto", "cpu").name == "compose"
+
+
+def test_compose_that_cannot_serve_settles_nothing(both: set[str], session: Session) -> None:
+    both.remove("compose")
+    with pytest.raises(LabError):
+        session.choose("compose", "cpu")
+    assert session.choose("auto", "cpu").name == "local"
+
+
+def test_a_settled_checkout_takes_no_other_runtime_by_itself(both: set[str], session: Session) -> None:
+    session.workspace.settle_runtime("compose")
+    both.remove("compose")
+    with pytest.raises(LabError) as caught:
+        session.choose("auto", "cpu")
+    assert "labctl runtime local" in caught.value.remedy
+
+
+def test_auto_takes_compose_where_local_cannot_serve_and_says_both_where_neither_can(
+    both: set[str], session: Session
+) -> None:
+    both.remove("local")
+    assert session.choose("auto", "cpu").name == "compose"
+    both.remove("compose")
+    with pytest.raises(LabError) as caught:
+        session.choose("auto", "cpu")
+    assert "no compose here" in caught.value.details[0] and "no local here" in caught.value.details[1]
+
+
+def test_labctl_runtime_settles_a_checkout_and_leaves_it_open_again(
+    both: set[str], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_ROOT", str(session.workspace.root))
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(cli, ["runtime", *words])
+        assert done.exception is None, done.output
+        return done.stdout.strip()
+
+    assert said().startswith("not settled")
+    assert said("compose") == said() == session.workspace.settled_runtime == "compose"
+    assert said("local") == said() == "local"
+    session.choose("compose", "cpu")
+    assert said() == "local", "what a person settled stays settled"
+    assert said("auto").startswith("not settled")
+    session.workspace.runtime_file.write_text("compose")
+    assert said() == "compose", "a line that a person writes counts"
+
+
+def test_the_images_of_this_checkout_are_looked_for_by_their_names(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(docker_engine, "engine", lambda: None)
+
+    def exists(name: str) -> bool:
+        asked.append(name)
+        return True
+
+    monkeypatch.setattr(images, "exists", exists)
+    assert images.here(session.workspace, "cpu")
+    assert asked == images.all_images(session.workspace, "cpu")
