@@ -84,12 +84,13 @@ def _of_vllm(folder: Path) -> dict[str, Any]:
     sent = [(str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6)) for line in requests]
     sent.sort(key=lambda one: one[1])
     ids, model = [name for name, _ in sent], str(lines[0]["model"])
-    feed.names = Names.of_groups([ids])
+    feed.names, lanes = Names.of_groups([ids]), set[int]()
     for line in steps:
         for event in feed.events([line | {"t": round(line["t"] - zero, 6)}]):
             packing.take(event)
+            lanes |= {event["m"]} if event.get("k") != "model" else set()
     head = {"title": str(folder), "note": "vLLM's recordings hold no texts"}
-    groups = [[model, sent[0][1], ids, [model]]] if sent else []
+    groups = [[model, sent[0][1], ids, sorted(lanes)]] if sent else []
     return {"head": head, **packing.document(), "sent": sent, "groups": groups}
 
 
