@@ -90,7 +90,7 @@ def all_images(workspace: Workspace, profile: str) -> list[str]:
 
 def here(workspace: Workspace, profile: str) -> bool:
     """Whether all images of a profile are here, as far as an engine can be asked."""
-    with contextlib.suppress(LabError):
+    with contextlib.suppress(LabError, FileNotFoundError):  # a copy without Docker's files has no images either
         docker_engine.engine()  # on a machine without Docker nothing is read to name them
         return all(exists(name) for name in all_images(workspace, profile))
     return False
