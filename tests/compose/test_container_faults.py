@@ -192,8 +192,8 @@ def test_fault_22_the_gpu_profile_without_an_nvidia_runtime_is_refused_before_an
 @pytest.mark.parametrize(
     ("dockerfile", "words"),
     [
-        ("FROM debian:bookworm-slim\nRUN echo no such luck && false\n", "no such luck"),
-        ("FROM localhost:9/no/such:image\n", "localhost:9"),
+        ("FROM debian:bookworm-slim AS cpu\nRUN echo no such luck && false\n", "no such luck"),
+        ("FROM localhost:9/no/such:image AS cpu\n", "localhost:9"),
     ],
 )
 def test_fault_22_an_image_that_cannot_be_made_is_found_before_any_container(

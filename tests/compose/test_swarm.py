@@ -136,7 +136,7 @@ def test_an_update_under_load_fails_no_request_and_removal_leaves_nothing(deploy
         thread.start()
     try:
         swarm("service", "update", "--detach", "--force", f"{NAME}_triton")
-        state = ["service", "inspect", f"{NAME}_triton", "--format", "{{.UpdateStatus.State}}"]
+        state = ["service", "inspect", f"{NAME}_triton", "--format", "{{with .UpdateStatus}}{{.State}}{{end}}"]
         eventually(lambda: swarm(*state) not in ("", "updating"), PATIENCE_S)
         assert swarm(*state) == "completed"
         eventually(lambda: replicas()["triton"] == "2/2", PATIENCE_S)

@@ -145,7 +145,7 @@ def test_the_command_line_pauses_steps_and_says_so(server: Any, clock: Clock, ch
         eventually(lambda: "the next step is of" in labctl("clock", "iterative", "pause", root=checkout).stdout)
         (name,) = held(clock, "iterative-gpt2")["ids"]
         shown = labctl("explain", "iterative", name, root=checkout).stdout
-        assert f"{name} in iterative-gpt2: did not wait" in shown
+        assert f"(id {name}) in iterative-gpt2: did not wait" in shown
         assert re.search(r"next step +the clock holds it$", shown, re.MULTILINE)
         labctl("clock", "iterative", "slow", "2", root=checkout)
         stream.wait(record, timeout=WAIT_S)

@@ -86,7 +86,7 @@ def test_with_the_simple_model_the_newcomer_waits_in_tritons_queue(visitor: Visi
     visitor.step()
     second = visitor.ask(SIMPLE, "Anna writes", 5)
     visitor.step("#ten")
-    visitor.lane(SIMPLE).locator(".chip", has_text=second).get_by_text("in Triton's queue").wait_for()
+    visitor.lane(SIMPLE).locator(f".chip[data-request='{second}']").get_by_text("in Triton's queue").wait_for()
     assert [step["ids"] for step in steps(server, SIMPLE)[-5:]] == [[first]] * 5
     visitor.resume()
     visitor.over(second)
@@ -171,9 +171,12 @@ def test_a_timeline_opens_without_a_network_and_is_stepped(browser: Any, server:
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
     facts = page.locator(".facts")
-    assert facts.get_attribute("data-step") == str(rows[-1]["n"])
+    assert facts.get_attribute("data-step") == str(rows[0]["n"])
+    page.click("#forth")
+    page.locator(f".facts[data-step='{rows[1]['n']}']").wait_for()
     page.click("#back")
-    page.locator(f".facts[data-step='{rows[-2]['n']}']").wait_for()
+    page.locator(f".facts[data-step='{rows[0]['n']}']").wait_for()
+    page.select_option("#speed", "64")
     page.click("#play")
     page.locator(f".facts[data-step='{rows[-1]['n']}']").wait_for()
     assert asked == [path.as_uri()]

@@ -49,16 +49,15 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
     workspace, commands = projects.workspace, dict[str, Command]()
 
     def build(service: str, variable: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
-        commands[image] = projects.command(
+        command = projects.command(
             BUILDER,
-            lambda docker: docker.compose.build(
-                [service], build_args=images.build_arguments(base), progress="plain", stream_logs=True
-            ),
+            lambda docker: docker.compose.build([service], build_args=images.build_arguments(base), stream_logs=True),
             image,
             values={variable: image, **images.dockerfile(base), **({"STACK_SERVER_TARGET": target} if target else {})},
             profile=profile,
             profiles=["*"],
         )
+        commands[image] = _with_progress(command, "plain")
 
     build("triton", "STACK_SERVER_IMAGE", images.server_image(workspace, profile, base), profile, base)
     if profile != TOOLS:
@@ -126,8 +125,13 @@ def client(projects: Projects, name: str, stack: str, argv: Sequence[str], termi
         container=f"{name}: {image}, gone when it ends",
         values=None if stack else {},
     )
-    before, after = command.argv[:2], command.argv[2:]  # what Compose has to say of its network is not the client's
-    return replace(command, argv=[*before, "--progress", "quiet", *after])
+    return _with_progress(command, "quiet")  # what Compose has to say of its network is not the client's
+
+
+def _with_progress(command: Command, how: str) -> Command:
+    """Compose's own option, for every subcommand: python-on-whales knows it as one of ``build``, where it warns."""
+    before, after = command.argv[:2], command.argv[2:]
+    return replace(command, argv=[*before, "--progress", how, *after])
 
 
 def service(number: int) -> str:
