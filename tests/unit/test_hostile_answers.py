@@ -217,7 +217,7 @@ def test_an_infer_ends_whatever_the_stream_does(
     mode["pieces"] = [text(b" a"), text(b" b")]
     assert generated() == "Hi a b"
     mode["final"] = False  # the stream ends, and the request has no answer
-    with lab_error("model-error" if stream else "requests-unended"):
+    with lab_error("connection-broken"):
         generated()
     mode["pieces"] = iter(lambda: text(b" word"), None)  # without end
     with lab_error("model-error") as endless:

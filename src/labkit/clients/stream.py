@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Self
@@ -31,7 +32,17 @@ class TextStream(InFlight):
     def __enter__(self) -> Self:
         headers = {SEQUENCE: str(self._sequence["sequence_id"])} if self._sequence else None
         self._client.start_stream(callback=self._arrived, headers=headers)
+        # tritonclient says nothing of a stream that its server ends in order: its thread, which reads it, is over then.
+        threading.Thread(target=self._watch, args=(self._client._stream._handler,), daemon=True).start()
         return self
+
+    def _watch(self, reading: threading.Thread) -> None:
+        """What is open when ``reading`` is over has no answer any more."""
+        reading.join()
+        with self._changed:
+            if self._open and not self._over:
+                self._broken = "it ended the stream before all answers were whole"
+                self._changed.notify_all()
 
     def __exit__(self, *exc: object) -> None:
         self._client.stop_stream(cancel_requests=True)
