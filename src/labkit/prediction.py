@@ -17,6 +17,7 @@ from labkit.tables import markdown
 from labsched.lines import MODEL
 from labsched.recording import Row
 from labsched.steplog import StepRecord
+from labsched.steptime import HELD_UP
 
 FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"
 PACED = "a step takes the time of the device that pace names, whatever the recorded steps took"
@@ -123,7 +124,13 @@ def time_remarks(model: Mapping[str, Any]) -> list[str]:
     terms = " + ".join(f"{cost} for {term}" for term, cost in costs.items() if cost != "0.0")
     twice, (fastest, slowest) = model["same_shape_steps"], model["parts"]
     noise = f"{model['noise_floor']:.1%} ({twice:,} steps whose batch shape occurred twice)" if twice else "unknown"
+    held, held_s = model.get("held_up_steps", 0), model.get("held_up_s", 0.0)
     return [
+        *(
+            [f"steps held up, to over {HELD_UP} times the model's time: {held:,}, by {held_s:.2f} s in all"]
+            if held
+            else []
+        ),
         f"a step takes, in µs: {terms}; {model['gap_s'] * 1e6:,.0f} to the next",
         f"noise floor {noise}; the model's median error on the {model['steps']:,} recorded steps "
         f"{model['median_error']:.1%}",

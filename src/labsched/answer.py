@@ -15,7 +15,7 @@ from labsched.recording import Arrival, Recording, Row, Settings
 from labsched.replay import Played, changed, replay
 from labsched.scheduler import Scheduler
 from labsched.slo import Slo
-from labsched.steptime import DEVIATIONS, Extrapolated, Paced, StepTime, Timed
+from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed
 
 ENOUGH = 0.99  # of the requests must be within the limits
 MOST_REPLICAS = 64
@@ -88,12 +88,19 @@ class Predictor:
         return figures(self.recording.rows, {a.name: a.at for a in self.recording.arrivals}, self.slo)
 
     def predict(self, assignments: Mapping[str, str], recording: Recording | None = None) -> Prediction:
-        """Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones."""
+        """What the requests of the recording would have met, or those of another one.
+
+        Those of the recording meet its machine, as slow at each moment as it was. When another machine is slow is
+        not known: it always has the model's speed.
+
+        Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones.
+        """
+        model, known = self.model, Speeds(self.model, self.recording.rows) if recording is None else None
         recording = recording or self.recording
         settings = self.changed(recording.settings, assignments)
-        model = self.model
-        speeds = ((1.0, 0.0), (model.fastest, -DEVIATIONS), (model.slowest, DEVIATIONS))
-        middle, *edges = (self._replay(recording, settings, *speed) for speed in speeds)
+        middle = self._replay(recording, settings, speeds=known)
+        ends = ((model.fastest, -DEVIATIONS), (model.slowest, DEVIATIONS))
+        edges = [self._replay(recording, settings, *end) for end in ends]
         found, *others = (figures(done.rows, done.arrived, self.slo) for done in (middle, *edges))
         low = {name: min(value, *(other[name] for other in others)) for name, value in found.items()}
         high = {name: max(value, *(other[name] for other in others)) for name, value in found.items()}
@@ -101,11 +108,18 @@ class Predictor:
             settings, found, low, high, middle.rows, middle.arrived, self._extrapolated(settings, middle.rows)
         )
 
-    def _replay(self, recording: Recording, settings: Settings, speed: float = 1.0, deviations: float = 0.0) -> Played:
+    def _replay(
+        self,
+        recording: Recording,
+        settings: Settings,
+        speed: float = 1.0,
+        deviations: float = 0.0,
+        speeds: Speeds | None = None,
+    ) -> Played:
         way = recording.way
         handed = [replace(a, at=a.at + way) for a in recording.arrivals]
         pace = settings.pace
-        timed = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations)
+        timed = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
         done = self.replayed(replace(recording, arrivals=handed), settings, timed, self.in_flight)
         return Played(done.rows, {name: at - way for name, at in done.arrived.items()})
 

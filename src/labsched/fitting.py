@@ -13,7 +13,7 @@ import numpy.typing as npt
 from labsched.errors import LabError
 from labsched.lines import RECORD
 from labsched.recording import Row
-from labsched.steptime import ROUND, Features, Shape, StepTime, shape_of, size_of
+from labsched.steptime import HELD_UP, ROUND, Features, Shape, StepTime, shape_of, size_of
 
 LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
@@ -52,7 +52,7 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
     noise, twice = _noise(x, y)
     parts = [part for part in np.array_split(np.arange(len(rows)), PARTS) if len(part) >= LEAST_PART]
     ratios = [float(y[part].sum() / said[part].sum()) for part in parts] or [1.0]
-    most = x.max(axis=0)
+    most, held = x.max(axis=0), y > HELD_UP * said
     return StepTime(
         tuple(map(float, costs)),
         (sizes, shapes),
@@ -65,6 +65,7 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
         (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
         len(rows),
         _doubt(x, y, said),
+        (int(held.sum()), float((y - said)[held].sum())),
     )
 
 

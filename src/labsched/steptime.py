@@ -20,8 +20,10 @@ from the recorded steps: a recording in which one request at a time decoded does
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labsched.contexts import Contexts
@@ -45,6 +47,7 @@ TERMS = (
 ROUND = 64  # tokens of context within which two batches have the same shape
 PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
 DEVIATIONS = 2.0  # of what is known of the costs, on either side of the interval
+HELD_UP = 5  # times as long as the model says: no step of its shape takes that by itself
 Shape = tuple[int, int, bool]
 
 
@@ -103,6 +106,7 @@ class StepTime:
         slowest, fastest: the recording's parts took so many times what the model says.
         most: the largest batch, prefill tokens of a step and context recorded.
         doubt: the covariance of the costs (seconds squared), [8, 8].
+        held_up: the steps that took more than HELD_UP times what the model says, and by how many seconds in all.
     """
 
     costs: tuple[float, ...]
@@ -116,6 +120,7 @@ class StepTime:
     most: tuple[int, int, int]
     steps: int
     doubt: npt.NDArray[np.float64]
+    held_up: tuple[int, float] = (0, 0.0)
 
     def seconds(self, shape: Sequence[int], speed: float = 1.0, deviations: float = 0.0) -> float:
         """From the beginning of a step to the beginning of the next one; never less than a tenth of its costs.
@@ -157,20 +162,68 @@ class StepTime:
             "median_error": self.error,
             "steps": self.steps,
             "parts": [self.fastest, self.slowest],
+            "held_up_steps": self.held_up[0],
+            "held_up_s": self.held_up[1],
         }
+
+
+class Speeds:
+    """How fast the recorded machine was at each moment: the seconds of the model that it got done by then.
+
+    A machine that other processes hold up, or that collects garbage, stands still whatever is in the batch. So a step
+    of a replay, at the same moment, gets as little done as the recorded one did. Outside of recorded steps it is as
+    fast as the model.
+
+    Args:
+        model: what was fitted on ``rows``.
+        rows: every recorded step of one server, in order.
+    """
+
+    def __init__(self, model: StepTime, rows: Sequence[Row]) -> None:
+        self._at, self._done = [0.0], [0.0]  # a line of points: seconds of the recording, and of the model
+        features = Features()
+        for row, after in zip_longest(rows, rows[1:]):
+            over = row.over + model.gap
+            if after:
+                over = after.began if after.busy else min(over, after.began)
+            idle = max(0.0, row.began - self._at[-1])
+            self._done.append(self._done[-1] + idle)
+            self._at.append(self._at[-1] + idle)
+            self._done.append(self._done[-1] + model.seconds(features.of(row)))
+            self._at.append(max(over, self._at[-1]))
+
+    def seconds(self, began: float, work: float) -> float:
+        """How long from ``began``, in seconds of the recording, until ``work`` seconds of the model are done."""
+        return _on(self._done, self._at, _on(self._at, self._done, began) + work) - began
+
+
+def _on(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """The y of the line through these points; before the first and after the last one it rises by 1."""
+    place = bisect_right(xs, x)
+    if not 0 < place < len(xs):
+        end = min(place, len(xs) - 1)
+        return ys[end] + x - xs[end]
+    before = place - 1
+    return ys[before] + (ys[place] - ys[before]) * (x - xs[before]) / (xs[place] - xs[before])
 
 
 @dataclass
 class Timed:
-    """The model as a replay asks it, step by step."""
+    """The model as a replay asks it, step by step.
+
+    Attributes:
+        speeds: of the recorded machine, for a replay of the recorded times; None: always as fast as the model.
+    """
 
     model: StepTime
     speed: float = 1.0
     deviations: float = 0.0
+    speeds: Speeds | None = None
     features: Features = field(default_factory=Features)
 
     def __call__(self, row: Row) -> float:
-        return self.model.seconds(self.features.of(row), self.speed, self.deviations)
+        seconds = self.model.seconds(self.features.of(row), self.speed, self.deviations)
+        return self.speeds.seconds(row.began, seconds) if self.speeds else seconds
 
 
 @dataclass

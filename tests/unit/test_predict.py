@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import fake_backend
+import hypothesis
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from counting_engine import CountingEngine
+from hypothesis import given
+from hypothesis import strategies as st
 from lab_errors import lab_error
 from model_cases import CASES, answered, request
-from recordings import SETTINGS, cost, made_up_recording, written
+from recordings import SETTINGS, cost, made_up_recording, some_requests, written
 from step_schema import LINES, RequestLine
 from waiting import eventually
 
@@ -371,6 +374,51 @@ def test_the_recorded_settings_are_predicted_to_take_the_recorded_time(made_up: 
     predictor = answer.Predictor.of(made_up)
     found, seen = predictor.predict({}).figures, predictor.recorded()
     assert found == pytest.approx(seen, rel=1e-6)
+
+
+class Held:
+    """A machine that computes nothing in `pauses`, each its beginning and its length in seconds."""
+
+    def __init__(self, pauses: Sequence[tuple[float, float]]) -> None:
+        self._pauses = sorted(pauses)
+
+    def __call__(self, row: Row) -> float:
+        over = row.began + cost(row)
+        for began, length in self._pauses:
+            if began < over and began + length > row.began:
+                over += began + length - max(began, row.began)
+        return over - row.began
+
+
+def held_up(pauses: Sequence[tuple[float, float]]) -> Recording:
+    """150 requests in five seconds on such a machine."""
+    arrivals = [replace(one, at=one.at * 6) for one in some_requests(150, seed=3)]
+    done = replay.replay(Recording(SETTINGS, arrivals), SETTINGS, Held(pauses))
+    return Recording(SETTINGS, arrivals, done.rows)
+
+
+@hypothesis.settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 1)), max_size=5))
+def test_whatever_held_the_machine_up_the_recorded_settings_are_predicted_as_recorded(
+    pauses: list[tuple[float, float]],
+) -> None:
+    predictor = answer.Predictor.of(held_up(pauses))
+    found, seen = predictor.predict({}).figures, predictor.recorded()
+    for name in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p99_ms", "e2e_p99_ms", "requests_per_s"):
+        assert found[name] == pytest.approx(seen[name], rel=0.02), name
+
+
+@pytest.mark.parametrize("slots", ["8", "16"])
+def test_a_machine_that_stood_still_stands_still_under_other_settings_too(slots: str) -> None:
+    """More slots do not help against it. Of other arrivals, that do not meet these moments, it is not predicted."""
+    pauses = [(1.0, 0.5), (2.5, 0.8)]
+    recorded = held_up(pauses)
+    wanted = {"max_num_sequences": slots}
+    true = replay.replay(recorded, replay.changed(SETTINGS, wanted), Held(pauses))
+    seen = figures.figures(true.rows, true.arrived)["ttft_p99_ms"]
+    predictor = answer.Predictor.of(recorded)
+    assert predictor.predict(wanted).figures["ttft_p99_ms"] == pytest.approx(seen, rel=0.03)
+    assert predictor.predict(wanted, recorded).figures["ttft_p99_ms"] < seen / 10
 
 
 def test_more_slots_never_meet_fewer_limits_and_the_plan_names_the_smallest(made_up: Recording) -> None:
