@@ -47,7 +47,7 @@ TERMS = (
 ROUND = 64  # tokens of context within which two batches have the same shape
 PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
 DEVIATIONS = 2.0  # of what is known of the costs, on either side of the interval
-HELD_UP = 5  # times as long as the model says: no step of its shape takes that by itself
+HELD_UP = 5  # times as long as the model says: steps of which a person is told
 Shape = tuple[int, int, bool]
 
 
