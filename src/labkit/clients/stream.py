@@ -33,7 +33,9 @@ class TextStream(InFlight):
         headers = {SEQUENCE: str(self._sequence["sequence_id"])} if self._sequence else None
         self._client.start_stream(callback=self._arrived, headers=headers)
         # tritonclient says nothing of a stream that its server ends in order: its thread, which reads it, is over then.
-        threading.Thread(target=self._watch, args=(self._client._stream._handler,), daemon=True).start()
+        # In a version that keeps it elsewhere, such a request ends at its deadline.
+        if reading := getattr(getattr(self._client, "_stream", None), "_handler", None):
+            threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
         return self
 
     def _watch(self, reading: threading.Thread) -> None:
