@@ -32,6 +32,9 @@ class Engine:
     def info(self) -> dict[str, Any]:
         return {"Runtimes": dict.fromkeys(self.runtimes)}
 
+    def version(self) -> dict[str, Any]:
+        return {"Version": "28.0.0"}
+
 
 @pytest.fixture(name="machine")
 def machine_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

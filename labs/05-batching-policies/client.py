@@ -26,9 +26,10 @@ SLOW, QUICK_ANSWERS = "transformers", 0.3  # its steps take 65 ms on an H100 too
 def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
     """The workloads by name; a dataset of your own replaces the article-like prompts."""
     count = QUICK_REQUESTS if lab.quick else int(lab.settings["requests"])
-    answers = QUICK_ANSWERS if lab.quick and lab.settings["engine"] == SLOW else 1.0
+    small = lab.settings["max_tokens_in_paged_kv_cache"]  # which whole answers must overflow
+    answers = QUICK_ANSWERS if lab.quick and lab.settings["engine"] == SLOW and not small else 1.0
     chat = {"chat": dataset.chat(count_tokens, count, scale=answers)}
-    if lab.settings["max_tokens_in_paged_kv_cache"]:
+    if small:
         return {"chat": chat["chat"][: max(QUICK_REQUESTS, count // 2)]}
     if lab.settings["dataset"]:
         items = dataset.load(Path(lab.settings["dataset"]))

@@ -202,7 +202,6 @@ ROOM = "sum(self.kv.needed(len(job.prompt) + job.limit) - self.kv.needed(job.tok
 SENSIBLE_RESERVES = {
     "half of what the others may still need": f"{ROOM} // 2",
     "half of it, rounded up": f"-(-{ROOM} // 2)",
-    "all that the others may still need": ROOM,
     "one block for each that will want one": "sum(self.kv.needed(len(j.prompt) + j.limit) > self.kv.needed(j.tokens)"
     " for j in self.running)",
     "one more than there are": "len(self.running) + 1",

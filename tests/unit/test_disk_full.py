@@ -44,7 +44,7 @@ def unshare() -> list[str]:
 
 def checkout(folder: Path) -> dict[str, str]:
     """A checkout in that folder, and the environment of a labctl that works on it."""
-    for name in ("pyproject.toml", "labs", "model_repos"):
+    for name in ("compose.yaml", "docker", "labs", "model_repos", "pyproject.toml", "requirements", "src"):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".labs").mkdir()
     (folder / "results").mkdir()

@@ -30,7 +30,7 @@ def test_max_utilization_preempts_with_the_small_cache(profile: str, slots: int,
         and profile in phase["when"].get("profile", [profile])
     )
     tokens = phase["set"]["max_tokens_in_paged_kv_cache"]
-    settings = {"max_tokens_in_paged_kv_cache": tokens, "requests": 98, "dataset": ""}
+    settings = {"max_tokens_in_paged_kv_cache": tokens, "requests": 98, "dataset": "", "engine": engine}
     lab = SimpleNamespace(quick=quick, profile=profile, settings=settings)
     (items,) = runpy.run_path(str(LAB / "client.py"))["workloads"](lab, lambda text: len(text.split())).values()
     arrivals = [

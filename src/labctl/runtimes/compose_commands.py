@@ -123,7 +123,7 @@ def client(projects: Projects, name: str, stack: str, argv: Sequence[str], termi
             "client" if stack else "report", list(argv), name=name, tty=terminal, dependencies=False, remove=True
         ),
         container=f"{name}: {image}, gone when it ends",
-        values=None if stack else {},
+        values=None if stack else {"STACK_CLIENT_IMAGE": image},
     )
     return _with_progress(command, "quiet")  # what Compose has to say of its network is not the client's
 

@@ -50,7 +50,7 @@ LOADS = (  # small prompts fill some of a block, and their answers one to four m
     # Four of these prompts fill the cache, and grow by a block each: a rule that keeps a third of it free runs two.
     Load(48, (322, 330), (44, 52), 24),
     # Answers end long before their limit: a rule that keeps blocks free for all that they might have runs one or two.
-    Load(20, (16, 28), (40, 60), 30, limit=256),
+    Load(20, (16, 28), (40, 60), 30, limit=160),
 )
 
 

@@ -1,5 +1,6 @@
 """Says when an execution does not come back: a loop without an end holds its model, and Triton waits without a word."""
 
+import gc
 import inspect
 import json
 import os
@@ -70,7 +71,7 @@ class Watchdog:
             self._once()
 
     def _once(self) -> None:
-        running = self._find(sys._current_frames().get(self._watched))
+        running = self._find(_frames().get(self._watched))
         if running is None or self._clock.exists():  # a clock that stands still is no loop
             self._forget()
             return
@@ -99,6 +100,25 @@ class Watchdog:
         if self._mark is not None:
             self._mark = None
             self._path.unlink(missing_ok=True)
+
+
+_looking = threading.Lock()
+
+
+def _frames() -> "dict[int, FrameType]":
+    """The innermost frame of each thread.
+
+    While CPython 3.11 collects them it holds a lock that every new or ended thread needs: a garbage collection in its
+    midst, which may end one, would wait for itself (https://github.com/python/cpython/issues/106883).
+    """
+    with _looking:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
 
 
 def execution(frame: FrameType | None, code: CodeType | None = None) -> tuple[FrameType, str, int] | None:
