@@ -56,6 +56,10 @@ class Noted:
         self.calls.append(name)
         raise ConnectionError
 
+    async def ready(self, models: object) -> bool:
+        self.calls.append("ready")
+        return True
+
     async def close(self) -> None:
         pass
 

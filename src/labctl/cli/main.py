@@ -12,6 +12,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -121,6 +122,12 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except ImportError as error:
         show_error(_not_importable(error))
+        return 1
+    except RecursionError as error:
+        if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent.name != "json":
+            raise
+        what, remedy = "a file or an answer is nested too deeply to be read", "look into the files that you named"
+        show_error(LabError(what, str(error), remedy, code="nested-too-deeply"))
         return 1
 
 

@@ -19,7 +19,7 @@ def read(files: Sequence[Path]) -> tuple[list[tuple[str, States]], list[str]]:
     for path in files:
         try:
             learners.append((path.stem, _states(json.loads(path.read_text(encoding="utf-8")))))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             bad.append(f"{path}: {why}; it should be what `labctl exercise list --json` prints")
     return learners, bad
