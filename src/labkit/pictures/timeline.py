@@ -45,6 +45,7 @@ def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
         x = partial(_place, zero=zero, scale=scale)
         _requests(axes[2 * index][0], lane, x)
         _batches(axes[2 * index + 1][0], lane, x)
+    axes[0][0].set_xlim(left=-0.01 * last * scale)  # where arrows begin: Matplotlib makes room for bars alone
     axes[-1][0].set_xlabel(f"{unit} since the first request")
     figure.legend(handles=_legend(), loc="upper left", bbox_to_anchor=(0.11, 1 - 0.42 / height), ncols=4, frameon=False)
     figure.suptitle(title, x=0.01, y=1 - 0.1 / height, ha="left", fontsize=13, fontweight="bold")

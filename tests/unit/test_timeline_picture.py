@@ -1,0 +1,43 @@
+"""The picture of a few requests shows each of them whole."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from labkit.lane import Lane
+from labkit.pictures import timeline
+from labkit.records import RequestRecord
+from labsched.steplog import StepRecord
+
+WAITS = some.lists(some.floats(0.001, 5), min_size=1, max_size=4)
+
+
+def lane(waits: list[float]) -> Lane:
+    """Requests that come together; each waits so long for its first token, and the steps begin when the first has."""
+    records = []
+    for number, wait in enumerate(waits):
+        record = RequestRecord(f"m-{number}", "m", "a prompt", start=10.0, end=11.0 + wait)
+        record.responses = [(10.0 + wait, "a"), (11.0 + wait, "b")]
+        records.append(record)
+    first = 10.0 + min(waits)
+    return Lane("waits", records, [StepRecord(first, first + 1, "m", "0", ("0",))])
+
+
+@settings(max_examples=5, deadline=None)  # Matplotlib takes its time
+@given(WAITS)
+def test_every_arrow_of_waiting_is_within_the_axes(waits: list[float]) -> None:
+    drawn: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeline, "save", lambda figure, *_, **__: drawn.append(figure))
+        timeline.draw([lane(waits)], Path("nowhere.png"), "title")
+    from matplotlib import pyplot
+
+    (figure,) = drawn
+    left, right = figure.axes[0].get_xlim()
+    ends = [x for note in figure.axes[0].texts if hasattr(note, "xyann") for x in (note.xy[0], note.xyann[0])]
+    pyplot.close(figure)
+    assert len(ends) == 2 * len(waits)
+    assert left <= min(ends) and max(ends) <= right
