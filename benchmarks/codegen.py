@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from labctl.labs.run import run as run_lab
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit import stats
 from labkit.clients.stream import TextStream
@@ -33,8 +34,14 @@ MOST_SHARE = 0.036  # published: 2.73 % + 0.83 % at 8 tokens
 def stepped(rounds: int) -> dict[str, Any]:
     """The lab itself at every length: the shipped model, 10 users more with each step up to 80."""
     session = Session.open(Silent())
-    choices = Choices(set={"lengths": [*LENGTHS]})
-    outcome = run_lab(session, session.catalog.lab("codegen"), UpOptions(choices, "local", "auto", 300.0), False, False)
+    options = Options(set={"lengths": [*LENGTHS]})
+    outcome = run_lab(
+        session,
+        session.catalog.lab("codegen"),
+        replace(options, runtime="local", ports="auto", timeout=300.0),
+        False,
+        False,
+    )
     for verdict in outcome.verdicts:
         print(f"{'met' if verdict.met else 'NOT MET'}: {verdict.text}")
     found: dict[str, Any] = dict(outcome.result["metrics"])
@@ -48,7 +55,7 @@ def true_shape(rounds: int) -> dict[str, Any]:
     for batching in (True, False):
         settings = {"model": MODEL, "exact": False, "threads": 2, "dynamic_batching": batching, **DELAY}
         lab, name = session.catalog.stack("codegen")
-        options = UpOptions(Choices(set=settings), "local", "auto", 600.0)
+        options = Options(set=settings, runtime="local", ports="auto", timeout=600.0)
         with ephemeral(session, lab, name, options) as handle:
             endpoints = vars(handle.record.endpoints)
             measure(endpoints, 8, USERS)  # a warm-up

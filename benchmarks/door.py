@@ -32,7 +32,7 @@ from benchmarks.steal import undisturbed
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
 from labctl.runtimes import door
-from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.record import Options, Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.tables import table
@@ -64,7 +64,7 @@ def served() -> Iterator[tuple[Record, int]]:
     """Lab 02's stack with 32 slots, and the door before it: the stack's record and the door's port."""
     session = Session.open(Silent())
     lab, _ = session.catalog.stack(STACK)
-    options = UpOptions(Choices(set={"slots": MANY, "step_ms": 10, "token_ms": 0.1}), "local", "auto", 300.0)
+    options = Options(set={"slots": MANY, "step_ms": 10, "token_ms": 0.1}, runtime="local", ports="auto", timeout=300.0)
     with ephemeral(session, lab, STACK, options) as handle:
         (port,) = ports.free_ports("127.0.0.1", 1)
         door.beside(session.workspace, handle.record, port, Silent())

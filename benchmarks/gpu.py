@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,7 @@ from labctl.manifest.schema import Lab
 from labctl.plan import make_plan
 from labctl.runtimes import nvidia
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
 from labkit.errors import LabError
@@ -194,10 +194,13 @@ class Bench:
 
     def served(self, requests: Sequence[identity.Ids]) -> None:
         lab, _ = self.session.catalog.stack(STACK)
-        chosen = Choices(profile=self.size.profile, set=self.choices())
+        chosen = Options(profile=self.size.profile, set=self.choices())
         began = time.monotonic()
         with ephemeral(
-            self.session, self.with_knob(lab, chosen), STACK, UpOptions(chosen, "local", "auto", 240.0)
+            self.session,
+            self.with_knob(lab, chosen),
+            STACK,
+            replace(chosen, runtime="local", ports="auto", timeout=240.0),
         ) as handle:
             self.tell("yardstick", what="up", seconds=time.monotonic() - began)
             run_dir = self.session.workspace.folder(STACK).run_dir()
@@ -228,7 +231,7 @@ class Bench:
             for log in sorted(run_dir.glob(f"steps-{MODEL}-*.jsonl")):
                 shutil.copyfile(log, self.out / log.name)
 
-    def with_knob(self, lab: Lab, chosen: Choices) -> Lab:
+    def with_knob(self, lab: Lab, chosen: Options) -> Lab:
         """The lab with the scheduler above laid over its templates."""
         workspace = self.session.workspace
         request = make_plan(workspace, lab, STACK, chosen, str).request
@@ -262,7 +265,7 @@ class Bench:
             "limits": self.size.limits,
         }
         lab, _ = self.session.catalog.stack(STACK)
-        plan = make_plan(self.session.workspace, lab, STACK, Choices(profile=self.size.profile, set=chosen), str)
+        plan = make_plan(self.session.workspace, lab, STACK, Options(profile=self.size.profile, set=chosen), str)
         env = {**os.environ, **plan.server_env, **self.layer.environment}  # the served side's threads
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(self.session.workspace.root / "src")])
         with (self.out / "alone.log").open("a", encoding="utf-8") as log:

@@ -11,7 +11,7 @@ from labctl.cli.bench import account
 from labctl.labs import bench
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labkit.clients.stream import TextStream
@@ -89,7 +89,7 @@ def given(items: list[Item], count: Count) -> list[Item]:
 def stack(session: Session, kv_cache: bool) -> Any:
     settings = {"model": MODEL, "kv_cache": kv_cache, "max_batch_size": CLIENTS}
     lab, name = session.catalog.stack("iterative")
-    return ephemeral(session, lab, name, UpOptions(Choices(set=settings), "local", "auto", 300.0))
+    return ephemeral(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
 
 
 def prompt_of(tokens: int, tokenizer_dir: str, start: int = 0) -> str:

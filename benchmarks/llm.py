@@ -11,7 +11,7 @@ import psutil
 from labctl.labs import bench
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labkit.clients.tensors import kind_of, tensor, text_tensor
@@ -123,7 +123,7 @@ def hundred(rounds: int) -> dict[str, Any]:
 
 def server(session: Session, stack: str, **settings: Any) -> Any:
     lab, name = session.catalog.stack(stack)
-    return ephemeral(session, lab, name, UpOptions(Choices(set=settings), "local", "auto", 300.0))
+    return ephemeral(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
 
 
 def workloads(handle: RunningStack) -> dict[str, list[dataset.Item]]:

@@ -15,7 +15,7 @@ from labctl.labs import bench, tool_bench
 from labctl.labs.load_tools import TOOLS
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit.tables import table
 from labkit.workloads.bench import Workload
@@ -45,10 +45,10 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     lab, _ = session.catalog.stack(STACK)
     tool = TOOLS[asked.client](session.workspace)
     tool.prepare(session.listener)
-    as_asked = UpOptions(Choices(set=PACE), "local", "auto", 300.0)
+    as_asked = Options(set=PACE, runtime="local", ports="auto", timeout=300.0)
     rounds: list[dict[str, dict[str, Any]]] = []
     with ephemeral(session, lab, STACK, as_asked):
-        up = UpOptions(runtime="local")  # it is measured as it runs
+        up = Options(runtime="local")  # it is measured as it runs
         ways = {
             "labctl bench": lambda: bench.bench(session, lab, STACK, up, MODEL, WORK, [IN_FLIGHT]),
             tool.name: lambda: tool_bench.bench(session, lab, STACK, up, MODEL, WORK, [IN_FLIGHT], tool),

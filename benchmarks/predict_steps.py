@@ -20,7 +20,7 @@ from labctl.labs import rerun
 from labctl.labs.servers import ephemeral
 from labctl.manifest.settings import parse_assignments
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit.predict import vllm as vllms
 from labsched import figures, recording, replay
@@ -62,7 +62,7 @@ class Server:
 def serving(session: Session, settings: Mapping[str, str]) -> Iterator[Server]:
     wanted = parse_assignments(tuple(f"{key}={value}" for key, value in {**settings, "decoupled_mode": "true"}.items()))
     lab, stack = session.catalog.stack(STACK)
-    with ephemeral(session, lab, stack, UpOptions(Choices("cpu", wanted), "local", ports="auto")) as handle:
+    with ephemeral(session, lab, stack, Options("cpu", set=wanted, runtime="local", ports="auto")) as handle:
         yield Server(handle.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir())
 
 

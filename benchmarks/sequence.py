@@ -7,7 +7,7 @@ from typing import Any
 
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit.clients.sequences import SequenceClient, identifiers, together
 from labkit.records import RequestRecord
@@ -39,7 +39,7 @@ def run(rounds: int) -> dict[str, Any]:
 def measure(session: Session, verbose: bool) -> dict[str, float]:
     """One server, warmed up by one round."""
     lab, name = session.catalog.stack("sequence")
-    options = UpOptions(Choices(set={"log_verbose": verbose}), "local", "auto")
+    options = Options(set={"log_verbose": verbose}, runtime="local", ports="auto")
     with ephemeral(session, lab, name, options) as handle:
         play(handle.record.endpoints.http, 1)
         log = session.workspace.folder(name).run_dir() / "triton.log"

@@ -15,7 +15,7 @@ from labctl import repository
 from labctl.listener import Silent
 from labctl.plan import make_plan
 from labctl.runtimes import wheel
-from labctl.runtimes.record import Choices, Launch, Record
+from labctl.runtimes.record import Launch, Options, Record
 from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session
 from labctl.triton.server_api import Unreachable, call
@@ -73,7 +73,7 @@ def by_hand(session: Session) -> float:
     """Seconds from starting tritonserver until /v2/health/ready says 200."""
     lab, name = session.catalog.stack(STACK)
     with tempfile.TemporaryDirectory() as folder:
-        plan = make_plan(session.workspace, lab, name, Choices(), str, Path(folder) / "repository")
+        plan = make_plan(session.workspace, lab, name, Options(), str, Path(folder) / "repository")
         repository.render(plan.request)
         found = wheel.find_wheel()
         session.workspace.folder(STACK).run_dir().mkdir(parents=True, exist_ok=True)

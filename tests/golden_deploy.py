@@ -27,7 +27,7 @@ import yaml
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack import deploy
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -57,9 +57,9 @@ class Case:
     kinds: tuple[str, ...] = ("ConfigMap",)
 
     @property
-    def choices(self) -> Choices:
+    def options(self) -> Options:
         templates = GOLDEN / self.release / "templates" if self.release else None  # tests/golden_releases.py
-        return Choices(self.profile, self.settings, self.release, templates)
+        return Options(self.profile, self.settings, self.release, templates)
 
 
 TRACED = {"trace": "otlp://collector:4319", "slo": "ttft<500ms,tpot<60ms"}
@@ -100,7 +100,7 @@ def rendered(name: str) -> Path:
     case, opened = CASES[name], session()
     lab, stack = opened.catalog.stack(case.stack)
     folder = Path(_scratch.name) / name
-    deploy.render(opened, lab, stack, case.choices, case.target, case.registry, folder)
+    deploy.render(opened, lab, stack, case.options, case.target, case.registry, folder)
     if case.components:
         (mine := folder.parent / "mine").mkdir()
         (mine / "kustomization.yaml").write_text(documented_component())

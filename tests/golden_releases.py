@@ -22,7 +22,7 @@ from labctl.manifest.settings import parse_assignments
 from labctl.plan import Plan, Step, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -69,11 +69,11 @@ def text(release: str, case: str) -> str:
     command += [word for setting in settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ROOT, Path(folder) / "cache")
-        choices = Choices("gpu", parse_assignments(tuple(settings)), release, GOLDEN / release / "templates")
+        options = Options("gpu", parse_assignments(tuple(settings)), release, GOLDEN / release / "templates")
         lab, name = load(workspace).stack(stack)
         runtime = ComposeRuntime(workspace)
         try:
-            plan = make_plan(workspace, lab, name, choices, runtime.server_path, Path(folder) / "repository")
+            plan = make_plan(workspace, lab, name, options, runtime.server_path, Path(folder) / "repository")
             lines = [*_plan(plan, workspace), *_repository(plan)]
         except LabError as error:
             lines = ["refused", *_indented(error.what, error.why, *error.details, error.remedy)]

@@ -13,7 +13,7 @@ from labctl.doctor.machine import Check
 from labctl.manifest.catalog import load
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,7 +63,7 @@ def workspace_fixture(tmp_path: Path) -> Workspace:
 
 def planned(workspace: Workspace, release: str = "0.5.0", stack: str = "inflight-batching", **settings: Any) -> Plan:
     lab, name = load(workspace).stack(stack)
-    return make_plan(workspace, lab, name, Choices("gpu", settings, release), str)
+    return make_plan(workspace, lab, name, Options("gpu", settings, release), str)
 
 
 def failing(plan: Plan, workspace: Workspace) -> list[Check]:

@@ -1,4 +1,4 @@
-"""From a manifest and a person's choices to everything that a stack needs, before anything is made.
+"""From a manifest and a person's options to everything that a stack needs, before anything is made.
 
 A plan is pure: no network, no Docker, no GPU, nothing written. ``labctl render`` and ``--dry-run`` are a plan shown.
 """
@@ -20,7 +20,7 @@ from labctl.manifest.schema import Artifact, Lab, StackSpec, lay_overlays, probe
 from labctl.manifest.settings import expand, holds, resolve
 from labctl.repository import RenderRequest
 from labctl.runtimes.nvidia import MIG
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.texts import Replacement
 from labctl.triton.arguments import receiver, trace_arguments
 from labctl.workspace import Workspace
@@ -54,13 +54,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about one stack that follows from the manifest and the choices.
+    """Everything about one stack that follows from the manifest and the options.
 
     Attributes:
         release: the TensorRT-LLM release that serves it; None where none does.
         fetched: the folder into which the release's templates are copied out of its image; None where they are given.
         effective: what will be in force where it differs from what was asked (see ``labctl status``).
-        notices: what a person should know of the choices before anything starts.
+        notices: what a person should know of the options before anything starts.
         gpus: those that were chosen, by number or UUID; () leaves it to the driver.
     """
 
@@ -116,7 +116,7 @@ class Plan:
 
 
 def make_plan(
-    workspace: Workspace, lab: Lab, name: str, choices: Choices, server_path: PathMap, output: Path | None = None
+    workspace: Workspace, lab: Lab, name: str, options: Options, server_path: PathMap, output: Path | None = None
 ) -> Plan:
     """Resolve one stack.
 
@@ -127,17 +127,17 @@ def make_plan(
     Raises LabError: unknown or bad settings, an unknown model source, a reference to nothing.
     """
     stack = lab.stacks[name]
-    own = stack.settings_for(choices.profile)
-    settings = resolve(lab.settings, choices.profile, implied(lab, choices), own, choices.set, what=f"stack {name}")
-    stack = lay_overlays(stack, choices.profile, settings)
-    release = _release(stack, choices)
+    own = stack.settings_for(options.profile)
+    settings = resolve(lab.settings, options.profile, implied(lab, options), own, options.set, what=f"stack {name}")
+    stack = lay_overlays(stack, options.profile, settings)
+    release = _release(stack, options)
     usual: list[str] = []
     built = [artifact.options for artifact in stack.artifacts.values() if artifact.engine == TensorRtLlm.name]
     if release and built:
         model = str(built[0].get("model", TensorRtLlm.options["model"].default))
-        settings, usual = release.usual_for(model, settings, choices.set)
+        settings, usual = release.usual_for(model, settings, options.set)
     scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
-    scope |= {"run_dir": server_path(workspace.folder(name).run_dir()), "profile": choices.profile, "stack": name}
+    scope |= {"run_dir": server_path(workspace.folder(name).run_dir()), "profile": options.profile, "stack": name}
     scope["release"] = release.name if release else ""
 
     serving: dict[str, Any] = expand(stack.tensorrt_llm or {}, scope)
@@ -155,11 +155,11 @@ def make_plan(
     stack = stack.model_copy(update={"probes": probes(stack, scope)})
     templates = [workspace.templates(lab.folder, folder) for folder in stack.repository]
     kind = "-llmapi" if stack.llmapi is not None else ""
-    fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
+    fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not options.templates else None
     url = receiver(str(settings["trace"]))
-    given = [choices.templates] if choices.templates else [fetched] if fetched else []
+    given = [options.templates] if options.templates else [fetched] if fetched else []
     arguments = {key: value for key, value in expand(stack.vllm or {}, scope).items() if value != ""}
-    usual_image = PLAIN_IMAGE if stack.image_only and choices.profile == "gpu" else ""
+    usual_image = PLAIN_IMAGE if stack.image_only and options.profile == "gpu" else ""
     request = RenderRequest(
         sources=[*given, *templates] if release else given or templates,
         models=stack.models,
@@ -169,7 +169,7 @@ def make_plan(
         replacements=[
             Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
             for r in stack.replacements
-            if holds(r.when, {**settings, "profile": choices.profile})
+            if holds(r.when, {**settings, "profile": options.profile})
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
         documents={MODEL_JSON: arguments} if arguments else {},
@@ -197,7 +197,7 @@ def make_plan(
         lab=lab,
         name=name,
         stack=stack,
-        profile=choices.profile,
+        profile=options.profile,
         settings=settings,
         steps=steps,
         request=request,
@@ -217,16 +217,16 @@ def make_plan(
         fetched=fetched,
         effective=served.effective(serving) if served else {},
         notices=[*usual, *(served.check_combination(serving) if served else ())],
-        gpus=choices.gpus if choices.profile == "gpu" else (),
+        gpus=options.gpus if options.profile == "gpu" else (),
     )
     _require_choice(plan.gpus, plan.ranks)
     return plan
 
 
-def implied(lab: Lab, choices: Choices) -> dict[str, Any]:
+def implied(lab: Lab, options: Options) -> dict[str, Any]:
     """Settings that follow from options: a release of TensorRT-LLM is served by TensorRT-LLM, where vLLM would be."""
-    engine, given = lab.settings.get("engine"), "engine" in choices.set or choices.profile != "gpu"
-    if choices.release and engine and not given and engine.default_for("gpu") == "vllm":
+    engine, given = lab.settings.get("engine"), "engine" in options.set or options.profile != "gpu"
+    if options.release and engine and not given and engine.default_for("gpu") == "vllm":
         return {"engine": TensorRtLlm.name}
     return {}
 
@@ -252,10 +252,10 @@ def _require_choice(gpus: Sequence[str], ranks: int) -> None:
         )
 
 
-def _release(stack: StackSpec, choices: Choices) -> Release | None:
+def _release(stack: StackSpec, options: Options) -> Release | None:
     if stack.tensorrt_llm is not None or stack.llmapi is not None:
         usual = releases.LLM_API_RELEASE if stack.llmapi is not None else releases.DEFAULT_RELEASE
-        release = releases.release(choices.release or usual)
+        release = releases.release(options.release or usual)
         if stack.tensorrt_llm is not None and not release.steps:
             raise LabError(
                 f"TensorRT-LLM {release.name} has no engines here",
@@ -264,10 +264,10 @@ def _release(stack: StackSpec, choices: Choices) -> Release | None:
                 code="release-without-engines",
             )
         return release
-    if choices.release:
+    if options.release:
         raise LabError(
-            f"--release {choices.release} does not apply here",
-            f"TensorRT-LLM serves no model of this stack on the {choices.profile} profile with these settings",
+            f"--release {options.release} does not apply here",
+            f"TensorRT-LLM serves no model of this stack on the {options.profile} profile with these settings",
             "leave it out, or use --profile gpu --set engine=tensorrt-llm",
             code="release-not-applicable",
         )

@@ -19,7 +19,7 @@ from waiting import DEADLINE_S, eventually
 
 from labctl.listener import Silent
 from labctl.manifest import catalog
-from labctl.runtimes.record import Endpoints, Record, UpOptions
+from labctl.runtimes.record import Endpoints, Options, Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -173,7 +173,7 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def brought_up(root: Path, where: str, wanted: str) -> RunningStack:
     workspace = Workspace(root, root / "cache")
     session = Session(workspace, catalog.load(workspace), Silent())
-    return up(session, *session.catalog.stack(STACK), UpOptions(runtime=where, ports=wanted))
+    return up(session, *session.catalog.stack(STACK), Options(runtime=where, ports=wanted))
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # the server outlives this `up`

@@ -17,7 +17,7 @@ from labctl.cli import bench as command
 from labctl.labs import bench
 from labctl.labs.servers import as_it_runs
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Choices, Endpoints, Record, UpOptions
+from labctl.runtimes.record import Endpoints, Options, Record
 from labctl.stack import up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
@@ -52,7 +52,7 @@ def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where
         bench, "death", lambda *_: LabError("quick died: killed by SIGFPE", code="server-died") if dead else None
     )
     with lab_error(code):
-        bench.bench(session, lab, "quick", UpOptions(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
+        bench.bench(session, lab, "quick", Options(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
 
 
 def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line(
@@ -78,7 +78,7 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
     monkeypatch.setattr(bench, "ephemeral", brought_up)
     monkeypatch.setattr("labkit.workloads.bench.run", measured)
     with lab_error("models-stuck", "model.py:31"):
-        bench.bench(session, lab, "iterative", UpOptions(), "iterative-gpt2", Workload(), [1])
+        bench.bench(session, lab, "iterative", Options(), "iterative-gpt2", Workload(), [1])
     assert told == ["went on"]
 
 
@@ -102,7 +102,7 @@ def test_a_bench_leaves_its_limits_and_goodput_in_result_and_report(
     monkeypatch.setattr("labctl.stack.edits.not_shipped", lambda *_: [])
     monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(scheduling=""))
     workload = Workload(slo=Slo(ttft=100, tpot=200))
-    out = bench.bench(session, lab, "iterative", UpOptions(), "iterative-gpt2", workload, [1]).folder
+    out = bench.bench(session, lab, "iterative", Options(), "iterative-gpt2", workload, [1]).folder
     found = results.load(out)
     assert found["settings"]["slo"] == "ttft<100ms,tpot<200ms"
     assert found["metrics"]["1 in flight"]["goodput"] == pytest.approx(2.0)
@@ -126,22 +126,22 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
 ) -> None:
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
-    given = UpOptions(Choices(set={"max_batch_size": "2"}), expose=True)
+    given = Options(set={"max_batch_size": "2"}, expose=True)
     runs = record_of(Stack(session, lab, stack, runtime, given), free_endpoints(1)[0])
     there = RunningStack.of(session, lab, runtime, runs, already=True)
     monkeypatch.setattr(LocalRuntime, "find", lambda self, name: runs)
     monkeypatch.setattr("labctl.stack.replicas.await_ready", lambda *_: None)
-    asked = as_it_runs(session, stack, UpOptions())
-    assert asked.choices.set["max_batch_size"] == 2
+    asked = as_it_runs(session, stack, Options())
+    assert asked.set["max_batch_size"] == 2
     assert up._already(there, asked).already
-    other = UpOptions(Choices(set={"max_batch_size": "8"}), expose=True)
+    other = Options(set={"max_batch_size": "8"}, expose=True)
     assert as_it_runs(session, stack, other) == other
     with lab_error("stack-up-otherwise"):
         up._already(there, other)
 
 
 def test_a_stack_that_is_down_is_measured_as_asked(session: Session) -> None:
-    assert as_it_runs(session, "iterative", UpOptions(ports="auto")) == UpOptions(ports="auto")
+    assert as_it_runs(session, "iterative", Options(ports="auto")) == Options(ports="auto")
 
 
 def measured(tokens: float, scheduler: float | None, tritons: float) -> dict[str, Any]:

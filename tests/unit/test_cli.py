@@ -20,7 +20,7 @@ from labctl.cli import main as entry
 from labctl.cli.commands import COMMANDS
 from labctl.cli.main import cli
 from labctl.cli.options import up_options
-from labctl.runtimes.record import UpOptions
+from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -278,7 +278,7 @@ def test_interruption_and_termination_have_their_exit_statuses(monkeypatch: pyte
 def test_large_models_on_gpus_get_more_time_unless_a_person_says(arguments: list[str], seconds: float) -> None:
     @click.command()
     @up_options
-    def command(options: UpOptions) -> None:
+    def command(options: Options) -> None:
         click.echo(options.patience)
 
     assert float(CliRunner().invoke(command, arguments).output) == seconds

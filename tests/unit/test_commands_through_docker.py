@@ -31,14 +31,16 @@ from labctl.runtimes import compose, docker_engine, images, processes
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import read_values, write_values
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack import replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.up import prepare, up
 
 STACK = "inflight-batching"
-OPTIONS = UpOptions(Choices(set={"engine": "transformers", "model": "random:tiny-llama"}), "compose", "8100,8101,8102")
+OPTIONS = Options(
+    set={"engine": "transformers", "model": "random:tiny-llama"}, runtime="compose", ports="8100,8101,8102"
+)
 
 
 class Docker:
@@ -92,7 +94,7 @@ def session(tmp_path: Path) -> Session:
     return Session(workspace, load(workspace), Silent())
 
 
-def planned(session: Session, options: UpOptions) -> list[list[str]]:
+def planned(session: Session, options: Options) -> list[list[str]]:
     """The commands that a dry run of ``up`` tells."""
     dry = Echo(json_output=True)
     up(replace(session, listener=dry), *session.catalog.stack(STACK), options)
@@ -181,7 +183,7 @@ def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
     """It is asked once: when its templates are copied out of it. Tags have held another version than they said."""
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
-    plan = make_plan(session.workspace, lab, name, Choices("gpu", release="0.17.0"), runtime.server_path)
+    plan = make_plan(session.workspace, lab, name, Options("gpu", release="0.17.0"), runtime.server_path)
     if said:
         (tmp_path / "bin" / "said").write_text(said)
     monkeypatch.setattr(images, "build", lambda *asked: None)

@@ -16,7 +16,7 @@ from labctl.plan import make_plan
 from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
-from labctl.runtimes.record import Choices, Endpoints, Record
+from labctl.runtimes.record import Endpoints, Options, Record
 from labctl.stack.stack import launch_of
 from labctl.workspace import Workspace
 
@@ -30,8 +30,8 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
     workspace = of_its_own(tmp_path)
     projects = Projects(workspace)
     lab, name = load(workspace).stack(stack)
-    choices = Choices("gpu", settings, gpus=gpus)
-    plan = make_plan(workspace, lab, name, choices, lambda path: projects.inside(path, server=True))
+    options = Options("gpu", settings, gpus=gpus)
+    plan = make_plan(workspace, lab, name, options, lambda path: projects.inside(path, server=True))
     record = Record(
         name,
         lab.folder,
@@ -99,7 +99,7 @@ def test_chosen_gpus_and_slices_are_reserved_in_the_place_of_the_first_ones(
 
 def planned(workspace: Workspace, gpus: tuple[str, ...], **settings: Any) -> Any:
     lab, name = load(workspace).stack("inflight-batching")
-    return make_plan(workspace, lab, name, Choices("gpu", settings, gpus=gpus), str)
+    return make_plan(workspace, lab, name, Options("gpu", settings, gpus=gpus), str)
 
 
 def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_path: Path) -> None:
@@ -163,5 +163,5 @@ def test_only_models_that_complete_their_own_configuration_are_loaded_twice(
 ) -> None:
     workspace = Workspace(ROOT, tmp_path)
     lab, name = load(workspace).stack("llama")
-    plan = make_plan(workspace, lab, name, Choices("gpu", {"engine": engine}, release=release), str)
+    plan = make_plan(workspace, lab, name, Options("gpu", {"engine": engine}, release=release), str)
     assert ("--disable-auto-complete-config" not in plan.server_args) == twice

@@ -16,7 +16,7 @@ from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.envoy.container import CONFIG
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack
@@ -29,7 +29,7 @@ def services(tmp_path: Path, balance: str = "", **options: Any) -> dict[str, Any
     session = Session(workspace, load(workspace), Silent())
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
-    stack = Stack(session, lab, name, runtime, UpOptions(Choices(), balance=balance, **{"replicas": 2, **options}))
+    stack = Stack(session, lab, name, runtime, Options(balance=balance, **{"replicas": 2, **options}))
     runtime.write_files(stack.launch(record_of(stack, free_endpoints(1)[0])))
     return compose_view.of_stack(stack.folder.env_file)
 

@@ -12,7 +12,7 @@ import pytest
 from labctl.listener import Silent
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import holder
-from labctl.runtimes.record import Choices, Endpoints, Proc, Record, UpOptions
+from labctl.runtimes.record import Endpoints, Options, Proc, Record
 from labctl.stack import down as taking_down
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session
@@ -79,11 +79,11 @@ def test_a_record_with_a_value_of_another_type_is_no_record(here: Session, liste
         assert bool(listener.notes) == (found is None)
 
 
-@pytest.mark.parametrize("name", [item.name for kind in (UpOptions, Choices) for item in fields(kind)])
+@pytest.mark.parametrize("name", [item.name for item in fields(Options)])
 def test_a_record_whose_options_have_a_value_of_another_type_is_no_record(here: Session, name: str) -> None:
     for odd in ODD:
         data = json.loads(RECORD.to_json())
-        options = data["options"] if name in data["options"] else data["options"]["choices"]
+        options = data["options"]
         if type(options[name]) is type(odd):
             continue
         options[name] = odd
@@ -95,7 +95,7 @@ def test_a_record_of_an_older_and_of_a_newer_version_is_read(here: Session) -> N
     needed = ("stack", "lab", "runtime", "profile", "settings", "models", "endpoints")
     older = {name: value for name, value in json.loads(RECORD.to_json()).items() if name in needed}
     here.workspace.folder(STACK).state_file.write_text(json.dumps(older))
-    assert here.remembered(STACK) == replace(RECORD, owner=None, options=UpOptions(Choices(set=RECORD.settings)))
+    assert here.remembered(STACK) == replace(RECORD, owner=None, options=Options(set=RECORD.settings))
     here.workspace.folder(STACK).state_file.write_text(
         json.dumps({**json.loads(RECORD.to_json()), "from_the_future": {"a": 1}})
     )

@@ -19,7 +19,7 @@ from labctl.manifest.catalog import load
 from labctl.runtimes import door, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import read_values
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack
@@ -36,7 +36,7 @@ def started(tmp_path: Path, tls: Pair | None = None, **options: Any) -> tuple[di
     runtime = ComposeRuntime(workspace)
     opened = Session(workspace, load(workspace), Silent())
     lab, name = opened.catalog.stack(STACK)
-    stack = Stack(opened, lab, name, runtime, UpOptions(Choices(), runtime="compose", **options))
+    stack = Stack(opened, lab, name, runtime, Options(runtime="compose", **options))
     record = record_of(stack, free_endpoints(1)[0])
     runtime.write_files(stack.launch(record))
     command = door.container(workspace, record, PORT, tls)

@@ -19,7 +19,7 @@ from labctl.manifest.catalog import load
 from labctl.plan import make_plan
 from labctl.runtimes import leftovers
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack import edits, faults, shipped
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
@@ -136,7 +136,7 @@ def test_no_shipped_template_leaves_a_parameter_unused() -> None:
     workspace = Workspace(ROOT, ROOT / ".cache")
     for lab in load(workspace).labs:
         for stack in lab.stacks:
-            assert repository.spare(make_plan(workspace, lab, stack, Choices(), str).request) == [], stack
+            assert repository.spare(make_plan(workspace, lab, stack, Options(), str).request) == [], stack
 
 
 def test_a_stack_that_is_down_is_undone_whatever_setting_serves_the_edited_file(
@@ -161,7 +161,7 @@ def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: 
 
     session = Session.open(Noting())
     lab, stack = session.catalog.stack("iterative")
-    plan = make_plan(session.workspace, lab, stack, Choices(), str, tmp_path / "served")
+    plan = make_plan(session.workspace, lab, stack, Options(), str, tmp_path / "served")
     shutil.copytree(plan.request.sources[0], tmp_path / "templates")
     config = tmp_path / "templates" / "iterative-gpt2" / "config.pbtxt"
     config.write_text(config.read_text().replace("${max_candidate_sequences}", "64"))
@@ -180,7 +180,7 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
     """Else the next command could not know that its maker was killed, and would leave it there (test_tidy.py)."""
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load(workspace).stack("iterative")
-    plan = make_plan(workspace, lab, stack, Choices(), str, tmp_path / "repository")
+    plan = make_plan(workspace, lab, stack, Options(), str, tmp_path / "repository")
     made: list[Path] = []
 
     def render(request: repository.RenderRequest) -> Any:
@@ -205,7 +205,7 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
 def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: str, place: str, file: str) -> None:
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load(workspace).stack(name)
-    plan = make_plan(workspace, lab, stack, Choices(), str)
+    plan = make_plan(workspace, lab, stack, Options(), str)
     there: Any = SimpleNamespace(plan=plan, runtime=LocalRuntime(workspace))
     said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/{place}(42): execute\n"
     text = faults.stack_files(there)(said)
@@ -235,7 +235,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     """One that loads, and then answers with an error."""
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
-    record = record_of(Stack(session, lab, stack, runtime, UpOptions()), free_endpoints(1)[0])
+    record = record_of(Stack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
     there = RunningStack.of(session, lab, runtime, record)
     repository.render(there.plan.request)
     served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"

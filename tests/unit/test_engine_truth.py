@@ -23,7 +23,7 @@ from labctl.runtimes import docker_engine, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Endpoints, Record, UpOptions
+from labctl.runtimes.record import Endpoints, Options, Record
 from labctl.stack import up as bringing_up
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session, Unknown
@@ -118,7 +118,7 @@ def test_no_second_server_starts_while_nobody_knows_of_the_first(
     lab, _ = brought_up.catalog.stack(STACK)
     for runtime in ("auto", "local"):
         with pytest.raises(Unknown):
-            bringing_up.up(brought_up, lab, STACK, UpOptions(runtime=runtime))
+            bringing_up.up(brought_up, lab, STACK, Options(runtime=runtime))
     assert started == []
 
 

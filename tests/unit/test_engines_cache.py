@@ -281,14 +281,14 @@ def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace)
     from labctl.manifest.catalog import load
     from labctl.manifest.schema import Artifact
     from labctl.plan import make_plan
-    from labctl.runtimes.record import Choices
+    from labctl.runtimes.record import Options
 
     lab, name = load(workspace).stack("iterative")
     weights_step = Artifact(kind="weights", source=SPEC)
     engine_step = Artifact(kind="engine", engine="openvino", source=SPEC, options={"precision": "int8"})
     stack = lab.stacks[name].model_copy(update={"artifacts": {"weights": weights_step, "engine": engine_step}})
     lab = lab.model_copy(update={"stacks": {**lab.stacks, name: stack}})  # manifests are read once in a process
-    plan = make_plan(workspace, lab, name, Choices(), str)
+    plan = make_plan(workspace, lab, name, Options(), str)
     build = engines.request("openvino", SPEC, {"precision": "int8"})
     assert [step.path for step in plan.steps] == [workspace.models / "tiny-gpt2", build.locate(workspace)]
     assert plan.steps[1].argv == build.argv

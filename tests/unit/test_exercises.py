@@ -25,7 +25,7 @@ from labctl.learn.server import STACK, lab_with
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -138,7 +138,7 @@ def test_a_config_without_parameters_of_the_lab_is_not_told_that_they_have_no_ef
     """04a's config.pbtxt has no place for them, and the learner is not asked for one."""
     exercise = find_exercise(EXERCISES, "04a")
     overlay.lay_over(workspace, exercise, {"config.pbtxt": exercise.folder / "solution" / "config.pbtxt"})
-    plan = make_plan(workspace, lab_with(exercise, workspace), STACK, Choices(set=exercise.manifest.settings), str)
+    plan = make_plan(workspace, lab_with(exercise, workspace), STACK, Options(set=exercise.manifest.settings), str)
     assert repository.spare(plan.request) == []
 
 
@@ -255,7 +255,7 @@ def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(w
     few = lab.stacks[STACK]
     assert few.models == ["llama-python", "llama-python-batched"]
     assert few.replacements == []  # those of the stack are for models that are not served
-    plan = make_plan(workspace, lab, STACK, Choices(set=find_exercise(EXERCISES, "03a").manifest.settings), str)
+    plan = make_plan(workspace, lab, STACK, Options(set=find_exercise(EXERCISES, "03a").manifest.settings), str)
     assert repository.spare(plan.request) == []  # nor is a parameter of theirs one that was edited out
     all_of_them = lab_with(find_exercise(EXERCISES, "03c"), workspace).stacks[STACK]
     assert "ensemble" in all_of_them.models

@@ -11,7 +11,7 @@ from lab_errors import lab_error
 from labctl.labs.run import add_gpus
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import check_machine
 from labctl.workspace import Workspace
@@ -48,12 +48,12 @@ def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine:
 
 def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine: Any) -> None:
     result = {"settings": {"engine": "tensorrt-llm"}, "machine": {"cores": 8}, "metrics": {}}
-    found = add_gpus(result, Choices("gpu", release="0.17.0.post1"))
+    found = add_gpus(result, Options("gpu", release="0.17.0.post1"))
     assert found["machine"]["cores"] == 8
     assert found["machine"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
     assert found["machine"]["gpus"][0]["driver"] == "550.54.15"
     assert found["settings"]["release"] == "0.17.0"
-    assert "release" not in add_gpus({"settings": {}, "machine": {}}, Choices("gpu"))["settings"]
+    assert "release" not in add_gpus({"settings": {}, "machine": {}}, Options("gpu"))["settings"]
 
 
 def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:

@@ -20,7 +20,7 @@ from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
 from labctl.runtimes.lock import hold_signals_back
-from labctl.runtimes.record import Choices, Endpoints, Record, Replica
+from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session
@@ -210,7 +210,7 @@ def test_a_forceful_tear_down_is_not_interrupted_and_the_signal_is_not_lost(
 def edited(session: Session, tmp_path: Path) -> tuple[Plan, Record]:
     """The plan of a stack of two servers that serves the shipped model, one file of which a person has edited."""
     lab, name = session.catalog.stack(STACK)
-    plan = make_plan(session.workspace, lab, name, Choices(), str)
+    plan = make_plan(session.workspace, lab, name, Options(), str)
     templates = tmp_path / "templates"
     shutil.copytree(plan.request.sources[0], templates)
     plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, sources=[templates]))
@@ -358,7 +358,7 @@ def replicated(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Sessi
     lab, name = session.catalog.stack(STACK)
     places = [Endpoints(f"127.0.0.1:{n}", "127.0.0.1:2", "127.0.0.1:3") for n in (1, 2, 3)]
     servers = [Replica(n, place) for n, place in enumerate(places, 1)]
-    settings = make_plan(session.workspace, lab, name, Choices(), str).settings
+    settings = make_plan(session.workspace, lab, name, Options(), str).settings
     record = Record(name, lab.folder, "local", "cpu", settings, [MODEL], places[0], balance="l7", servers=servers)
     session.remember(record)
     monkeypatch.setattr(replicas, "_await_drained", lambda *arguments: 0)

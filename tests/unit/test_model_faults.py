@@ -13,7 +13,7 @@ import pytest
 from labctl.manifest.catalog import load
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack import faults
 from labctl.triton import server_api
 from labctl.workspace import Workspace
@@ -44,7 +44,7 @@ def line(message: str) -> str:
 def plan(tmp_path: Path) -> Plan:
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load(workspace).stack("iterative")
-    return make_plan(workspace, lab, stack, Choices(), str)
+    return make_plan(workspace, lab, stack, Options(), str)
 
 
 @pytest.fixture

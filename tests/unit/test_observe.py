@@ -16,7 +16,7 @@ from board_tables import dashboards
 from lab_errors import lab_error
 
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
+from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import observe
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -174,8 +174,8 @@ def test_only_the_ports_of_what_is_started_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, runtime: str, grafana: str, wanted: dict[str, int]
 ) -> None:
     monkeypatch.setenv("LABS_GRAFANA_IMAGE", grafana)
-    assert observe._ports(runtime, UpOptions()) == wanted
-    free = observe._ports(runtime, UpOptions(ports="auto"))
+    assert observe._ports(runtime, Options()) == wanted
+    free = observe._ports(runtime, Options(ports="auto"))
     assert free.keys() == wanted.keys() and not set(free.values()) & {9090, 3000}
 
 
@@ -186,7 +186,7 @@ def test_a_port_that_is_taken_is_named_as_prometheuss(session: Session, monkeypa
         port = taken.getsockname()[1]
         monkeypatch.setattr(observe, "USUAL", {"Prometheus": port, "Grafana": port})
         with lab_error("port-taken", f"Prometheus port {port}") as refused:
-            observe.start(session, LocalRuntime(session.workspace), RECORD, UpOptions())
+            observe.start(session, LocalRuntime(session.workspace), RECORD, Options())
     assert "Grafana" not in refused.value.why
 
 

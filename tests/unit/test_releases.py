@@ -18,14 +18,14 @@ from labbuild.releases import LLM_API_RELEASE, release, table
 from labctl import repository
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 
 def plan(tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", **settings: Any) -> Any:
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = load(workspace).stack(stack)
-    return make_plan(workspace, lab, name, Choices(profile, settings, release), str)
+    return make_plan(workspace, lab, name, Options(profile, settings, release), str)
 
 
 @pytest.mark.parametrize(("spelling", "name"), [("0.17.0.post1", "0.17.0"), ("v0.5.0", "0.5.0"), ("", "0.17.0")])
@@ -47,9 +47,9 @@ def test_without_a_release_each_engine_has_its_usual_one(tmp_path: Path, engine:
 def test_templates_of_another_release_are_told_apart(tmp_path: Path) -> None:
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = load(workspace).stack("inflight-batching")
-    choices = Choices("gpu", {}, "0.5.0", GOLDEN / "0.17.0" / "templates")
+    options = Options("gpu", {}, "0.5.0", GOLDEN / "0.17.0" / "templates")
     with lab_error("template-invalid", "batching_strategy: ", "TensorRT-LLM 0.5.0"):
-        repository.render(make_plan(workspace, lab, name, choices, str, tmp_path / "out").request)
+        repository.render(make_plan(workspace, lab, name, options, str, tmp_path / "out").request)
 
 
 def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: Path) -> None:

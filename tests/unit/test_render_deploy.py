@@ -27,7 +27,7 @@ from prometheus_here import prometheus
 from labctl import repository
 from labctl.cli.console import Echo
 from labctl.runtimes.envoy import config as envoy
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack import deploy
 
 __all__ = ["prometheus"]
@@ -157,7 +157,7 @@ def test_a_container_of_compose_of_kubernetes_and_of_swarm_has_the_same_folders_
 def test_the_repository_that_a_pod_unpacks_is_the_rendered_one(name: str, tmp_path: Path) -> None:
     opened, case, wanted = session(), CASES[name], tmp_path / "wanted"
     lab, stack = opened.catalog.stack(case.stack)
-    repository.render(replace(deploy._plan(opened, lab, stack, case.choices).request, output=wanted))
+    repository.render(replace(deploy._plan(opened, lab, stack, case.options).request, output=wanted))
     files = yaml.safe_load((rendered(name) / "kustomization.yaml").read_text())["configMapGenerator"][1]["files"]
     # As the kubelet does it: the files below a folder of its own, and a link to each of them.
     volume, models = tmp_path / "volume", tmp_path / "models"
@@ -206,7 +206,7 @@ def test_envoy_itself_takes_its_configuration(name: str) -> None:
 def render(folder: Path, case: Case) -> Path:
     opened = session()
     lab, stack = opened.catalog.stack(case.stack)
-    deploy.render(opened, lab, stack, case.choices, case.target, case.registry, folder)
+    deploy.render(opened, lab, stack, case.options, case.target, case.registry, folder)
     return folder
 
 
@@ -260,7 +260,7 @@ def test_images_build_makes_each_image_and_pushes_it_where_it_is_pulled_from(nam
     opened = replace(session(), listener=dry)
     lab, stack = opened.catalog.stack(case.stack)
     asked = {container["image"] for _, pod in pods(built(name)) for container in containers(pod)}
-    names = deploy.build_images(opened, lab, stack, case.choices, case.registry)
+    names = deploy.build_images(opened, lab, stack, case.options, case.registry)
     assert asked <= set(names)
     pushed = {command["argv"][-1] for command in dry.told["commands"] if "push" in command["argv"]}
     assert pushed == (set(names) if case.registry else set())
@@ -339,4 +339,4 @@ def test_the_servers_arguments_for_swarm_are_those_for_kubernetes() -> None:
 def test_a_rendered_choice_of_gpus_is_left_to_the_clusters_scheduler() -> None:
     opened = session()
     lab, stack = opened.catalog.stack("inflight-batching")
-    assert deploy._plan(opened, lab, stack, Choices("gpu", gpus=("3",))).gpus == ()
+    assert deploy._plan(opened, lab, stack, Options("gpu", gpus=("3",))).gpus == ()

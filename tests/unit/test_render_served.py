@@ -9,7 +9,7 @@ import pytest
 from lab_errors import lab_error
 
 from labctl.runtimes.lock import Busy, stack_lock
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack.build import render_repository
 from labctl.stack.session import Session
 
@@ -18,8 +18,8 @@ STACK = "iterative"
 
 def render(session: Session, output: Path | None = None, batch: int = 8) -> None:
     lab, name = session.catalog.stack(STACK)
-    choices = Choices(set={"max_batch_size": batch})
-    render_repository(session, lab, name, choices, session.runtime("local"), output)
+    options = Options(set={"max_batch_size": batch})
+    render_repository(session, lab, name, options, session.runtime("local"), output)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 from labctl import repository
 from labctl.manifest import catalog
 from labctl.plan import make_plan
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def render(tmp_path: Path, profile: str = "cpu", **settings: Any) -> dict[str, A
     """The configuration of each model, by its name."""
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = catalog.load(workspace).stack("sequence")
-    plan = make_plan(workspace, lab, name, Choices(profile, settings), str, tmp_path / "repository")
+    plan = make_plan(workspace, lab, name, Options(profile, settings), str, tmp_path / "repository")
     models = repository.render(plan.request)
     return {
         model: text_format.Parse(

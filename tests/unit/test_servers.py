@@ -9,7 +9,7 @@ import pytest
 
 from labctl.labs.servers import goes_on
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.record import Options, Record
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
@@ -21,7 +21,7 @@ STACK = "scaled"
 
 def steps(session: Session, balance: str, replicas: int = 2, **settings: object) -> tuple[Stack, Record]:
     lab, name = session.catalog.stack(STACK)
-    options = UpOptions(Choices(set=settings), replicas=replicas, balance=balance)
+    options = Options(set=settings, replicas=replicas, balance=balance)
     stack = Stack(session, lab, name, LocalRuntime(session.workspace), options)
     return stack, record_of(stack, free_endpoints(1)[0])
 

@@ -16,7 +16,7 @@ from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
+from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import status as told
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -81,7 +81,7 @@ def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
 def test_a_stack_that_other_machines_reach_says_so_and_where(status: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status()["exposed"] == "" and "Exposed" not in _describe(status())
     published = Endpoints("0.0.0.0:8000", "0.0.0.0:8001", "0.0.0.0:8002")
-    exposed = {"options": UpOptions(expose=True), "published": published}
+    exposed = {"options": Options(expose=True), "published": published}
     monkeypatch.setattr(FakeRuntime, "find", lambda self, stack: replace(self._record, **exposed))
     shown = status()
     assert (shown["exposed"], shown["published"]) == ("0.0.0.0", vars(published))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from labctl.listener import Silent
 from labctl.manifest.schema import Lab
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.record import Choices, Endpoints, Record, Replica, UpOptions
+from labctl.runtimes.record import OF_PLAN, Endpoints, Options, Record, Replica
 from labctl.stack import faults, observe, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
@@ -28,11 +28,11 @@ STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
-def options(release: str = "", templates: Path | None = None, expose: bool = False) -> UpOptions:
-    return UpOptions(Choices("gpu", {}, release, templates), expose=expose)
+def options(release: str = "", templates: Path | None = None, expose: bool = False) -> Options:
+    return Options("gpu", set={}, release=release, templates=templates, expose=expose)
 
 
-def running(session: Session, monkeypatch: pytest.MonkeyPatch, given: UpOptions) -> None:
+def running(session: Session, monkeypatch: pytest.MonkeyPatch, given: Options) -> None:
     """The stack is up, with these options."""
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
@@ -55,7 +55,7 @@ def test_the_same_again_is_already_up(session: Session, monkeypatch: pytest.Monk
     ],
 )
 def test_another_release_or_address_is_refused(
-    session: Session, monkeypatch: pytest.MonkeyPatch, asked: UpOptions, said: str
+    session: Session, monkeypatch: pytest.MonkeyPatch, asked: Options, said: str
 ) -> None:
     running(session, monkeypatch, options("0.17.0"))
     with lab_error("stack-up-otherwise") as caught:
@@ -88,16 +88,20 @@ def test_what_is_asked_travels_with_the_server(session: Session) -> None:
         Stack(session, lab, name, ComposeRuntime(session.workspace), options("0.17.0", expose=True)), ENDPOINTS
     )
     assert Record.from_json(record.to_json()) == record
-    assert (record.options.choices.release, record.bind) == ("0.17.0", "0.0.0.0")
+    assert (record.options.release, record.bind) == ("0.17.0", "0.0.0.0")
 
 
 def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(session: Session, tmp_path: Path) -> None:
     lab, name = session.catalog.stack("iterative")
-    given = UpOptions(
-        Choices("gpu", {"max_batch_size": 3}, "0.17.0", tmp_path, ("1",)),
-        "local",
-        "1,2,3",
-        7.5,
+    given = Options(
+        "gpu",
+        set={"max_batch_size": 3},
+        release="0.17.0",
+        templates=tmp_path,
+        gpus=("1",),
+        runtime="local",
+        ports="1,2,3",
+        timeout=7.5,
         expose=True,
         client_shm=True,
         supervise=3,
@@ -109,7 +113,7 @@ def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(sessi
         lab.folder,
         "local",
         "gpu",
-        given.choices.set,
+        given.set,
         ["m"],
         ENDPOINTS,
         balance="l7",
@@ -130,15 +134,15 @@ def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(sessi
     assert Record.from_json(json.dumps(former)).asked == record.asked == given
     for key in ("release", "templates", "gpus", "bind", "client_shm", "restarts", "timeout"):
         del former[key]
-    usual = UpOptions(Choices("gpu", {"max_batch_size": 3}), "local", "1,2,3", replicas=2, balance="l7")
+    usual = Options("gpu", set={"max_batch_size": 3}, runtime="local", ports="1,2,3", replicas=2, balance="l7")
     assert Record.from_json(json.dumps(former)).asked == usual
 
 
 def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = UpOptions(
-        Choices(set={"max_batch_size": 3}),
-        "compose",
-        "1,2,3",
+    given = Options(
+        set={"max_batch_size": 3},
+        runtime="compose",
+        ports="1,2,3",
         timeout=7.5,
         expose=True,
         client_shm=True,
@@ -146,16 +150,16 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
         replicas=2,
         balance="l7",
     )
-    usual = UpOptions()
-    assert [item.name for item in fields(given) if getattr(given, item.name) == getattr(usual, item.name)] == [], (
-        "an option that this test does not know would be lost"
-    )
+    usual = Options()
+    assert [
+        name for name, value in vars(given).items() if value == getattr(usual, name) and name not in OF_PLAN
+    ] == [], "an option that this test does not know would be lost"
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(session.workspace)
     record = Record.from_json(record_of(Stack(session, lab, name, runtime, given), ENDPOINTS).to_json())
     asked = []
 
-    def up_again(session: Session, lab: Lab, stack: str, options: UpOptions) -> RunningStack:
+    def up_again(session: Session, lab: Lab, stack: str, options: Options) -> RunningStack:
         asked.append(options)
         return RunningStack.of(session, lab, runtime, record)
 
@@ -165,8 +169,8 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     monkeypatch.setattr(restarting, "up", up_again)
     restarting.restart(session, lab, name)
     (again,) = asked
-    assert again.choices.set["max_batch_size"] == 3
-    assert replace(again, choices=given.choices) == given
+    assert again.set["max_batch_size"] == 3
+    assert replace(again, set=given.set) == given
 
 
 @pytest.mark.parametrize(("taken", "starts"), [(False, ["1,2,3"]), (True, ["1,2,3", "auto"])])
@@ -175,10 +179,10 @@ def test_a_restart_starts_prometheus_again_where_it_was(
 ) -> None:
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(session.workspace)
-    record = record_of(Stack(session, lab, name, runtime, UpOptions(ports="1,2,3")), ENDPOINTS)
+    record = record_of(Stack(session, lab, name, runtime, Options(ports="1,2,3")), ENDPOINTS)
     asked: list[str] = []
 
-    def start(session: Session, runtime: object, record: Record, options: UpOptions) -> None:
+    def start(session: Session, runtime: object, record: Record, options: Options) -> None:
         asked.append(options.ports)
         if taken and len(asked) == 1:
             raise LabError("port 9090 is already in use", code="port-taken")
@@ -199,7 +203,7 @@ def test_a_restart_and_a_new_replica_wait_as_long_as_up_did(
     session: Session, profile: str, asked: float | None, seconds: float
 ) -> None:
     lab, name = session.catalog.stack(STACK)
-    given = UpOptions(Choices(profile), timeout=asked)
+    given = Options(profile, timeout=asked)
     record = record_of(Stack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS)
     assert Record.from_json(record.to_json()).asked.patience == given.patience == seconds
 

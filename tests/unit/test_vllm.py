@@ -20,7 +20,7 @@ from labctl.listener import Silent
 from labctl.manifest import catalog
 from labctl.plan import make_plan
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import refuse
 from labctl.workspace import Workspace
@@ -125,14 +125,14 @@ def test_a_plan_refuses_it_before_anything_is_made(stack: str, asked: dict[str, 
     workspace = Workspace.find(Path(__file__).parent)
     lab, name = catalog.load(workspace).stack(stack)
     with lab_error("setting-not-served") as raised:
-        make_plan(workspace, lab, name, Choices(set={"engine": "vllm", **asked}), str)
+        make_plan(workspace, lab, name, Options(set={"engine": "vllm", **asked}), str)
     assert said in raised.value.why
 
 
 def test_without_the_packages_up_names_the_one_command(tmp_path: Path) -> None:
     workspace = Workspace(Workspace.find(Path(__file__).parent).root, tmp_path)
     lab, name = catalog.load(workspace).stack("inflight-batching")
-    plan = make_plan(workspace, lab, name, Choices(set={"engine": "vllm"}), str)
+    plan = make_plan(workspace, lab, name, Options(set={"engine": "vllm"}), str)
     with lab_error("layer-missing"):
         refuse(plan, LocalRuntime(workspace), workspace)
 

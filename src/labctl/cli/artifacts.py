@@ -14,7 +14,7 @@ from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack import deploy
 from labctl.stack.build import build_engines, pull_weights, render_repository
 from labkit.errors import LabError
@@ -30,11 +30,11 @@ def weights_command() -> None:
 
 @weights_command.command("pull")
 @click.argument("what")
-@opt.choices
+@opt.plan_options
 @runtime_option
-def pull(what: str, choices: Choices, runtime: str) -> None:
+def pull(what: str, options: Options, runtime: str) -> None:
     """Fetch or make the weights of WHAT: a model source, or a stack or lab with its settings."""
-    for path in pull_weights(opt.open_session(), what, choices, runtime):
+    for path in pull_weights(opt.open_session(), what, options, runtime):
         click.echo(path)
 
 
@@ -45,14 +45,14 @@ def engines_command() -> None:
 
 @engines_command.command("build")
 @click.argument("stack")
-@opt.choices
+@opt.plan_options
 @runtime_option
 @opt.dry_option
 @opt.verbose
-def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) -> None:
+def build(stack: str, options: Options, runtime: str, dry: bool, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
-    for path in build_engines(session, lab, name, choices, runtime):
+    for path in build_engines(session, lab, name, options, runtime):
         click.echo(path)
 
 
@@ -132,7 +132,7 @@ def images_command() -> None:
 
 @images_command.command("build")
 @opt.stack_argument
-@opt.choices
+@opt.plan_options
 @click.option(
     "--push",
     "registry",
@@ -142,7 +142,7 @@ def images_command() -> None:
 )
 @opt.dry_option
 @opt.verbose
-def build_images(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool) -> None:
+def build_images(stack: str, options: Options, registry: str, dry: bool, verbose: bool) -> None:
     """Build the images of STACK for Swarm and Kubernetes, and print their names.
 
     They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set,
@@ -151,7 +151,7 @@ def build_images(stack: str, choices: Choices, registry: str, dry: bool, verbose
     """
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     session.choose("compose", "cpu")
-    for image in deploy.build_images(session, lab, name, choices, registry.rstrip("/")):
+    for image in deploy.build_images(session, lab, name, options, registry.rstrip("/")):
         click.echo(image)
 
 
@@ -185,7 +185,7 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
 
 @click.command("render")
 @opt.stack_argument
-@opt.choices
+@opt.plan_options
 @opt.choice_option("--runtime", ("compose", "local"), "Write the paths that a server on this runtime will see.")
 @click.option(
     "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
@@ -201,7 +201,7 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
 )
 @opt.dry_option
 def render_command(
-    stack: str, choices: Choices, runtime: str, output: Path | None, target: str, registry: str, dry: bool
+    stack: str, options: Options, runtime: str, output: Path | None, target: str, registry: str, dry: bool
 ) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
@@ -216,8 +216,8 @@ def render_command(
     session, lab, name = opt.open_stack(stack, dry=dry)
     place = output and output.absolute()
     if target == "triton":
-        done = render_repository(session, lab, name, choices, session.runtime(runtime), place)
+        done = render_repository(session, lab, name, options, session.runtime(runtime), place)
     else:
-        done = deploy.render(session, lab, name, choices, target, registry.rstrip("/"), place)
+        done = deploy.render(session, lab, name, options, target, registry.rstrip("/"), place)
     if done:
         click.echo(done)

@@ -12,7 +12,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
-from labctl.runtimes.record import UpOptions
+from labctl.runtimes.record import Options
 from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import table
 
@@ -118,7 +118,7 @@ def bench_command(
     stack: str,
     endpoint: str,
     counters: str,
-    options: UpOptions,
+    options: Options,
     model: str,
     dataset: Path | None,
     trace: Path | None,

@@ -11,7 +11,7 @@ from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
 from labctl.plan import make_plan
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.stack.ports import claim_endpoints
 from labkit.errors import LabError
 from labkit.tables import table
@@ -20,22 +20,22 @@ from labkit.tables import table
 @click.command("doctor")
 @click.argument("stack", required=False)
 @click.option("--expose", is_flag=True, help="Also check for a stack that listens beyond loopback.")
-@opt.choices
+@opt.plan_options
 @click.option("--workshop", is_flag=True, help="Also check room, memory and speed, the night before.")
 @opt.as_json
-def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: bool, json_output: bool) -> None:
+def doctor_command(stack: str | None, options: Options, workshop: bool, expose: bool, json_output: bool) -> None:
     """Say what is missing on this machine (for STACK), and what to do about it. Exit 1 if a lab could not run."""
     session = opt.open_session()
     plan = None
     if stack:
         lab, name = session.catalog.stack(stack)
-        plan = make_plan(session.workspace, lab, name, choices, session.runtime("local").server_path)
+        plan = make_plan(session.workspace, lab, name, options, session.runtime("local").server_path)
     checks = checklist(
         session.workspace,
         session.runtime,
         lambda: claim_endpoints("8000,8001,8002", "127.0.0.1", [record for _, record in session.running()]),
         plan,
-        choices.profile,
+        options.profile,
         expose=expose,
         workshop=workshop,
     )

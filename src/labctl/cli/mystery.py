@@ -59,11 +59,11 @@ def list_(json_output: bool) -> None:
 def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: bool, verbose: bool) -> None:
     """Bring a sick server up, and send it a first load."""
     from labctl.mystery import case
-    from labctl.runtimes.record import UpOptions
+    from labctl.runtimes.record import Options
 
     session = opt.open_session(verbose)
     code = code if code == HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)
-    sick = case.start(session, code, UpOptions(runtime=runtime, ports=ports, replicas=replicas), observed)
+    sick = case.start(session, code, Options(runtime=runtime, ports=ports, replicas=replicas), observed)
     _load(sick)
     name = case.STACK
     say(f"\nThe server is up: stack {name}, code {code}. Look at it with")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from labctl.manifest.schema import Lab
-    from labctl.runtimes.record import Choices
+    from labctl.runtimes.record import Options
     from labctl.stack.session import Session
 
 SECONDS = click.FloatRange(min=0, min_open=True)
@@ -77,8 +77,8 @@ replica_option = number_option(
 )
 
 
-def choices(command: Command) -> Command:
-    """``--profile --set --release --templates --gpus``; the command gets one ``choices``."""
+def plan_options(command: Command) -> Command:
+    """``--profile --set --release --templates --gpus``; the command gets one ``options``."""
 
     @choice_option("--profile", ("cpu", "gpu"), "cpu: this machine's processor. gpu: an NVIDIA GPU.")
     @click.option(
@@ -105,23 +105,23 @@ def choices(command: Command) -> Command:
         *args: Any, profile: str, pairs: tuple[str, ...], release: str, templates: Path | None, gpus: str, **kwargs: Any
     ) -> Any:
         from labctl.manifest.settings import parse_assignments
-        from labctl.runtimes.record import Choices
+        from labctl.runtimes.record import Options
         from labkit.disk import resolved
         from labkit.predict.vllm import stack_names
 
         devices = tuple(filter(None, (word.strip() for word in gpus.split(","))))
-        wanted = Choices(
+        options = Options(
             profile, stack_names(parse_assignments(pairs)), release, templates and resolved(templates), devices
         )
-        return command(*args, choices=wanted, **kwargs)
+        return command(*args, options=options, **kwargs)
 
     return wrapped
 
 
 def up_options(command: Command) -> Command:
-    """``choices`` and ``--runtime --ports --timeout --expose``; the command gets one ``options``."""
+    """``plan_options`` and ``--runtime --ports --timeout --expose``; the command gets one ``options``."""
 
-    @choices
+    @plan_options
     @runtime_option("Run the server in a container, or as a process of this machine.")
     @click.option(
         "--ports",
@@ -150,11 +150,11 @@ def up_options(command: Command) -> Command:
         "x-sequence-id (hash; the default with sequences), or as the client chooses.",
     )
     @functools.wraps(command)
-    def wrapped(*args: Any, choices: Choices, balance: str | None, **kwargs: Any) -> Any:
-        from labctl.runtimes.record import UpOptions
+    def wrapped(*args: Any, options: Options, balance: str | None, **kwargs: Any) -> Any:
+        from labctl.runtimes.record import Options
 
-        own = {item.name: kwargs.pop(item.name) for item in fields(UpOptions) if item.name in kwargs}
-        return command(*args, options=UpOptions(choices, balance=balance or "", **own), **kwargs)
+        own = {item.name: kwargs.pop(item.name) for item in fields(Options) if item.name in kwargs}
+        return command(*args, options=replace(options, balance=balance or "", **own), **kwargs)
 
     return wrapped
 

@@ -14,7 +14,7 @@ from labctl.cli.console import say, say_folder
 from labctl.labs.run import RunResult, run
 from labctl.labs.verdicts import BUSY, MET, NOT_MET, UNMEASURED
 from labctl.pages.live import replay
-from labctl.runtimes.record import UpOptions
+from labctl.runtimes.record import Options
 from labkit.errors import LabError
 
 COLORS = {MET: "green", NOT_MET: "red", UNMEASURED: "yellow", BUSY: "yellow"}
@@ -35,7 +35,7 @@ WIDTH = max(map(len, COLORS))
 @opt.verbose
 def run_command(
     lab: str,
-    options: UpOptions,
+    options: Options,
     quick: bool,
     keep: bool,
     texts: bool,

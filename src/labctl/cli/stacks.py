@@ -13,7 +13,7 @@ from labctl.cli.console import say
 from labctl.cli.openai import Front, front_options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
-from labctl.runtimes.record import Record, UpOptions
+from labctl.runtimes.record import Options, Record
 from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
 from labctl.stack.stack import RunningStack
@@ -43,7 +43,7 @@ SPREAD = {
 @opt.as_json
 @opt.verbose
 def up_command(
-    stack: str, options: UpOptions, observed: bool, front: Front | None, dry: bool, json_output: bool, verbose: bool
+    stack: str, options: Options, observed: bool, front: Front | None, dry: bool, json_output: bool, verbose: bool
 ) -> None:
     """Bring STACK up and wait until every model answers."""
     session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)

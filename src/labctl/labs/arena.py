@@ -17,7 +17,7 @@ from labctl.labs import rerun
 from labctl.labs.servers import ephemeral
 from labctl.manifest.settings import parse_assignments
 from labctl.plan import make_plan
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.triton import server_api
 from labctl.unfinished import replace_dir
@@ -173,11 +173,11 @@ class _Server:
 def _serving(session: Session, reuse: bool) -> Iterator[_Server]:
     lab, stack = session.catalog.stack(STACK)
     words = {**SETTINGS, "enable_kv_cache_reuse": str(reuse).lower()}
-    choices = Choices("cpu", parse_assignments(tuple(f"{name}={value}" for name, value in words.items())))
+    options = Options("cpu", parse_assignments(tuple(f"{name}={value}" for name, value in words.items())))
     home = session.workspace.folder(HOME)
     home.path.mkdir(parents=True, exist_ok=True)
     (home.path / served.GAME).unlink(missing_ok=True)
-    request = make_plan(session.workspace, lab, stack, choices, str).request
+    request = make_plan(session.workspace, lab, stack, options, str).request
     with replace_dir(home.overlay) as fresh:
         for place, origin in repository.origins(request).items():
             if place.startswith(f"{MODEL}/"):
@@ -189,6 +189,6 @@ def _serving(session: Session, reuse: bool) -> Iterator[_Server]:
     manifest = manifest.model_copy(update={"repository": [*manifest.repository, str(home.overlay)]})
     lab = lab.model_copy(update={"stacks": {**lab.stacks, stack: manifest}})
     # In a container the models cannot import the referee.
-    with ephemeral(session, lab, stack, UpOptions(choices, "local", ports="auto")) as up:
+    with ephemeral(session, lab, stack, replace(options, runtime="local", ports="auto")) as up:
         folder, endpoints = session.workspace.folder(stack), up.record.scrape_endpoints
         yield _Server(up.record.endpoints.http, endpoints["grpc"], folder.read_secret(), folder.run_dir(), home.path)

@@ -17,7 +17,7 @@ from labctl.labs.servers import as_it_runs, ephemeral
 from labctl.listener import Listener
 from labctl.manifest.schema import BareEngine, Lab
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -80,7 +80,7 @@ def bench(
     session: Session,
     lab: Lab,
     stack: str,
-    options: UpOptions,
+    options: Options,
     model: str,
     workload: workloads.Workload,
     concurrency: Sequence[int],
@@ -212,13 +212,13 @@ def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine
 
 
 def against_engine(
-    session: Session, lab: Lab, stack: str, options: UpOptions, items: Items, rounds: int, model: str = ""
+    session: Session, lab: Lab, stack: str, options: Options, items: Items, rounds: int, model: str = ""
 ) -> BenchResult:
     """Bring a stack up and measure, in turn, all requests sent to it at once, and the same given to its engine alone.
 
     Raises LabError: a request failed, or there is no such engine.
     """
-    engine = engine_of(lab, stack, options.choices.profile, model)
+    engine = engine_of(lab, stack, options.profile, model)
     through, bare = [], []
     records: list[RequestRecord] = []
     options = as_it_runs(session, stack, options)

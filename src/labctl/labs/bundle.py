@@ -11,7 +11,7 @@ from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import make_artifact, refuse
 from labctl.workspace import Workspace
@@ -80,10 +80,10 @@ def needed(session: Session, labs: Sequence[Lab]) -> list[Plan]:
     local = session.runtime("local")
     plans = []
     for lab in labs:
-        wanted = [(stack, Choices(PROFILE)) for stack in lab.stacks]
+        wanted = [(stack, Options(PROFILE)) for stack in lab.stacks]
         if lab.run:
-            options = UpOptions(Choices(PROFILE), runtime="local")
+            options = Options(PROFILE, runtime="local")
             phases = resolve_phases(session, lab, options, local, quick=False, only="")
-            wanted += [(phase.phase.stack, phase.options.choices) for phase in phases]
-        plans += [make_plan(session.workspace, lab, name, choices, local.server_path) for name, choices in wanted]
+            wanted += [(phase.phase.stack, phase.options) for phase in phases]
+        plans += [make_plan(session.workspace, lab, name, options, local.server_path) for name, options in wanted]
     return plans

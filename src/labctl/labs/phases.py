@@ -10,7 +10,7 @@ from labctl.manifest.schema import Lab, Phase
 from labctl.manifest.settings import as_text, holds, resolve, same
 from labctl.plan import implied, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import refuse
 from labkit.errors import LabError
@@ -21,7 +21,7 @@ class PhaseRun:
     """A phase with its stack's options. ``notes``: what of the asked or the phase's own settings does not hold."""
 
     phase: Phase
-    options: UpOptions
+    options: Options
     notes: Sequence[str] = ()
 
 
@@ -39,7 +39,7 @@ def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]
 
 
 def resolve_phases(
-    session: Session, lab: Lab, options: UpOptions, runtime: Runtime, quick: bool, only: str
+    session: Session, lab: Lab, options: Options, runtime: Runtime, quick: bool, only: str
 ) -> list[PhaseRun]:
     """The phases of a run, each planned whole.
 
@@ -48,23 +48,22 @@ def resolve_phases(
 
     Raises LabError: a phase cannot be served, or no phase heeds what was asked.
     """
-    choices = options.choices
-    phases = chosen_phases(lab, choices.profile, quick, only)
-    _require_heeded(lab, choices.set, phases)
+    phases = chosen_phases(lab, options.profile, quick, only)
+    _require_heeded(lab, options.set, phases)
     runs, left = list[PhaseRun](), dict[str, str]()
     # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
-    follows = implied(lab, choices)
-    usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
+    follows = implied(lab, options)
+    usual = {key: setting.parse(setting.default_for(options.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
-        other = lab.stacks[phase.stack].settings_for(choices.profile)
-        asked = usual | resolve(lab.settings, choices.profile, follows, other, choices.set, what=f"stack {phase.stack}")
+        other = lab.stacks[phase.stack].settings_for(options.profile)
+        asked = usual | resolve(lab.settings, options.profile, follows, other, options.set, what=f"stack {phase.stack}")
         # A run compares phases: whether one belongs to it follows from the lab's settings, not from its stack's own.
-        common = {**asked, **{key: usual[key] for key in other if key not in choices.set}, **follows}
+        common = {**asked, **{key: usual[key] for key in other if key not in options.set}, **follows}
         if not holds(phase.settings_when, common):
             said = ", ".join(f"{key}={as_text(common.get(key))}" for key in phase.settings_when)
             left[phase.name] = f"it means nothing with {said}"
             continue
-        known = {**asked, **phase.set, "profile": choices.profile}
+        known = {**asked, **phase.set, "profile": options.profile}
         idle = [key for key in phase.set if not holds(lab.settings[key].when, known)]
         own = {key: value for key, value in phase.set.items() if key not in idle}
         notes = []
@@ -77,14 +76,14 @@ def resolve_phases(
         notes += [
             f"phase {phase.name} is about {key}={as_text(value)}, whatever --set says"
             for key, value in own.items()
-            if _is_overruled(lab, choices.set, key, value)
+            if _is_overruled(lab, options.set, key, value)
         ]
-        wanted = replace(choices, set={**choices.set, **own})
+        wanted = {**options.set, **own}
         plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
         refuse(plan, runtime, session.workspace)
         plan.files()  # refused where it cannot be rendered
         balanced: Any = {"replicas": phase.replicas, "balance": phase.balance} if phase.balanced else {}
-        runs.append(PhaseRun(phase, replace(options, choices=wanted, **balanced), notes))
+        runs.append(PhaseRun(phase, replace(options, set=wanted, **balanced), notes))
     for name, why in left.items():
         if name not in {run.phase.name for run in runs}:  # with other values of settings there may be one of that name
             session.listener.note(f"phase {name} is left out: {why}")

@@ -15,7 +15,7 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral
 from labctl.manifest.schema import Lab
 from labctl.manifest.settings import as_text, holds, parse_assignments, same
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit import results
 from labkit.errors import LabError
@@ -264,7 +264,7 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
     asked = {name: value for name, value in assignments.items() if name not in OWN}
     wanted = {**recorded.carried(lab, asked), **asked, "decoupled_mode": "true"}
     left_out = sorted(name for name, value in recorded.settings.items() if value and name not in lab.settings)
-    choices = Choices(recorded.profile, parse_assignments(tuple(f"{name}={value}" for name, value in wanted.items())))
+    given = parse_assignments(tuple(f"{name}={value}" for name, value in wanted.items()))
     sent = [replace(a, name=str(number)) for number, a in enumerate(as_sent(recording.arrivals), 1)]
     if not sent:
         raise LabError(
@@ -273,7 +273,7 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
             RECORD,
             code="recording-unsendable",
         )
-    options = UpOptions(choices, recorded.runtime, ports="auto")
+    options = Options(recorded.profile, given, runtime=recorded.runtime, ports="auto")
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as up:
         endpoint, run_dir = up.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir()
         strangers = [replace(a, prefixes=b"") for a in sent[:WARM_UP]]  # whose prompts no other finds in a cache

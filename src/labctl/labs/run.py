@@ -26,7 +26,7 @@ from labctl.replicas.stagehand import Stagehand, endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import describe_exit
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Options
 from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
 from labctl.stack.down import sweep
@@ -60,7 +60,7 @@ class RunResult:
 def run(
     session: Session,
     lab: Lab,
-    options: UpOptions,
+    options: Options,
     quick: bool,
     keep: bool,
     only: str = "",
@@ -77,7 +77,7 @@ def run(
 
     Raises LabError: a phase failed; nothing is left and nothing is averaged.
     """
-    runtime = session.choose(options.runtime, options.choices.profile)
+    runtime = session.choose(options.runtime, options.profile)
     phases = resolve_phases(session, lab, options, runtime, quick, only)
     sweep(session)
     out = new_results_folder(session, lab)
@@ -116,30 +116,28 @@ def run(
     if session.dry:
         return RunResult(out, {}, [], whole=False)
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
-    if options.choices.profile == "gpu":
-        result = add_gpus(result, options.choices)
-    if options.choices.profile == "gpu" or edited:
+    if options.profile == "gpu":
+        result = add_gpus(result, options)
+    if options.profile == "gpu" or edited:
         result = {**result, "edited": sorted(edited)}
         atomic_write(out / "result.json", json.dumps(result, indent=1))
     flat = flatten(result.get("metrics", {}))
-    verdicts = [
-        judge(verdict, flat, max(taken)) for verdict in lab.verdicts if options.choices.profile in verdict.profiles
-    ]
+    verdicts = [judge(verdict, flat, max(taken)) for verdict in lab.verdicts if options.profile in verdict.profiles]
     page = out / "report.md"
     if page.is_file():
         text = page.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts) + paced.section(out)
         text += edits.section(edited)
         atomic_write(page, text)
-    whole = len(phases) == len(chosen_phases(lab, options.choices.profile, False, ""))
+    whole = len(phases) == len(chosen_phases(lab, options.profile, False, ""))
     return RunResult(out, result, verdicts, whole, sorted(edited), paced.told(out))
 
 
-def add_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
+def add_gpus(result: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """A result with what the report's container cannot see: this machine's GPUs, and the release that served."""
-    gpus = [asdict(gpu) for gpu in nvidia.gpus(choices.gpus)]
+    gpus = [asdict(gpu) for gpu in nvidia.gpus(options.gpus)]
     settings = dict(result["settings"])
     if settings.get("engine") == TensorRtLlm.name:
-        settings["release"] = releases.release(choices.release).name
+        settings["release"] = releases.release(options.release).name
     return {**result, "settings": settings, "machine": {**result["machine"], "gpus": gpus}}
 
 

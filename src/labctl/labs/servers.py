@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from labctl.manifest.schema import Lab
-from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.record import Options, Record
 from labctl.runtimes.series import Series
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
@@ -23,7 +23,7 @@ from labctl.stack.up import prepare, record_of, up
 
 
 @contextmanager
-def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: bool = False) -> Iterator[RunningStack]:
+def ephemeral(session: Session, lab: Lab, stack: str, options: Options, keep: bool = False) -> Iterator[RunningStack]:
     """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
     handle = up(session, lab, stack, options, ephemeral=not keep)
     try:
@@ -36,19 +36,19 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
             take_down(session, handle.runtime, stack, force=force)
 
 
-def as_it_runs(session: Session, stack: str, options: UpOptions) -> UpOptions:
+def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     """The options with what a running stack has in the place of what was not asked for; those of one that is down stay.
 
     A measurement without ``--set`` is one of what runs.
     """
     found = session.find(stack)
-    if not found or options.choices != Choices():
+    if not found or options.of_plan != Options().of_plan:
         return options
     record = found[1]
     session.listener.note(f"{stack} is up: it is measured with the settings that it has (labctl status {stack} --json)")
     return replace(
         options,
-        choices=record.asked.choices,
+        **record.asked.of_plan,
         expose=options.expose or record.exposed,
         client_shm=options.client_shm or record.options.client_shm,
     )
@@ -79,7 +79,7 @@ class Servers(ExitStack):
         self._now: RunningStack | None = None
         self.clients: Series | None = None  # of the server that is up, where phases share them
 
-    def next(self, stack: str, options: UpOptions, keep: bool = False) -> RunningStack:
+    def next(self, stack: str, options: Options, keep: bool = False) -> RunningStack:
         """The stack with these options, ready; the server before it goes on, or is taken down.
 
         ``keep``: it stays up when all is over; a server of its own, which carries its own settings. Raises
@@ -97,7 +97,7 @@ class Servers(ExitStack):
             self.clients.start(self._session.listener)
         return fresh
 
-    def _reuse(self, before: RunningStack, stack: str, options: UpOptions) -> RunningStack | None:
+    def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
         """The server that is there with the new settings; None where it takes another."""
         session, runtime, old = self._session, before.runtime, before.record
         if not session.dry:

@@ -13,7 +13,7 @@ from labctl.labs.servers import as_it_runs, ephemeral
 from labctl.labs.tool import Load, Tool, names_table
 from labctl.manifest.schema import Lab
 from labctl.runtimes import door, processes
-from labctl.runtimes.record import LOOPBACK, UpOptions
+from labctl.runtimes.record import LOOPBACK, Options
 from labctl.stack import edits, ports
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -28,7 +28,7 @@ def bench(
     session: Session,
     lab: Lab,
     stack: str,
-    options: UpOptions,
+    options: Options,
     model: str,
     workload: workloads.Workload,
     concurrency: Sequence[int],

@@ -9,7 +9,7 @@ from pathlib import Path
 from labctl import repository
 from labctl.learn.exercise import Exercise
 from labctl.plan import make_plan
-from labctl.runtimes.record import Choices
+from labctl.runtimes.record import Options
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -46,7 +46,7 @@ def lay_over(workspace: Workspace, exercise: Exercise, files: Mapping[str, Path]
     if not exercise.served:
         return
     request = make_plan(
-        workspace, exercise.home, exercise.manifest.stack, Choices(set=exercise.manifest.settings), str
+        workspace, exercise.home, exercise.manifest.stack, Options(set=exercise.manifest.settings), str
     ).request
     with replace_dir(workspace.folder("exercise").overlay) as fresh:
         for place, origin in repository.origins(request).items():

@@ -14,7 +14,7 @@ from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.record import Options, Record
 from labctl.stack import faults
 from labctl.stack.down import take_down
 from labctl.stack.edits import find_edits, reload
@@ -66,7 +66,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     lab = lab_with(exercise, workspace)
     manifest = exercise.manifest
     wanted = _kept_to(workspace, runtime)
-    options = UpOptions(Choices(set=manifest.settings), wanted, ports="auto", replicas=manifest.replicas)
+    options = Options(set=manifest.settings, runtime=wanted, ports="auto", replicas=manifest.replicas)
     overlay.lay_over(workspace, exercise, files)
     if folder.used_file.exists():
         folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
@@ -89,8 +89,8 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
 
 def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
     """Raises LabError where an engine of its own cannot be served, whatever the learner has written."""
-    choices = Choices(set=exercise.manifest.settings)
-    plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, choices, str)
+    options = Options(set=exercise.manifest.settings)
+    plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options, str)
     if plan.stack.packages:
         refuse(plan, session.choose(_kept_to(session.workspace, runtime), "cpu"), session.workspace)
 
@@ -173,7 +173,7 @@ def _kept_to(workspace: Workspace, runtime: str) -> str:
 
 
 def _for_this(
-    session: Session, exercise: Exercise, lab: Lab, options: UpOptions, runtime: Runtime, record: Record
+    session: Session, exercise: Exercise, lab: Lab, options: Options, runtime: Runtime, record: Record
 ) -> Record | None:
     """The record of the server that is up, with this exercise's settings; None where it takes another server.
 
@@ -181,7 +181,7 @@ def _for_this(
     """
     with contextlib.suppress(OSError, ValueError, LabError):
         purpose = json.loads(session.workspace.folder(STACK).purpose_file.read_text(encoding="utf-8"))
-        plan = make_plan(session.workspace, lab, STACK, options.choices, runtime.server_path)
+        plan = make_plan(session.workspace, lab, STACK, options, runtime.server_path)
         if (
             purpose == _purpose(exercise, plan)
             and all(step.ready() for step in plan.steps)

@@ -16,7 +16,7 @@ from labctl import repository
 from labctl.litter import files_in
 from labctl.manifest.schema import Lab
 from labctl.plan import make_plan
-from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.record import Options, Record
 from labctl.stack import observe
 from labctl.stack.down import down
 from labctl.stack.session import Session
@@ -174,7 +174,7 @@ def steps_of(workspace: Workspace) -> list[Line]:
     )
 
 
-def start(session: Session, code: str, options: UpOptions, observed: bool = False) -> Case:
+def start(session: Session, code: str, options: Options, observed: bool = False) -> Case:
     """Bring the stack up with the code's fault; ``observed``: with Prometheus.
 
     Raises LabError: it is up already, or as :func:`up`.
@@ -188,10 +188,10 @@ def start(session: Session, code: str, options: UpOptions, observed: bool = Fals
         )
     faults = find_faults(session.workspace)
     fault = fault_of(code, faults)
-    options = replace(options, choices=Choices(set=SETTINGS))
+    options = replace(options, set=SETTINGS)
     if (options.replicas or 1) < fault.replicas:
         options = replace(options, replicas=fault.replicas)
-    lab = _lab_with(session, sealed(fault), options.choices)
+    lab = _lab_with(session, sealed(fault), options)
     _write(session.workspace, code, 0)
     running = up(session, lab, STACK, options)
     if observed:
@@ -237,11 +237,11 @@ def _write(workspace: Workspace, code: str, rounds: int) -> None:
     atomic_write(workspace.folder(NAME).purpose_file, json.dumps({"code": code, "rounds": rounds}))
 
 
-def _lab_with(session: Session, scheduler: str, choices: Choices) -> Lab:
+def _lab_with(session: Session, scheduler: str, options: Options) -> Lab:
     """The stack's lab with a ``scheduler.py`` laid over its templates."""
     workspace = session.workspace
     lab, _ = session.catalog.stack(STACK)
-    request = make_plan(workspace, lab, STACK, choices, str).request
+    request = make_plan(workspace, lab, STACK, options, str).request
     overlay = workspace.folder(NAME).overlay
     with replace_dir(overlay) as fresh:
         for place, origin in repository.origins(request).items():

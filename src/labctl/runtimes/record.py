@@ -26,25 +26,22 @@ PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says not
 ANY_ADDRESS, LOOPBACK = "0.0.0.0", "127.0.0.1"
 EPOCH_S = 1e9  # a process whose start is later was counted from 1970, by an earlier version
 FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
+OF_PLAN = ("profile", "set", "release", "templates", "gpus")
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a person chose of a stack's plan: the options of ``render`` and of everything that starts it."""
+class Options:
+    """The options of ``labctl up``, each by the name that it has on the command line.
+
+    The first five (``OF_PLAN``) are those of ``render`` too: a plan follows from them, whatever starts it.
+    """
 
     profile: str = "cpu"
     set: Mapping[str, Any] = field(default_factory=dict)
     release: str = ""
     templates: Path | None = None
     gpus: tuple[str, ...] = ()  # numbers or UUIDs; () is the first ones
-
-
-@dataclass(frozen=True)
-class UpOptions:
-    """The options of ``labctl up``; each has the name of its command line option."""
-
-    choices: Choices = field(default_factory=Choices)
     runtime: str = "auto"
     ports: str = "8000,8001,8002"
     timeout: float | None = None
@@ -55,6 +52,11 @@ class UpOptions:
     balance: str = ""
 
     @property
+    def of_plan(self) -> dict[str, Any]:
+        """Those that a plan follows from."""
+        return {name: getattr(self, name) for name in OF_PLAN}
+
+    @property
     def bind(self) -> str:
         """The address that the ports are published on."""
         return ANY_ADDRESS if self.expose else LOOPBACK
@@ -62,7 +64,7 @@ class UpOptions:
     @property
     def patience(self) -> float:
         """Seconds to wait until every model answers."""
-        return PATIENCE_S[self.choices.profile] if self.timeout is None else self.timeout
+        return PATIENCE_S[self.profile] if self.timeout is None else self.timeout
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Record:
     tokenizer_dir: str = ""
     balance: str = ""
     servers: Sequence[Replica] = ()
-    options: UpOptions = field(default_factory=UpOptions)
+    options: Options = field(default_factory=Options)
     effective: Mapping[str, Any] = field(default_factory=dict)
     owner: Proc | None = None
     server: Mapping[str, Any] = field(default_factory=dict)
@@ -133,22 +135,22 @@ class Record:
         """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
         data = nofollow.json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
-            choices = {str(key): data[key] for key in ("profile", "release", "gpus") if key in data}
-            choices |= {"set": data.get("settings"), "templates": data.get("templates") or None}
-            former = {new: data[old] for old, new in FORMER.items() if old in data}
-            data["options"] = {"choices": choices, "expose": data.get("bind", LOOPBACK) != LOOPBACK, **former}
+            own = {str(key): data[key] for key in ("profile", "release", "gpus") if key in data}
+            own |= {"set": data.get("settings"), "templates": data.get("templates") or None}
+            own |= {new: data[old] for old, new in FORMER.items() if old in data}
+            data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **own}
         return _adapter().validate_json(json.dumps(data), strict=True)
 
     @property
-    def asked(self) -> UpOptions:
+    def asked(self) -> Options:
         """The options that bring the stack up again as it is, with what has changed since ``up`` was asked for it."""
-        choices = dataclasses.replace(self.options.choices, profile=self.profile, set=dict(self.settings))
         http, grpc, metrics = self.ports
         if self.balance == CLIENT:  # any will do, such as that of a server
             grpc = str(self.servers[0].endpoints.ports[1])
         return dataclasses.replace(
             self.options,
-            choices=choices,
+            profile=self.profile,
+            set=dict(self.settings),
             runtime=self.runtime,
             ports=f"{http},{grpc},{metrics}",
             replicas=len(self.servers),

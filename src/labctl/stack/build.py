@@ -12,20 +12,20 @@ from labctl.plan import make_plan, weights_step
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.record import LOOPBACK, Choices, UpOptions
+from labctl.runtimes.record import LOOPBACK, Options
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack, named_endpoints
 from labctl.stack.up import check_machine, make_artifact, minutes, prepare, record_of, refuse
 from labkit.errors import LabError
 
 
-def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runtime: str) -> list[Path]:
+def build_engines(session: Session, lab: Lab, stack: str, options: Options, runtime: str) -> list[Path]:
     """Build the engines of a stack, and the weights that they need; the engines' folders.
 
     Raises LabError: it has none, or one cannot be built.
     """
-    runner = session.choose(runtime, choices.profile)
-    plan = make_plan(session.workspace, lab, stack, choices, runner.server_path)
+    runner = session.choose(runtime, options.profile)
+    plan = make_plan(session.workspace, lab, stack, options, runner.server_path)
     if not (steps := [step for step in plan.steps if step.build]):
         raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
     refuse(plan, runner, session.workspace)
@@ -36,7 +36,7 @@ def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runt
 
 
 def render_repository(
-    session: Session, lab: Lab, stack: str, choices: Choices, runtime: Runtime, output: Path | None
+    session: Session, lab: Lab, stack: str, options: Options, runtime: Runtime, output: Path | None
 ) -> str:
     """Only the model repository of a stack, with the paths of that runtime; what was rendered, in words.
 
@@ -45,7 +45,7 @@ def render_repository(
     Raises:
         LabError: it cannot be rendered, the folder is somebody else's, or the server of a stack that is up reads it.
     """
-    plan = make_plan(session.workspace, lab, stack, choices, runtime.server_path, output)
+    plan = make_plan(session.workspace, lab, stack, options, runtime.server_path, output)
     folder, own, listener = plan.request.output, session.workspace.folder(stack), session.listener
     if output and folder.is_dir() and not all((path / repository.CONFIG).is_file() for path in folder.iterdir()):
         raise LabError(
@@ -64,7 +64,7 @@ def render_repository(
     with _require_unserved(session, folder):
         models = repository.render(plan.request)
         if by_hand:
-            wanted = Stack(session, lab, stack, by_hand, UpOptions(choices))
+            wanted = Stack(session, lab, stack, by_hand, options)
             endpoints = named_endpoints(wanted.options.ports, LOOPBACK)
             assert endpoints
             by_hand.write_files(wanted.launch(record_of(wanted, endpoints)))
@@ -93,16 +93,16 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
         yield
 
 
-def pull_weights(session: Session, what: str, choices: Choices, runtime: str) -> Sequence[Path]:
+def pull_weights(session: Session, what: str, options: Options, runtime: str) -> Sequence[Path]:
     """Make the weights of a model source, or of a stack with its settings; their folders."""
     if ":" in what or "/" in what:
         steps = [weights_step(what, session.workspace)]
     else:
         lab, stack = session.catalog.stack(what)
-        plan = make_plan(session.workspace, lab, stack, choices, str)
+        plan = make_plan(session.workspace, lab, stack, options, str)
         steps = [step for step in plan.steps if not step.build]
-    runner = session.choose(runtime, choices.profile)
-    runner.prepare(session.listener, choices.profile)
+    runner = session.choose(runtime, options.profile)
+    runner.prepare(session.listener, options.profile)
     for step in steps:
         make_artifact(session, step, runner)
     return [step.path for step in steps]

@@ -27,7 +27,7 @@ from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.envoy import config as envoy
-from labctl.runtimes.record import ANY_ADDRESS, Choices, Endpoints, Launch, Record
+from labctl.runtimes.record import ANY_ADDRESS, Endpoints, Launch, Options, Record
 from labctl.stack.prepare import scripts, steps_to_prepare
 from labctl.stack.session import Session
 from labctl.stack.stack import has_sequences, launch_of
@@ -101,7 +101,7 @@ _Blocks.add_representer(
 
 
 def render(
-    session: Session, lab: Lab, stack: str, choices: Choices, target: str, registry: str, output: Path | None
+    session: Session, lab: Lab, stack: str, options: Options, target: str, registry: str, output: Path | None
 ) -> str:
     """Write the files of a stack for that target; what to do with them.
 
@@ -118,7 +118,7 @@ def render(
             "name another --output",
             code="output-not-empty",
         )
-    plan = _plan(session, lab, stack, choices)
+    plan = _plan(session, lab, stack, options)
     if target == "swarm" and plan.ranks > 1:
         raise LabError(
             f"{stack} is spread over {plan.ranks} GPUs",
@@ -148,12 +148,12 @@ def render(
     return f"{folder}: {NEXT[target].format(folder=folder, stack=stack)}; the token is in {folder}/token"
 
 
-def build_images(session: Session, lab: Lab, stack: str, choices: Choices, registry: str) -> list[str]:
+def build_images(session: Session, lab: Lab, stack: str, options: Options, registry: str) -> list[str]:
     """Build those that are not here and push all of them to ``registry`` ("" is none); their names.
 
-    Raises LabError: the stack cannot have these choices, or one cannot be made.
+    Raises LabError: the stack cannot have these options, or one cannot be made.
     """
-    plan, projects = _plan(session, lab, stack, choices), Projects(session.workspace)
+    plan, projects = _plan(session, lab, stack, options), Projects(session.workspace)
     builds = compose_commands.builds(projects, plan.profile, plan.image, plan.stack.packages)
     files = images.files_image(session.workspace)
     builds[files] = compose_commands.build_files(projects, files)
@@ -167,9 +167,9 @@ def build_images(session: Session, lab: Lab, stack: str, choices: Choices, regis
     return [f"{registry}/{name}" if registry else name for name in builds]
 
 
-def _plan(session: Session, lab: Lab, stack: str, choices: Choices) -> Plan:
+def _plan(session: Session, lab: Lab, stack: str, options: Options) -> Plan:
     """The plan for containers. A node's GPUs are its scheduler's to give out."""
-    return make_plan(session.workspace, lab, stack, replace(choices, gpus=()), session.runtime("compose").server_path)
+    return make_plan(session.workspace, lab, stack, replace(options, gpus=()), session.runtime("compose").server_path)
 
 
 def _launch(workspace: Workspace, plan: Plan) -> Launch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.runtimes import door
-from labctl.runtimes.record import Record, UpOptions
+from labctl.runtimes.record import Options, Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.errors import LabError
@@ -13,7 +13,7 @@ USUAL = 9000  # as Triton's own front has it
 AGAIN = "free it, then labctl openai STACK (with --port auto on a free port)"
 
 
-def start(session: Session, record: Record, options: UpOptions, tls: Pair | None = None) -> None:
+def start(session: Session, record: Record, options: Options, tls: Pair | None = None) -> None:
     """Start it, and say where it is; harmless where it runs already.
 
     Raises LabError: it cannot be started, or its port is taken, or it runs already and without ``tls``; the stack stays

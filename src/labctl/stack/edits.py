@@ -17,7 +17,7 @@ from labctl.litter import files_in
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.lock import hold_signals_back, stack_lock
-from labctl.runtimes.record import Choices, Record
+from labctl.runtimes.record import Options, Record
 from labctl.stack import faults, shipped
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -73,7 +73,7 @@ def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
     """
     if running := session.find(stack):
         return _models(RunningStack.of(session, lab, *running).plan.request)
-    manifest, request = lab.stacks[stack], make_plan(session.workspace, lab, stack, Choices(), str).request
+    manifest, request = lab.stacks[stack], make_plan(session.workspace, lab, stack, Options(), str).request
     found: dict[Path, str] = {}
     for name in dict.fromkeys(name for layer in manifest.layers.values() for name in layer.repository):
         source = session.workspace.templates(lab.folder, name)

@@ -19,7 +19,7 @@ from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose_commands import NOBODY, Projects
 from labctl.runtimes.leftovers import PROMETHEUS, ROOT, STACK
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import LOOPBACK, Record, UpOptions
+from labctl.runtimes.record import LOOPBACK, Options, Record
 from labctl.stack.ports import free_ports, require_free
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -40,7 +40,7 @@ FAILED_REMEDY = (
 BOUNDS = ("--storage.tsdb.retention.time=6h", "--storage.tsdb.retention.size=192MB")
 
 
-def start(session: Session, runtime: Runtime, record: Record, options: UpOptions) -> None:
+def start(session: Session, runtime: Runtime, record: Record, options: Options) -> None:
     """Start them, and say where they are.
 
     Raises LabError: in containers they cannot be started, or their ports are taken; the stack stays up.
@@ -57,7 +57,7 @@ def start(session: Session, runtime: Runtime, record: Record, options: UpOptions
         session.listener.note(sentence)
 
 
-def _ports(runtime: str, options: UpOptions) -> dict[str, int]:
+def _ports(runtime: str, options: Options) -> dict[str, int]:
     """The port of each program that is started: Grafana comes in containers alone, and not where it is left out."""
     grafana = runtime == "compose" and os.environ.get("LABS_GRAFANA_IMAGE") != NO_GRAFANA
     names = [*USUAL] if grafana else ["Prometheus"]

@@ -13,7 +13,7 @@ from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Endpoints, Launch, Record, Replica, UpOptions
+from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Endpoints, Launch, Options, Record, Replica
 from labctl.stack.session import Session
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
@@ -30,7 +30,7 @@ class Stack:
     lab: Lab
     name: str
     runtime: Runtime
-    options: UpOptions
+    options: Options
 
     @property
     def folder(self) -> StackFolder:
@@ -39,7 +39,7 @@ class Stack:
     @cached_property
     def plan(self) -> Plan:
         """Everything that follows from the manifest and the options; made once. Raises LabError."""
-        return make_plan(self.session.workspace, self.lab, self.name, self.options.choices, self.runtime.server_path)
+        return make_plan(self.session.workspace, self.lab, self.name, self.options, self.runtime.server_path)
 
     def planned_again(self) -> Plan:
         """The plan, made anew: weights that have come since say how large their vocabulary is."""
@@ -147,13 +147,13 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
     return replace(record, servers=servers, endpoints=endpoints)
 
 
-def settle_options(options: UpOptions, plan: Plan) -> UpOptions:
+def settle_options(options: Options, plan: Plan) -> Options:
     """The options with the release and the GPUs that the plan chose for them."""
     release = plan.release.name if plan.release else ""
-    return replace(options, choices=replace(options.choices, release=release, gpus=tuple(plan.gpus)))
+    return replace(options, release=release, gpus=tuple(plan.gpus))
 
 
-def differences(plan: Plan, options: UpOptions, record: Record) -> list[str]:
+def differences(plan: Plan, options: Options, record: Record) -> list[str]:
     """How a running stack differs from what is asked for now, one line for each option; [] where it does not.
 
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
@@ -173,13 +173,10 @@ def differences(plan: Plan, options: UpOptions, record: Record) -> list[str]:
     ]
 
 
-def _by_name(options: UpOptions, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _by_name(options: Options, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every setting and every option, by its name on the command line."""
-    every = {**vars(options.choices), **vars(options)}
-    return {
-        **settings,
-        **{FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")},
-    }
+    every = vars(options)
+    return {**settings, **{FLAGS.get(name, f"--{name}"): every[name] for name in every if name != "set"}}
 
 
 def _in_words(value: object) -> object:

@@ -19,7 +19,7 @@ from labctl.runtimes.base import REMOVED, Runtime
 from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
-from labctl.runtimes.record import Endpoints, Proc, Record, Replica, UpOptions
+from labctl.runtimes.record import Endpoints, Options, Proc, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep, take_down
 from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
@@ -40,7 +40,7 @@ from labkit.errors import LabError
 TRIES = 3  # starts on ports that nobody had a moment before
 
 
-def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bool = False) -> RunningStack:
+def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> RunningStack:
     """Bring one stack up and return when every model answers.
 
     ``ephemeral``: the stack must not outlive this process (``run``, ``bench``). Raises LabError with nothing left
@@ -50,7 +50,7 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         sweep(session, stack)
         if running := session.find(stack):
             return _already(RunningStack.of(session, lab, *running, already=True), options)
-        runtime = session.choose(options.runtime, options.choices.profile)
+        runtime = session.choose(options.runtime, options.profile)
         endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
         wanted = Stack(session, lab, stack, runtime, options)
         record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
@@ -271,7 +271,7 @@ def death(session: Session, stack: str) -> LabError | None:
     )
 
 
-def _already(there: RunningStack, options: UpOptions) -> RunningStack:
+def _already(there: RunningStack, options: Options) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     runtime, record, stack = there.runtime, there.record, there.name
     wanted = replace(there, options=options)
