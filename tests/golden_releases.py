@@ -17,9 +17,11 @@ from pathlib import Path
 
 from labbuild.tensorrt_llm import commands
 from labctl import repository
+from labctl.artifacts.engines import Build
+from labctl.artifacts.store import Artifact
 from labctl.manifest.catalog import load
 from labctl.manifest.settings import parse_assignments
-from labctl.plan import Plan, Step, make_plan
+from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Options
@@ -85,9 +87,9 @@ def _plan(plan: Plan, workspace: Workspace) -> Iterator[str]:
     yield f"image {plan.image}"
     given = images.dockerfile(plan.image) | images.build_arguments(plan.image)
     yield from _indented(*(f"{key}={value}" for key, value in given.items()))
-    for step in plan.steps:
-        yield step.title
-        yield from _indented(*(shlex.join(argv) for argv in _made_by(step, workspace)))
+    for artifact in plan.artifacts:
+        yield artifact.title
+        yield from _indented(*(shlex.join(argv) for argv in _made_by(artifact, workspace)))
     yield f"server, of {plan.ranks} rank{'s' if plan.ranks > 1 else ''}"
     yield from _indented(*plan.server_args, *(f"{key}={value}" for key, value in sorted(plan.server_env.items())))
     yield "notices"
@@ -98,12 +100,14 @@ def _plan(plan: Plan, workspace: Workspace) -> Iterator[str]:
     )
 
 
-def _made_by(step: Step, workspace: Workspace) -> list[list[str]]:
-    """The commands of a step: those of an engine run in the image that serves it."""
-    if not (build := step.image_build):
-        return [["python", *step.argv]]
-    shape = build.source.name if build.source.kind == "random" else ""
-    return commands(build.options, build.source.locate(workspace), Path("/scratch"), step.path, shape)
+def _made_by(artifact: Artifact, workspace: Workspace) -> list[list[str]]:
+    """The commands that make it: those of an engine run in the image that serves it."""
+    if not (isinstance(artifact, Build) and artifact.of_image):
+        return [["python", *artifact.argv]]
+    shape = artifact.source.name if artifact.source.kind == "random" else ""
+    return commands(
+        artifact.options, artifact.source.locate(workspace), Path("/scratch"), artifact.locate(workspace), shape
+    )
 
 
 def _repository(plan: Plan) -> Iterator[str]:

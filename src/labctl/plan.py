@@ -16,7 +16,10 @@ from labbuild.releases import PLAIN_IMAGE, Release
 from labbuild.tensorrt_llm import TensorRtLlm
 from labctl import repository
 from labctl.artifacts import engines, weights
-from labctl.manifest.schema import Artifact, Lab, StackSpec, lay_overlays, probes
+from labctl.artifacts.engines import Build
+from labctl.artifacts.store import Artifact
+from labctl.artifacts.weights import Source
+from labctl.manifest.schema import ArtifactSpec, Lab, StackSpec, lay_overlays, probes
 from labctl.manifest.settings import expand, holds, resolve
 from labctl.repository import RenderRequest
 from labctl.runtimes.nvidia import MIG
@@ -30,26 +33,6 @@ from labsched.slo import Slo
 MODEL_JSON = "vllm_model/1/model.json"  # vLLM's engine arguments, as its vllm_backend takes them
 
 PathMap = Callable[[Path], str]
-
-
-@dataclass(frozen=True)
-class Step:
-    """An artifact to be made: where it will be, and the ``python`` arguments that make it.
-
-    ``spec`` is the source of its weights; ``build`` is the engine, None where it is the weights themselves.
-    """
-
-    title: str
-    path: Path
-    argv: tuple[str, ...]
-    ready: Callable[[], bool]
-    spec: str
-    build: engines.Build | None = None
-
-    @property
-    def image_build(self) -> engines.Build | None:
-        """An engine that is made by the builder of the image that serves it."""
-        return self.build if self.build and isinstance(self.build.engine, TensorRtLlm) else None
 
 
 @dataclass(frozen=True)
@@ -69,7 +52,7 @@ class Plan:
     stack: StackSpec
     profile: str
     settings: Mapping[str, Any]
-    steps: Sequence[Step]
+    artifacts: Sequence[Artifact]
     request: RenderRequest
     server_args: Sequence[str]
     server_env: Mapping[str, str]
@@ -87,9 +70,14 @@ class Plan:
         return self.gpus[: self.ranks]
 
     @property
+    def image_builds(self) -> list[Build]:
+        """Its engines that are made by the builder of the image that serves them."""
+        return [made for made in self.artifacts if isinstance(made, Build) and made.of_image]
+
+    @property
     def ranks(self) -> int:
         """The GPUs that the engine is spread over."""
-        spread = [step.image_build.options for step in self.steps if step.image_build]
+        spread: list[Mapping[str, Any]] = [build.options for build in self.image_builds]
         if self.stack.llmapi is not None:
             spread = [self.settings]
         return max((int(options["tp_size"]) * int(options["pp_size"]) for options in spread), default=1)
@@ -104,6 +92,10 @@ class Plan:
     def stack_settings(self) -> dict[str, Any]:
         """The settings that change what is served (not those that only the lab's clients read)."""
         return {k: v for k, v in self.settings.items() if self.lab.settings[k].scope == "stack"}
+
+    def ready(self, workspace: Workspace) -> bool:
+        """Whether all its weights and engines are there. Raises LabError for one that is damaged."""
+        return all(artifact.ready(workspace) for artifact in self.artifacts)
 
     def files(self) -> list[str]:
         """The rendered repository, file by file; where its templates are yet to be fetched, model by model.
@@ -142,15 +134,16 @@ def make_plan(
 
     serving: dict[str, Any] = expand(stack.tensorrt_llm or {}, scope)
     wanted = release.engine_options(serving) if release else {}
-    steps: list[Step] = []
+    artifacts: list[Artifact] = []
     host: dict[str, Any] = dict(scope)
-    for key, artifact in stack.artifacts.items():
-        step = _step(artifact, scope, workspace, wanted)
-        steps.append(step)
-        if artifact.kind == "weights":
-            scope["vocab_size"] = weights.parse(step.spec).vocab_size(workspace)
-        host[f"artifacts.{key}"] = str(step.path)
-        scope[f"artifacts.{key}"] = server_path(step.path)
+    for key, spec in stack.artifacts.items():
+        artifact = _artifact(spec, scope, wanted)
+        artifacts.append(artifact)
+        if isinstance(artifact, Source):
+            scope["vocab_size"] = artifact.vocab_size(workspace)
+        path = artifact.locate(workspace)
+        host[f"artifacts.{key}"] = str(path)
+        scope[f"artifacts.{key}"] = server_path(path)
 
     stack = stack.model_copy(update={"probes": probes(stack, scope)})
     templates = [workspace.templates(lab.folder, folder) for folder in stack.repository]
@@ -199,7 +192,7 @@ def make_plan(
         stack=stack,
         profile=options.profile,
         settings=settings,
-        steps=steps,
+        artifacts=artifacts,
         request=request,
         server_args=[
             *([] if stack.server.auto_complete else ["--disable-auto-complete-config"]),
@@ -281,18 +274,12 @@ def _templates(release: Release, stack: StackSpec) -> str:
     return release.templates
 
 
-def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]) -> Step:
-    spec = str(expand(artifact.source, scope))
-    if artifact.engine:
-        options = {key: value for key, value in expand(artifact.options, scope).items() if value != ""}
-        if artifact.engine == TensorRtLlm.name:
-            options |= wanted
-        build = engines.request(str(expand(artifact.engine, scope)), spec, options)
-        return Step(build.title, build.locate(workspace), build.argv, lambda: build.ready(workspace), spec, build)
-    return weights_step(spec, workspace)
-
-
-def weights_step(spec: str, workspace: Workspace) -> Step:
-    """What makes the weights of a model source. Raises LabError where it is none."""
-    source = weights.parse(spec)
-    return Step(source.title, source.locate(workspace), source.argv, lambda: source.ready(workspace), spec)
+def _artifact(spec: ArtifactSpec, scope: Mapping[str, Any], wanted: Mapping[str, Any]) -> Artifact:
+    """The weights, or the engine, that a manifest asks for. Raises LabError where their source is none."""
+    source = str(expand(spec.source, scope))
+    if not spec.engine:
+        return weights.parse(source)
+    options = {key: value for key, value in expand(spec.options, scope).items() if value != ""}
+    if spec.engine == TensorRtLlm.name:
+        options |= wanted
+    return engines.request(str(expand(spec.engine, scope)), source, options)

@@ -188,7 +188,7 @@ def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
         (tmp_path / "bin" / "said").write_text(said)
     monkeypatch.setattr(images, "build", lambda *asked: None)
     listener = Noting()
-    prepare(replace(session, listener=listener), replace(plan, steps=()), runtime)
+    prepare(replace(session, listener=listener), replace(plan, artifacts=()), runtime)
     assert [words in note for words, note in zip(noted, listener.notes, strict=True)] == [True] * len(noted)
     assert [argv[1:3] for argv, _ in docker.told()] == [
         ["create", "--entrypoint"],

@@ -279,20 +279,23 @@ def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> N
 
 def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace) -> None:
     from labctl.manifest.catalog import load
-    from labctl.manifest.schema import Artifact
+    from labctl.manifest.schema import ArtifactSpec
     from labctl.plan import make_plan
     from labctl.runtimes.record import Options
 
     lab, name = load(workspace).stack("iterative")
-    weights_step = Artifact(kind="weights", source=SPEC)
-    engine_step = Artifact(kind="engine", engine="openvino", source=SPEC, options={"precision": "int8"})
-    stack = lab.stacks[name].model_copy(update={"artifacts": {"weights": weights_step, "engine": engine_step}})
+    weights = ArtifactSpec(kind="weights", source=SPEC)
+    engine = ArtifactSpec(kind="engine", engine="openvino", source=SPEC, options={"precision": "int8"})
+    stack = lab.stacks[name].model_copy(update={"artifacts": {"weights": weights, "engine": engine}})
     lab = lab.model_copy(update={"stacks": {**lab.stacks, name: stack}})  # manifests are read once in a process
     plan = make_plan(workspace, lab, name, Options(), str)
     build = engines.request("openvino", SPEC, {"precision": "int8"})
-    assert [step.path for step in plan.steps] == [workspace.models / "tiny-gpt2", build.locate(workspace)]
-    assert plan.steps[1].argv == build.argv
-    assert not plan.steps[1].ready()
+    assert [artifact.locate(workspace) for artifact in plan.artifacts] == [
+        workspace.models / "tiny-gpt2",
+        build.locate(workspace),
+    ]
+    assert plan.artifacts[1] == build
+    assert not plan.artifacts[1].ready(workspace)
 
 
 @pytest.mark.parametrize("damage", ["no manifest", "not json", "another shape"])

@@ -38,6 +38,11 @@ class Build(Artifact):
         return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
 
     @property
+    def of_image(self) -> bool:
+        """Whether it is made by the builder of the image that serves it."""
+        return isinstance(self.engine, TensorRtLlm)
+
+    @property
     def title(self) -> str:
         return f"{self.engine.name} engine of {self.source.spec}"
 

@@ -52,9 +52,9 @@ def checklist(
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
     checks += [_check_layer(layer(name, workspace, profile), plan) for name in NAMES]
-    for step in plan.steps if plan else ():
-        ready, remedy = step.ready(), f"labctl up {plan.name}" if plan else ""
-        checks.append(Check.of(ready, step.title, "cached" if ready else "to be made", remedy, "warn"))
+    for artifact in plan.artifacts if plan else ():
+        ready, remedy = artifact.ready(workspace), f"labctl up {plan.name}" if plan else ""
+        checks.append(Check.of(ready, artifact.title, "cached" if ready else "to be made", remedy, "warn"))
     if workshop:
         from labctl.doctor import workshop as questions  # numpy: only where it is asked for
 

@@ -79,23 +79,23 @@ def driver(version: str, release: Release | None, pytorch: bool = False) -> Chec
 
 
 def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[Check]:
-    builds = [(step, step.image_build) for step in plan.steps if step.image_build]
+    builds = plan.image_builds
     first = gpus[0] if gpus else None
     if first and not builds:
         yield _chip(first, plan)
     if first:
         info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
         chip = f"{info.gpus} x {info.gpu_name}, compute capability {info.compute_capability}"
-        for _, build in builds:
+        for build in builds:
             yield from_error("GPU", partial(require, build.options, info), found=chip)
         if builds or plan.stack.copies:
-            yield _memory(gpus, plan, [build for _, build in builds], workspace)
+            yield _memory(gpus, plan, builds, workspace)
     if (host := _host_memory(plan, bool(builds), workspace)) is not None:
         yield host
     if runtime == "compose":
         yield _shm(plan)
-    for step, build in builds:
-        if not step.ready():
+    for build in builds:
+        if not build.ready(workspace):
             yield _disk(build, workspace)
         elif first:
             yield from_error("engine", partial(_fits, build.manifest(workspace), plan))

@@ -40,26 +40,26 @@ def create(
     for name in sorted({plan.stack.packages for plan in plans} - {"", *layers}):
         whose = ", ".join(sorted({plan.lab.number for plan in plans if plan.stack.packages == name}))
         session.listener.note(f"lab {whose} also needs --{name}, or a network")
-    steps = {step.path: step for plan in plans for step in plan.steps}
-    missing = [step for step in steps.values() if not step.ready()]
+    artifacts = {artifact.locate(session.workspace): artifact for plan in plans for artifact in plan.artifacts}
+    missing = [artifact for artifact in artifacts.values() if not artifact.ready(session.workspace)]
     if with_images:
         compose = session.runtime("compose")
         compose.check(PROFILE)
         _only_what_is_packed(session.workspace)
-    content = [*steps, *packages]
+    content = [*artifacts, *packages]
     session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images, len(missing))}")
     for plan in plans:
         refuse(plan, local, session.workspace)
     local.prepare(session.listener, PROFILE)
-    for step in steps.values():
-        make_artifact(session, step, local)
+    for artifact in artifacts.values():
+        make_artifact(session, artifact, local)
     if missing:
         session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images)}")
     names: list[str] = []
     if with_images:
         compose.prepare(session.listener, PROFILE)
         names = images.all_images(session.workspace, PROFILE)
-    cached = [path for path in (*steps, *packages) if path.is_relative_to(session.workspace.cache)]
+    cached = [path for path in (*artifacts, *packages) if path.is_relative_to(session.workspace.cache)]
     return pack.write(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)
 
 

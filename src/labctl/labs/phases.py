@@ -78,12 +78,12 @@ def resolve_phases(
             for key, value in own.items()
             if _is_overruled(lab, options.set, key, value)
         ]
-        wanted = {**options.set, **own}
+        balanced: Any = {"replicas": phase.replicas, "balance": phase.balance} if phase.balanced else {}
+        wanted = replace(options, set={**options.set, **own}, **balanced)
         plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
         refuse(plan, runtime, session.workspace)
         plan.files()  # refused where it cannot be rendered
-        balanced: Any = {"replicas": phase.replicas, "balance": phase.balance} if phase.balanced else {}
-        runs.append(PhaseRun(phase, replace(options, set=wanted, **balanced), notes))
+        runs.append(PhaseRun(phase, wanted, notes))
     for name, why in left.items():
         if name not in {run.phase.name for run in runs}:  # with other values of settings there may be one of that name
             session.listener.note(f"phase {name} is left out: {why}")

@@ -112,7 +112,7 @@ class Servers(ExitStack):
         if not goes_on(before, wanted, new):
             return None
         with wanted.lock("reload"):
-            if session.dry or not all(step.ready() for step in wanted.plan.steps):
+            if session.dry or not wanted.plan.ready(session.workspace):
                 prepare(session, wanted.plan, runtime)
             wanted.planned_again()  # now that the weights are here: see up's render
             if not session.dry:

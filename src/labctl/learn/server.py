@@ -184,7 +184,7 @@ def _for_this(
         plan = make_plan(session.workspace, lab, STACK, options, runtime.server_path)
         if (
             purpose == _purpose(exercise, plan)
-            and all(step.ready() for step in plan.steps)
+            and plan.ready(session.workspace)
             and options.runtime in ("auto", runtime.name)
         ):
             record = replace(record, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)

@@ -53,7 +53,7 @@ class _Conditional(_Strict):
         return {key: values for key, values in self.when.items() if key != "profile"}
 
 
-class Artifact(_Strict):
+class ArtifactSpec(_Strict):
     """A folder made in the serving environment before rendering: a model's weights, or an engine built from them."""
 
     kind: Literal["weights", "engine"]
@@ -62,7 +62,7 @@ class Artifact(_Strict):
     options: Passed = {}
 
     @model_validator(mode="after")
-    def _only_engines_have_options(self) -> Artifact:
+    def _only_engines_have_options(self) -> ArtifactSpec:
         if (self.kind == "engine") != bool(self.engine) or (self.options and not self.engine):
             raise ValueError("engine and options belong to an artifact of kind engine, which needs the first")
         return self
@@ -119,7 +119,7 @@ class Content(_Strict):
     repository: Folders = []
     models: list[Name] = []
     image: str = ""
-    artifacts: dict[str, Artifact] = {}
+    artifacts: dict[str, ArtifactSpec] = {}
     parameters: Passed = {}
     optional: list[str] = []
     replacements: list[Edit] = []

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from labctl import repository
+from labctl.artifacts import weights
+from labctl.artifacts.engines import Build
 from labctl.manifest.schema import Lab
-from labctl.plan import make_plan, weights_step
+from labctl.plan import make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.lock import stack_lock
@@ -26,13 +28,13 @@ def build_engines(session: Session, lab: Lab, stack: str, options: Options, runt
     """
     runner = session.choose(runtime, options.profile)
     plan = make_plan(session.workspace, lab, stack, options, runner.server_path)
-    if not (steps := [step for step in plan.steps if step.build]):
+    if not (built := [artifact for artifact in plan.artifacts if isinstance(artifact, Build)]):
         raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
     refuse(plan, runner, session.workspace)
     check_machine(session, plan, runner)
     session.say_how_long(minutes(plan, runner), runtime, plan.profile)
     prepare(session, plan, runner)
-    return [step.path for step in steps]
+    return [build.locate(session.workspace) for build in built]
 
 
 def render_repository(
@@ -96,13 +98,13 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
 def pull_weights(session: Session, what: str, options: Options, runtime: str) -> Sequence[Path]:
     """Make the weights of a model source, or of a stack with its settings; their folders."""
     if ":" in what or "/" in what:
-        steps = [weights_step(what, session.workspace)]
+        sources = [weights.parse(what)]
     else:
         lab, stack = session.catalog.stack(what)
         plan = make_plan(session.workspace, lab, stack, options, str)
-        steps = [step for step in plan.steps if not step.build]
+        sources = [artifact for artifact in plan.artifacts if isinstance(artifact, weights.Source)]
     runner = session.choose(runtime, options.profile)
     runner.prepare(session.listener, options.profile)
-    for step in steps:
-        make_artifact(session, step, runner)
-    return [step.path for step in steps]
+    for source in sources:
+        make_artifact(session, source, runner)
+    return [source.locate(session.workspace) for source in sources]

@@ -22,13 +22,13 @@ import yaml
 
 from labctl import repository
 from labctl.manifest.schema import Lab
-from labctl.plan import Plan, Step, make_plan
+from labctl.plan import Plan, make_plan
 from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.envoy import config as envoy
 from labctl.runtimes.record import ANY_ADDRESS, Endpoints, Launch, Options, Record
-from labctl.stack.prepare import scripts, steps_to_prepare
+from labctl.stack.prepare import made_by_job, scripts
 from labctl.stack.session import Session
 from labctl.stack.stack import has_sequences, launch_of
 from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
@@ -235,14 +235,14 @@ def _write_kubernetes(
         _write_env(folder / "openai.env", values)
         generators.append({"name": "openai", "envs": ["openai.env"]})
     components, patches = [GPU] if plan.profile == "gpu" else [], list(_server_patches(workspace, plan))
-    if steps := steps_to_prepare(workspace, plan):
+    if made := made_by_job(workspace, plan):
         components.append(WEIGHTS)
-        files = {f"prepare/{name}": text for name, text in scripts(workspace, plan, steps).items()}
+        files = {f"prepare/{name}": text for name, text in scripts(workspace, plan, made).items()}
         (folder / "prepare").mkdir()
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
         generators.append({"name": "prepare", "files": list(files)})
-        patches += [CACHE, _job_patch(plan, steps, names, folder)]
+        patches += [CACHE, _job_patch(plan, names, folder)]
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -336,9 +336,9 @@ def _gpus(part: str, count: int) -> Document:
     return {"op": "add", "path": path, "value": str(count)}
 
 
-def _job_patch(plan: Plan, steps: Sequence[Step], names: Mapping[str, str], folder: Path) -> Document:
+def _job_patch(plan: Plan, names: Mapping[str, str], folder: Path) -> Document:
     """The Job's GPUs, and a name of its own for each version of the Job: Kubernetes lets nobody change one."""
-    engines = any(step.image_build for step in steps)
+    engines = bool(plan.image_builds)
     component = folder / "kubernetes" / "components" / "weights"
     parts = [path.read_bytes() for path in sorted([*component.iterdir(), *(folder / "prepare").iterdir()])]
     parts.append(json.dumps([names, plan.ranks, engines]).encode())

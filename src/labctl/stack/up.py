@@ -12,9 +12,10 @@ from labbuild.protocol import Builder
 from labbuild.tensorrt_llm import check_target, commands
 from labctl import repository
 from labctl.artifacts.engines import Build
+from labctl.artifacts.store import Artifact
 from labctl.doctor.gpu import gpu_checks
 from labctl.manifest.schema import Lab
-from labctl.plan import Plan, Step
+from labctl.plan import Plan
 from labctl.runtimes.base import REMOVED, Runtime
 from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
@@ -138,9 +139,9 @@ def prepare(session: Session, plan: Plan, runtime: Runtime) -> None:
         listener.file(f"{plan.fetched}/")
         runtime.copy_out(listener, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm)
         listener.done("copied out of the image")
-    for step in plan.steps:
-        if session.first(str(step.path)):
-            make_artifact(session, step, runtime, plan)
+    for artifact in plan.artifacts:
+        if session.first(str(artifact.locate(session.workspace))):
+            make_artifact(session, artifact, runtime, plan)
 
 
 def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
@@ -155,15 +156,15 @@ def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
                 session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
 
 
-def make_artifact(session: Session, step: Step, runtime: Runtime, plan: Plan | None = None) -> None:
-    """Make what a step makes where it is not there yet: in the serving environment, or in the image that serves it."""
-    listener, cached = session.listener, step.ready()
-    listener.step(step.title)
-    if plan and step.image_build and not (listener.dry and cached):
-        _make_engine(session, plan, step, step.image_build, runtime)
+def make_artifact(session: Session, artifact: Artifact, runtime: Runtime, plan: Plan | None = None) -> None:
+    """Make it where it is not there yet: in the serving environment, or in the image that serves it."""
+    listener, cached = session.listener, artifact.ready(session.workspace)
+    listener.step(artifact.title)
+    if plan and isinstance(artifact, Build) and artifact.of_image and not (listener.dry and cached):
+        _make_engine(session, plan, artifact, runtime)
     elif not cached:
-        listener.file(f"{step.path}/")
-        runtime.tool(listener, step.argv)
+        listener.file(f"{artifact.locate(session.workspace)}/")
+        runtime.tool(listener, artifact.argv)
     listener.done("cached" if cached else "made")
 
 
@@ -184,7 +185,7 @@ def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
         )
 
 
-def _make_engine(session: Session, plan: Plan, step: Step, build: Build, runtime: Runtime) -> None:
+def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -> None:
     """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
     listener, workspace = session.listener, session.workspace
 
@@ -192,22 +193,22 @@ def _make_engine(session: Session, plan: Plan, step: Step, build: Build, runtime
         runtime.in_image(listener, argv, plan.image, plan.ranks, plan.devices)
 
     if listener.dry:
-        listener.file(f"{step.path}/")
-        for argv in engine_commands(step, workspace):
+        listener.file(f"{build.locate(workspace)}/")
+        for argv in engine_commands(build, workspace):
             run(argv)
         return
     gpu = gpu_target(plan.image, plan.devices)
-    if not step.ready():
+    if not build.ready(workspace):
         build.make(workspace, listener.progress, Builder(gpu, run))
     check_target(build.manifest(workspace), gpu)
 
 
-def engine_commands(step: Step, workspace: Workspace, output: Path | None = None) -> list[list[str]]:
+def engine_commands(build: Build, workspace: Workspace, output: Path | None = None) -> list[list[str]]:
     """The commands that build an engine in the image that serves it, at ``output``; without one, at its place."""
-    assert step.image_build
-    scratch, source = step.path.with_name(f".checkpoint-{step.path.name}"), step.image_build.source
+    path, source = build.locate(workspace), build.source
+    scratch = path.with_name(f".checkpoint-{path.name}")
     shape = source.name if source.kind == "random" else ""
-    return commands(step.image_build.options, source.locate(workspace), scratch, output or step.path, shape)
+    return commands(build.options, source.locate(workspace), scratch, output or path, shape)
 
 
 def start(stack: Stack, record: Record) -> Record:
