@@ -16,6 +16,7 @@ import foundry
 import machinery
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 from labctl.listener import Silent
 from labkit import proxies
@@ -39,6 +40,11 @@ class SignalStack(ctypes.Structure):
 
 
 STACK = SignalStack()
+# How long an example takes, or its making, says how busy this machine is; a fixture of a function serves all examples.
+settings.register_profile(
+    "labs", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("labs")
 
 
 def pytest_configure() -> None:

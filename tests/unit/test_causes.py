@@ -43,7 +43,7 @@ def workloads(draw: st.DrawFn) -> list[Arrival]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(workloads(), st.sampled_from(["guaranteed_no_evict", "max_utilization"]), st.booleans())
 def test_the_parts_of_each_request_add_up_to_its_times(arrivals: list[Arrival], policy: str, late: bool) -> None:
     set_to = replace(SETTINGS, words={**SETTINGS.words, "batch_scheduler_policy": policy})

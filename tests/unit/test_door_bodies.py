@@ -63,7 +63,7 @@ def looked_at(body: bytes) -> None:
             requests.parse(kind, body)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     place=some.sampled_from(sorted(PLACES)),
     piece=some.sampled_from(PIECES),
@@ -109,7 +109,7 @@ def words() -> Vocabulary:
 LETTERS = some.sampled_from(["a", " ", "e\u0301\u6f22\n", "the cat ", "\U0001f600", "1", "ab c"])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(letters=LETTERS, size=some.sampled_from([SHORT, SHORT + 1, PIECE, 3 * PIECE, MOST_BODY]))
 def test_counting_a_text_holds_no_loop_and_ends_where_the_context_does(
     letters: str, size: int, words: Vocabulary

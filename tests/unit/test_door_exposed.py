@@ -24,7 +24,7 @@ import pytest
 import uvicorn
 from certificates import authority, pair
 from door_models import text_model
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import eventually
 
@@ -160,7 +160,7 @@ NOT_THE_TOKEN = st.one_of(
 
 
 @given(route=st.sampled_from(ROUTES), said=NOT_THE_TOKEN)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 def test_without_the_token_each_path_is_401_and_nothing_reaches_triton(
     here: Exposed, route: tuple[str, str], said: str | None
 ) -> None:
@@ -309,7 +309,7 @@ BEGUN = st.sampled_from([*WHOLE.values()]).flatmap(lambda one: st.integers(0, le
 
 
 @given(begun=st.lists(BEGUN, min_size=1, max_size=8))
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5)
 def test_a_good_client_is_answered_while_hundreds_hold_connections_and_say_nothing_or_half_a_request(
     here: Exposed, begun: list[bytes]
 ) -> None:
@@ -336,7 +336,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposed]:
 
 
 @given(begun=st.lists(BEGUN, min_size=20, max_size=40))
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5)
 def test_every_connection_has_a_deadline_wherever_its_request_stops(hasty: Exposed, begun: list[bytes]) -> None:
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(hasty.connect()) for _ in begun]

@@ -128,7 +128,7 @@ LINES = st.lists(
 ).map("\n".join)
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(status=st.sampled_from([b"200 OK", b"302 Found", b"500 No", b"999 x", b"abc"]), body=BODIES)
 def test_any_body_is_read_or_is_no_tritons(status: bytes, body: bytes) -> None:
     answer = b"HTTP/1.1 " + status + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
@@ -142,7 +142,7 @@ def test_any_body_is_read_or_is_no_tritons(status: bytes, body: bytes) -> None:
             server_api.load_model(endpoint, "m", 5.0)
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(page=LINES)
 def test_any_metrics_page_is_read_or_refused_and_shown_without_escapes(page: str) -> None:
     body = page.encode("utf-8", "replace")

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path, PurePath
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl import litter, repository
@@ -74,7 +74,7 @@ def seen(workspace: Workspace) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(paths=st.lists(left_paths(), min_size=1, max_size=4))
 def test_nothing_that_a_tool_left_is_a_part_of_a_model(checkout: Workspace, paths: list[str]) -> None:
     before = seen(checkout)

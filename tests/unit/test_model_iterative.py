@@ -13,7 +13,7 @@ import labserve_tiny
 import numpy as np
 import pytest
 from fake_backend import END, RESCHEDULE, START, Request
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import eventually
 
@@ -344,11 +344,7 @@ EVENTS = st.lists(
 )
 
 
-# A busy machine draws examples slowly, and the fixtures hold nothing of an example.
-SLOW_OR_SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW_OR_SHARED)
+@settings(max_examples=60)
 @given(events=EVENTS)
 def test_slots_used_are_live_sequences_whatever_comes(folder: str, clock: list[float], events: list[Event]) -> None:
     model = make(folder)

@@ -107,7 +107,7 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str], di
     return call
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     command=st.sampled_from(COMMANDS),
     arguments=st.lists(st.one_of(VALUES, st.tuples(OPTIONS, VALUES)), max_size=3),
@@ -123,7 +123,7 @@ def test_a_command_ends_with_a_status_of_its_own(
     assert run([*command, *words], env) in (0, 1, 2)
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(
     locale=st.sampled_from(["", "C", "POSIX", "C.UTF-8", "tr_TR.UTF-8", "de_DE.ISO-8859-1", "xx_XX", "\udcff"]),
     python=st.dictionaries(

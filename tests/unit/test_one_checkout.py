@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
 from waiting import eventually
@@ -42,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(start=st.sampled_from(["c", "link"]), detours=DETOURS, below=st.sampled_from(["", "labs", "labs/up/link/labs"]))
 def test_a_checkout_has_the_same_marks_under_all_its_names(
     checkout: Path, start: str, detours: list[str], below: str

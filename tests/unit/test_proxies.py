@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
 from tritonclient.utils import InferenceServerException
@@ -70,7 +70,7 @@ def proxy() -> Iterator[str]:
     thread.join()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(
     spelled=st.sampled_from(
         "127.0.0.1:{0} localhost:{0} LocalHost:{0} 0.0.0.0:{0} [::ffff:127.0.0.1]:{0} ipv4:127.0.0.1:{0} "
@@ -123,7 +123,7 @@ def test_other_libraries_of_our_processes_ask_loopback_themselves_too(
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl to compare with")
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(host=st.sampled_from(HOSTS), listed=st.one_of(LISTED, st.just(["*"])), upper=st.booleans())
 def test_another_host_is_asked_through_the_proxy_when_curl_would(
     proxy: str, host: str, listed: list[str], upper: bool

@@ -127,7 +127,7 @@ def through_the_api(fields: Mapping[str, Any], engine: str) -> Any:
 
 
 @pytest.mark.parametrize("engine", ["parameters", *ENGINES])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(fields=FIELDS)
 def test_openais_api_draws_what_the_fields_mean_or_refuses_one_by_name(engine: str, fields: dict[str, Any]) -> None:
     try:
@@ -159,7 +159,7 @@ def test_edge_values_of_openais_api(engine: str, fields: dict[str, Any], tokens:
     assert drawn(through_the_api(fields, engine)) == tokens
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(fields=some.fixed_dictionaries({}, optional={name: some.sampled_from(EDGES[name]) for name in SAMPLING}))
 def test_the_generate_endpoint_draws_what_the_parameters_mean_or_refuses_one_by_name(fields: dict[str, Any]) -> None:
     """Lab 02's models, whose fields are request parameters."""
@@ -176,7 +176,7 @@ def test_the_generate_endpoint_draws_what_the_parameters_mean_or_refuses_one_by_
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     temperature=some.sampled_from([0.0, 1e-3, 0.5, 1.0, 2.0, 100.0, 101.0, -1.0, float("nan"), float("inf")]),
     top_p=some.sampled_from([0.0, 0.5, 0.75, 1.0, 1.5, -1.0, float("nan")]),

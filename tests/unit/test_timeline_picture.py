@@ -26,7 +26,7 @@ def lane(waits: list[float]) -> Lane:
     return Lane("waits", records, [StepRecord(first, first + 1, "m", "0", ("0",))])
 
 
-@settings(max_examples=5, deadline=None)  # Matplotlib takes its time
+@settings(max_examples=5)  # Matplotlib takes its time
 @given(WAITS)
 def test_every_arrow_of_waiting_is_within_the_axes(waits: list[float]) -> None:
     drawn: list[Any] = []

@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labserve.vllm.gate import Gate
 
 
-@settings(deadline=None)  # a busy machine is no defect
 @given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 9))
 def test_a_batch_lasts_as_long_as_its_longest_request(lengths: list[int], size: int) -> None:
     """An engine without a limit of its own, one token a step: only the gate keeps requests out."""

@@ -152,7 +152,7 @@ def written(folder: Path, name: str, events: list[Any], most: int = 2**20) -> No
     assert not kept.open
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 120))
 def test_every_step_and_every_request_is_read_as_it_happened(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: int
