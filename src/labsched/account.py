@@ -22,7 +22,9 @@ class Account:
 
     def line(self, step: Step) -> dict[str, Any]:
         """The fields of a step's line."""
-        prefill = sum(count for count, letter in zip(step.computed, step.phase, strict=True) if letter == "p")
+        prefill = 0
+        if "p" in step.phase:
+            prefill = sum(count for count, letter in zip(step.computed, step.phase, strict=True) if letter == "p")
         fields: dict[str, Any] = {"prefill_tokens": prefill, "decode_tokens": sum(step.computed) - prefill}
         fields["tenants"] = dict(Counter(request.tenant for request in step.waiting if request.tenant))
         if self._reuses:

@@ -1,6 +1,7 @@
 """The slots of a running batch: which request holds which, and which are free."""
 
 import heapq
+from collections.abc import Sequence
 
 
 class Slots:
@@ -23,6 +24,10 @@ class Slots:
     def of(self, key: object) -> int:
         """The slot of `key`, or -1."""
         return self._slot.get(key, -1)
+
+    def places(self, keys: Sequence[object]) -> list[int]:
+        """The slot of each key, or -1."""
+        return [self._slot.get(key, -1) for key in keys]
 
     def free(self, key: object) -> None:
         """Take the slot of `key` back; harmless if it holds none."""

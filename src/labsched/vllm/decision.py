@@ -46,12 +46,17 @@ class Decision:
         Args:
             prompts: the tokens of each prompt.
         """
-        letters = {
-            id: "d" if made and prompts.get(id, 0) + made - computed <= 1 else "p"
+        of = prompts.get
+        letters = [
+            "d" if made and of(id, 0) + made - computed <= 1 else "p"
             for ids, *numbers in self.sequences
             for id, computed, made in zip(ids, *numbers, strict=True)
-        }
-        return "".join(letters[id] for id in self.tokens)
+        ]
+        ids = [id for ids, *_ in self.sequences for id in ids]
+        if ids != [*self.tokens]:
+            known = dict(zip(ids, letters, strict=True))
+            letters = [known[id] for id in self.tokens]
+        return "".join(letters)
 
 
 def shared(scheduler: Any, request: Any) -> int:

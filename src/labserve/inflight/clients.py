@@ -9,33 +9,45 @@ from labserve.inflight.answers import Answers
 from labserve.params import Refusal
 from labserve.vllm.engine import VllmScheduler
 
-ASK_S = 0.5  # seconds from one round of questions to the next
+ASK_S = 0.5  # seconds of a round of questions at least
 FEW = 16  # waiting requests that are asked about in a round
+MOST = 0.01  # of the time goes into questions
 
 
 class Clients:
     """Asks Triton whether clients are still there (vLLM is told: `abort_requests`, vllm/v1/engine/core.py).
 
-    A question is a message to the server and back, and the engine is idle meanwhile. So twice a second it asks about
-    every request in the batch and a few of those that wait, and about each request once before it joins.
+    A question is a message to the server and back, for which the next step waits. So in rounds of half a second or
+    more it asks about every request in the batch and a few of those that wait, one after the other and not all at
+    once; and about each request once before it joins.
     """
 
     def __init__(self, scheduler: Scheduler | VllmScheduler, answers: Answers) -> None:
         self._scheduler, self._answers = scheduler, answers
-        self._round = 0.0  # when the last round was
+        self._round: list[Request] = []  # those that are still to be asked about
+        self._due, self._gap = 0.0, ASK_S  # when the next question is due (monotonic seconds), and time between two
         self._next = 0  # where in the queue the next round begins
-        self._asked: set[int] = set()  # the numbers of admitted requests that were asked about since then
+        self._asked: set[int] = set()  # the numbers of admitted requests that were asked about in this round
 
     def drop_gone(self) -> None:
-        """Once in `ASK_S` seconds, cancel the requests whose clients have gone."""
-        if time.monotonic() - self._round < ASK_S:
-            return
-        self._round = time.monotonic()
+        """Ask the questions that are due, and cancel the requests whose clients have gone."""
+        began = time.monotonic()
+        self._due = max(self._due, began - ASK_S)
+        while self._due < began:
+            if not self._round:
+                self._begin()
+            asked = time.monotonic()
+            if self._round and (request := self._round.pop()).end is None:
+                self._cancelled(request)
+            self._due += max(self._gap, (time.monotonic() - asked) / MOST)
+
+    def _begin(self) -> None:
+        """A new round."""
         self._asked.clear()
         waiting = list(self._scheduler.waiting)
-        for request in [*self._scheduler.running, *waiting[self._next : self._next + FEW]]:
-            self._cancelled(request)
+        self._round = [*self._scheduler.running, *waiting[self._next : self._next + FEW]]
         self._next = self._next + FEW if self._next + FEW < len(waiting) else 0
+        self._gap = ASK_S / max(1, len(self._round))
 
     def gone(self, admitted: Sequence[Request]) -> bool:
         """Whether clients of requests that would join have gone; such requests are cancelled."""

@@ -1,7 +1,7 @@
 """What the world sees of the scheduler: the step log, /metrics, and the clock that can hold it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -91,15 +91,15 @@ class Recorder:
         """Write the step's line (docs/develop/step-log.md), and its metrics."""
         if not step.batch and not step.waiting:
             return
-        running = len(self._scheduler.running)
+        running, waiting = len(self._scheduler.running), self._scheduler.waiting
         if step.batch:
-            produced = {request.number: len(tokens) for request, tokens in step.produced}
-            counts = [produced.get(request.number, 0) for request in step.batch]
+            produced = {request: len(tokens) for request, tokens in step.produced}
+            counts = [produced.get(request, 0) for request in step.batch]
             names = [request.name for request in step.batch]
             self._write(step, names, counts)
-            self._measure(step, names, counts, running)
+            self._measure(step, names, counts, running, waiting)
         self._requests.steps += 1
-        self._clock.done(left=running + len(self._scheduler.waiting))
+        self._clock.done(left=running + len(waiting))
 
     def gave_up(self) -> None:
         """The step has failed, and every request has ended."""
@@ -154,10 +154,11 @@ class Recorder:
             kv_blocks=self._scheduler.kv.blocks,
         )
 
-    def _measure(self, step: Step, names: list[str], counts: list[int], running: int) -> None:
+    def _measure(
+        self, step: Step, names: list[str], counts: list[int], running: int, waiting: Sequence[Request]
+    ) -> None:
         self._gauges.step(names, step.phase, step.computed, counts)
         self._forget_ended()
-        waiting = self._scheduler.waiting
         self._gauges.update(
             running=len(step.batch) if running else 0,
             waiting=len(waiting),

@@ -115,9 +115,10 @@ class Gauges:
             made: how many new ones each of them got.
         """
         now = time.monotonic()
-        computed = {"prefill": 0, "decode": 0}
-        for letter, count in zip(phase, tokens, strict=True):
-            computed["decode" if letter == "d" else "prefill"] += count
+        prefill = 0
+        if "p" in phase:
+            prefill = sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p")
+        computed = {"prefill": prefill, "decode": sum(tokens) - prefill}
         with self._lock:
             self._take("steps_total", "", 1)
             self._take("tokens_total", "", sum(made))
@@ -135,10 +136,10 @@ class Gauges:
 
     def _came(self, requests: Sequence[str], made: Sequence[int], now: float) -> tuple[list[float], list[float]]:
         """Requests have new tokens, all at the same moment: seconds that a first token took, and a later one."""
-        first, later, lives = [], [], self._lives
-        for request, count in zip(requests, made, strict=True):
-            if count and (life := lives.get(request)):
-                if life.tokens:
+        first, later = [], []
+        for life, count in zip(map(self._lives.get, requests), made, strict=True):
+            if count and life:
+                if life.latest:
                     later.append(now - life.latest)
                 else:
                     first.append(now - life.arrived)

@@ -9,6 +9,8 @@ decided, before it is known which requests the first one ends. Such a request is
 
 import math
 import time
+from collections.abc import Iterable
+from itertools import compress
 from typing import Any
 
 from labsched.plan import Because, Plan, Shares
@@ -44,7 +46,9 @@ class VllmScheduler:
         self._scheduler = engine.engine_core.engine_core.scheduler
         self.kv, self.max_running = settings.kv, settings.max_running
         self.slots = Slots(settings.max_running)
-        self._requests: dict[str, Request] = {}  # by vLLM's id; the outputs name requests by our own number
+        # By vLLM's id; the outputs name requests by our own number.
+        self._requests: dict[str, Request] = {}
+        self._prompts: dict[str, int] = {}  # tokens of each prompt
         self._because = Because()
         self._came = 0  # requests so far
         self._dead = False
@@ -85,7 +89,7 @@ class VllmScheduler:
         request.handle = id
         self._came += 1
         request.came = self._came
-        self._requests[id] = request
+        self._requests[id], self._prompts[id] = request, len(request.prompt)
 
     def cancel(self, request: Request, error: Exception | None = None) -> None:
         """Take a request out of vLLM, at once: its blocks are free for the next step. With an `error` it has failed."""
@@ -94,11 +98,11 @@ class VllmScheduler:
 
     @property
     def running(self) -> list[Request]:
-        return self._known(request.request_id for request in self._scheduler.running)
+        return self._known([request.request_id for request in self._scheduler.running])
 
     @property
     def waiting(self) -> list[Request]:
-        return self._known(request.request_id for request in queue(self._scheduler))
+        return self._known([request.request_id for request in queue(self._scheduler)])
 
     @property
     def idle(self) -> bool:
@@ -117,11 +121,13 @@ class VllmScheduler:
         """Steps that are decided, and whose results have not come."""
         return len(self._scheduler.in_flight.steps)
 
-    def _known(self, ids: Any) -> list[Request]:
-        return [self._requests[id] for id in ids if id in self._requests]
+    def _known(self, ids: Iterable[str]) -> list[Request]:
+        found = map(self._requests.get, ids)
+        return [request for request in found if request is not None]
 
     def _abort(self, request: Request) -> None:
         if self._requests.pop(request.handle, None):
+            del self._prompts[request.handle]
             self.engine.abort_request([request.handle], internal=True)
         self.slots.free(request)
 
@@ -165,23 +171,21 @@ class VllmScheduler:
             began: monotonic seconds at which the engine had nothing else to compute.
             over: when its result was there.
         """
-        here = [id for id in decided.tokens if id in self._requests]
-        prompts = {id: len(self._requests[id].prompt) for id in here}
-        letters = dict(zip(decided.tokens, decided.phase(prompts), strict=True))
-        admitted = [id for id in here if id in decided.admitted]
+        here, tokens, phase = [*decided.tokens], [*decided.tokens.values()], decided.phase(self._prompts)
+        if not self._requests.keys() >= decided.tokens.keys():
+            left = [id in self._requests for id in here]
+            here, tokens, phase = [*compress(here, left)], [*compress(tokens, left)], "".join(compress(phase, left))
+        none = [0] * len(here)
+        admitted = self._known([id for id in here if id in decided.admitted]) if decided.admitted else []
         victims = self._known(decided.preempted)
         for request in victims:
             self.slots.free(request)
-        for request in self._known(admitted):
+        for request in admitted:
             self.slots.take(request, request.name or request.id)
-        shares = Shares(
-            "".join(letters[id] for id in here),
-            [decided.tokens[id] for id in here],
-            [decided.drafted.get(id, 0) for id in here],
-        )
+        shares = Shares(phase, tokens, [decided.drafted.get(id, 0) for id in here] if decided.drafted else none)
         batch, waiting = self._known(here), self._known(decided.waiting)
-        plan = Plan(victims, self._known(admitted), batch, waiting, shares, because_of(decided))
-        tables = [decided.tables[id] for id in here]
+        plan = Plan(victims, admitted, batch, waiting, shares, because_of(decided))
+        tables = [*map(decided.tables.__getitem__, here)]
         return Step(
             plan,
             began,
@@ -190,11 +194,11 @@ class VllmScheduler:
             shares.tokens,
             shares.drafted,
             prefill=shares.phase.count("p"),
-            admitted=plan.admitted,
+            admitted=admitted,
             blocks=decided.blocks_used,
-            claims=[len(ids) for ids in tables],
-            slots=[self.slots.of(request) for request in batch],
-            cached=[decided.admitted.get(id, 0) for id in here],
+            claims=[*map(len, tables)],
+            slots=self.slots.places(batch),
+            cached=[decided.admitted.get(id, 0) for id in here] if admitted else none,
             ended=[],
             engine_s=over - began,
             ahead_s=began - decided.began,
@@ -205,22 +209,24 @@ class VllmScheduler:
 
     def _collect(self, step: Step, outputs: dict[int, Any]) -> None:
         """Take the new tokens; requests that are done leave."""
+        accepted, produced = step.accepted, step.produced
         for request, letter in zip(step.batch, step.phase, strict=True):
-            stopped, tokens, output = False, [], outputs.get(request.number)
-            if output is not None:
-                answer = output.outputs[0]
-                tokens = list(answer.token_ids)
-                if request.asked is not None:  # its outputs are whole: text is spelled from all of it
-                    request.latest, tokens = output, tokens[len(request.output) :]
-                if request.rivals is not None:
-                    request.scores += answer.logprobs or []
-                stopped, tokens = request.take(tokens)
-            step.accepted.append(len(tokens) - 1 if letter == "d" and tokens else 0)
-            if tokens:
-                step.produced.append((request, tokens))
-            if not stopped and not (output and output.finished):
+            if (output := outputs.get(request.number)) is None:
+                accepted.append(0)
                 continue
-            failed = output is not None and output.outputs[0].finish_reason == "error"
+            answer = output.outputs[0]
+            tokens = list(answer.token_ids)
+            if request.asked is not None:  # its outputs are whole: text is spelled from all of it
+                request.latest, tokens = output, tokens[len(request.output) :]
+            if request.rivals is not None:
+                request.scores += answer.logprobs or []
+            stopped, tokens = request.take(tokens)
+            accepted.append(len(tokens) - 1 if letter == "d" and tokens else 0)
+            if tokens:
+                produced.append((request, tokens))
+            if not stopped and not output.finished:
+                continue
+            failed = answer.finish_reason == "error"
             request.end = End.FAILED if failed else End.DONE
             request.error = Refusal("vLLM gave the request up") if failed else None
             self._abort(request)  # harmless for one that vLLM has ended itself
@@ -238,6 +244,7 @@ class VllmScheduler:
         except Exception:
             self._dead = True
         self._requests.clear()
+        self._prompts.clear()
         for request in requests:
             self.slots.free(request)
             request.end, request.error = End.FAILED, Refusal(DEAD) if self._dead else error

@@ -1,7 +1,7 @@
 """vLLM's scheduler, with an account of each decision, and of which step a result is of."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,12 +10,22 @@ from labserve.vllm.gate import Gate
 
 
 class Table(list[int]):
-    """The ids of a request's KV blocks: most steps leave it as it is, so that it is written out once."""
+    """The ids of a request's KV blocks. `text` is it as JSON: most steps leave it as it is, or add a block."""
 
     @cached_property
     def text(self) -> str:
-        """It as JSON."""
         return f"[{','.join(map(str, self))}]"
+
+    def grown(self, ids: Sequence[int]) -> "Table":
+        """The table of the same request with these blocks."""
+        table, here = Table(ids), len(self)
+        if here and "text" in vars(self) and table[:here] == self:
+            more = "".join(f",{id}" for id in table[here:])
+            table.text = f"{self.text[:-1]}{more}]"
+        return table
+
+
+EMPTY = Table()
 
 
 def watched(kind: Any, gate: Gate | None = None) -> Any:
@@ -88,9 +98,13 @@ def block_tables(scheduler: Any, output: Any, before: Mapping[str, Table]) -> di
 
     A table to which nothing was added is the same object.
     """
-    cached = output.scheduled_cached_reqs
-    same = {id for id, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is None}
+    cached, ids = output.scheduled_cached_reqs, output.num_scheduled_tokens
+    tables = dict(zip(ids, map(before.get, ids), strict=True))
+    changed = [id for id, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is not None]
+    changed += [one.req_id for one in output.scheduled_new_reqs]
+    if None in tables.values():
+        changed += [id for id, table in tables.items() if table is None]
     table_of = scheduler.kv_cache_manager.get_block_ids
-    return {
-        id: before[id] if id in same and id in before else Table(table_of(id)[0]) for id in output.num_scheduled_tokens
-    }
+    for id in changed:
+        tables[id] = before.get(id, EMPTY).grown(table_of(id)[0])
+    return tables
