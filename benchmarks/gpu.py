@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -41,10 +41,22 @@ from labkit.workloads import dataset, identity
 from labserve.model_shape import Shape
 from labserve.vllm.settings import Settings
 
-PARTS = ("yardstick", "wide-batches", "predict", "vllm", "llama", "batching")
-LIMITS = {"yardstick": 260, "wide-batches": 150, "predict": 60, "vllm": 100, "llama": 100, "batching": 150}  # seconds
+# Seconds that each part may take, the most important first.
+LIMITS = {
+    "yardstick": 240,
+    "beside": 130,
+    "quick": 100,
+    "wide-batches": 100,
+    "predict": 70,
+    "pace": 20,
+    "batching": 140,
+    "recorder": 60,
+}
+PARTS = tuple(LIMITS)
 STACK, MODEL = "inflight-batching", "tensorrt_llm"
 SIDES = ("served", "alone", "served", "alone")  # in turn: each begins with a new engine
+RUNNING = (64, 256)  # requests that decode at once, with and without the recorder
+REHEARSED = (4, 8)
 LEAST_S = 20.0  # a part with less time than this is left out
 TAIL = 40  # lines of a command that failed
 # Beside model.py: vLLM's own scheduler, whose limit on the batch a file sets while nothing runs.
@@ -72,11 +84,17 @@ class Size:
     limits: Sequence[int]
     kv_mib: int
     labs: Sequence[str]  # options of `labctl run`
+    running: Sequence[int]  # of the part `recorder`
+
+    @property
+    def turns(self) -> Sequence[int]:
+        """The limits in the order in which an engine is asked: the short ones twice."""
+        return (*self.limits, *self.limits[1:])
 
 
 # A cache for 98 of the published requests at once is 43 GB, beside weights of 13.5 GB.
-CARD = Size("gpu", "llama-2-7b", 98, 1.0, (8, 64, 98), 46 * 1024, ())
-REHEARSAL = Size("cpu", "tiny-llama", 24, 0.05, (4, 12, 24), 64, ("--quick",))
+CARD = Size("gpu", "llama-2-7b", 98, 1.0, (8, 64, 98), 46 * 1024, (), RUNNING)
+REHEARSAL = Size("cpu", "tiny-llama", 24, 0.05, (4, 12, 24), 64, ("--quick",), REHEARSED)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -137,14 +155,24 @@ class Bench:
         match part:
             case "yardstick":
                 self.yardstick()
-            case "batching":
-                self.lab("batching", part)
-            case "wide-batches":  # the same lab with more requests in a batch than the published test had
-                self.lab("batching", part, "--set", f"max_num_sequences={self.size.limits[1]}")
+            case "beside":  # at once: their verdicts count steps, or are far from their bounds
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(self.running("step-cost", "benchmarks", "step-cost", "--rounds", "1"))
+                    for name in ("vllm", "llama"):
+                        stack.enter_context(self.lab(name, name))
+            case "batching" | "quick":
+                with self.lab("batching", part, *["--quick"] * (part == "quick")):
+                    pass
+            case "wide-batches":  # in flight, with more requests in a batch than the published test had
+                with self.lab(STACK, part, "--set", f"max_num_sequences={self.size.limits[1]}"):
+                    pass
             case "predict":
-                self.predict()
-            case _:
-                self.lab(part, part)
+                limit = f"max_num_sequences={self.size.limits[0]}"
+                self.of_recording(part, "predict", "--set", limit, "--run")
+            case "pace":
+                self.of_recording(part, "pace", "measure")
+            case "recorder":
+                self.recorder()
 
     def weights(self) -> None:
         """Random weights, drawn on the GPU: on a CPU those of Llama-2 7B take minutes."""
@@ -201,7 +229,7 @@ class Bench:
         ) as handle:
             self.tell("yardstick", what="up", seconds=time.monotonic() - began)
             run_dir = self.session.workspace.folder(STACK).run_dir()
-            for limit in self.size.limits:
+            for limit in self.size.turns:
                 self.knob.write_text(str(limit), encoding="utf-8")
                 began = time.monotonic()
                 records = identity.run(handle.record.endpoints.grpc, requests)
@@ -243,8 +271,8 @@ class Bench:
         own = stack.model_copy(update={"repository": [*stack.repository, str(overlay)]})
         return lab.model_copy(update={"stacks": {**lab.stacks, STACK: own}})
 
-    def alone(self, requests: Sequence[identity.Ids]) -> None:
-        chosen = self.choices()
+    def arguments(self, chosen: dict[str, Any]) -> dict[str, Any]:
+        """vLLM's arguments on the side without Triton: the same, and what vLLM does by itself."""
         words = {
             "gpt_model_path": chosen["model"],
             "max_num_sequences": str(chosen["max_num_sequences"]),
@@ -254,16 +282,32 @@ class Bench:
         }
         device = "cuda:0" if self.size.profile == "gpu" else "cpu"
         arguments = Settings.of(lambda name: words.get(name, ""), Shape.of(chosen["model"]), device).arguments
-        for name in ("async_scheduling", "structured_outputs_config"):  # as vLLM does by itself
+        for name in ("async_scheduling", "structured_outputs_config"):
             del arguments[name]
+        return arguments
+
+    def alone(self, requests: Sequence[identity.Ids]) -> None:
+        chosen = self.choices()
         asked = {
-            "arguments": arguments,
+            "arguments": self.arguments(chosen),
             "requests": [(request.prompt, request.output_tokens) for request in requests],
-            "limits": self.size.limits,
+            "limits": self.size.turns,
         }
+        self.engine("yardstick", asked, chosen)
+
+    def recorder(self) -> None:
+        """What the recorder of labsched.vllm costs vLLM alone while many requests decode, in turn without and with."""
+        most = max(self.size.running)
+        chosen = {**self.choices(), "max_num_sequences": most}
+        asked = {"arguments": self.arguments(chosen), "running": self.size.running}
+        self.engine("recorder", asked, chosen)
+
+    def engine(self, part: str, asked: dict[str, Any], chosen: dict[str, Any]) -> None:
+        """vLLM without Triton, in a process of its own: each line that it says is a row."""
         lab, _ = self.session.catalog.stack(STACK)
         plan = make_plan(self.session.workspace, lab, STACK, Choices(profile=self.size.profile, set=chosen), str)
         env = {**os.environ, **plan.server_env, **self.layer.environment}  # the served side's threads
+        env["LABS_RECORD"] = str(self.out / "recorded")
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(self.session.workspace.root / "src")])
         with (self.out / "alone.log").open("a", encoding="utf-8") as log:
             began = time.monotonic()
@@ -282,7 +326,7 @@ class Bench:
                 child.stdin.close()
                 for line in child.stdout:
                     if line.startswith("{"):
-                        self.tell("yardstick", **json.loads(line), since_s=time.monotonic() - began)
+                        self.tell(part, **json.loads(line), since_s=time.monotonic() - began)
             if child.returncode:
                 raise LabError(
                     "vLLM alone failed",
@@ -292,40 +336,53 @@ class Bench:
 
     # -- labs ---------------------------------------------------------------------------------------------------------
 
-    def lab(self, name: str, part: str, *more: str) -> None:
-        """A lab with its verdicts, as a person runs it."""
-        chosen = ["--profile", self.size.profile, "--runtime", "local", "--ports", "auto", *self.size.labs, *more]
-        if self.size.profile == "gpu" or name != "llama":
-            chosen += ["--set", f"model={self.folder}", "--set", "engine=vllm"] if name != "vllm" else []
+    @contextlib.contextmanager
+    def lab(self, name: str, part: str, *more: str) -> Iterator[None]:
+        """A lab with its verdicts, as a person runs it, which is over at the end of the block."""
+        lab = self.session.catalog.lab(name)
+        chosen = ["--profile", self.size.profile, "--runtime", "local", "--ports", "auto"]
+        chosen += [word for word in self.size.labs if word not in more] + [*more]
+        if lab.short == "batching" or (lab.short == "llama" and self.size.profile == "gpu"):
+            chosen += ["--set", f"model={self.folder}", "--set", "engine=vllm"]
         said = self.out / f"{part}.json"
-        base = self.session.workspace.results_dir(self.session.catalog.lab(name).folder)
+        said.unlink(missing_ok=True)
+        base = self.session.workspace.results_dir(lab.folder)
         before = set(base.glob("*"))
-        status = self.command(part, "run", name, *chosen, "--output", str(said))
-        found = json.loads(said.read_text(encoding="utf-8")) if said.exists() else {}
-        folder = next(iter(set(base.glob("*")) - before), None)
-        self.tell(part, status=status, folder=folder, result=found)
-        if folder and (folder / "report.md").is_file():
-            shutil.copyfile(folder / "report.md", self.out / f"{part}.md")
+        try:
+            with self.running(part, "labctl", "run", name, *chosen, "--output", str(said)):
+                yield
+        finally:
+            found = json.loads(said.read_text(encoding="utf-8")) if said.exists() else {}
+            folder = next(iter(set(base.glob("*")) - before), None)
+            self.tell(part, folder=folder, result=found)
+            if folder and (folder / "report.md").is_file():
+                shutil.copyfile(folder / "report.md", self.out / f"{part}.md")
 
-    def predict(self) -> None:
-        """What the recording of lab 05's in-flight phase says about a smaller batch, and what the GPU then does."""
+    def of_recording(self, part: str, command: str, *words: str) -> None:
+        """What `labctl COMMAND` says of the recording of the wide batches."""
         folder = next((row["folder"] for row in self.rows if row["part"] == "wide-batches" and row.get("folder")), None)
         if not folder:
-            raise LabError("there is no recording to predict from", "lab 05 did not end", code="recording-missing")
-        limit = f"max_num_sequences={self.size.limits[0]}"
-        status = self.command("predict", "predict", str(folder), "--phase", "inflight", "--set", limit, "--run")
-        self.tell("predict", status=status, said=(self.out / "predict.log").read_text(encoding="utf-8")[-3000:])
+            raise LabError("there is no recording", "the part wide-batches did not end", code="recording-missing")
+        first = (command, str(folder)) if command != "pace" else (command, words[0], str(folder))
+        more = words if command != "pace" else words[1:]
+        with self.running(part, "labctl", *first, "--phase", "inflight", *more):
+            pass
 
-    def command(self, part: str, *words: str) -> int:
-        """A command of labctl: its exit status. What it said is in PART.log."""
+    @contextlib.contextmanager
+    def running(self, part: str, module: str, *words: str) -> Iterator[None]:
+        """A command, `python -m module`, that is over at the end of the block. What it said is in PART.log."""
         log = self.out / f"{part}.log"
+        began = time.monotonic()
         with log.open("w", encoding="utf-8") as file:
-            child = spawn([sys.executable, "-m", "labctl", *words], self.session.workspace.root, file)
-            with ended(child):
-                status = child.wait()
-        if status:
-            print("\n".join(log.read_text(encoding="utf-8").splitlines()[-TAIL:]), flush=True)
-        return status
+            child = spawn([sys.executable, "-m", module, *words], self.session.workspace.root, file)
+            try:
+                with ended(child):
+                    yield
+            finally:
+                text = log.read_text(encoding="utf-8")
+                if child.returncode:
+                    print("\n".join(text.splitlines()[-TAIL:]), flush=True)
+                self.tell(part, status=child.returncode, seconds=time.monotonic() - began, said=text[-3000:])
 
     def show(self) -> None:
         """The tables."""
