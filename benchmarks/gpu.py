@@ -111,7 +111,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(size, asked.out, time.monotonic() + asked.budget)
     bench.tell("machine", gpu=gpu, size=vars(size), machine=machine(), versions=versions())
     for part in asked.part or PARTS:
-        left = bench.left(LIMITS[part])
+        left = bench.left(bench.limit(part))
         if left < LEAST_S:
             bench.tell(part, skipped=f"{left:.0f} s are left")
             continue
@@ -136,6 +136,10 @@ class Bench:
         workspace = self.session.workspace
         self.folder = workspace.cache / "gpu" / size.shape if size is CARD else workspace.models / size.shape
         self.knob = self.out / "limit"
+
+    def limit(self, part: str) -> float:
+        """Seconds that a part may take: a rehearsal has less than a card's machine."""
+        return LIMITS[part] * (1 if self.size is CARD else 5)
 
     def left(self, most: float) -> float:
         """Seconds that a part may take."""
@@ -201,7 +205,7 @@ class Bench:
         began = time.monotonic()
         for number, side in enumerate(SIDES):
             took = time.monotonic() - began
-            if number > 1 and took * (number + 1) / number > LIMITS["yardstick"]:
+            if number > 1 and took * (number + 1) / number > self.limit("yardstick"):
                 return  # another one would not end in time
             if side == "served":
                 self.served(requests)
