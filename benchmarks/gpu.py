@@ -172,9 +172,9 @@ class Bench:
                     pass
             case "predict":
                 limit = f"max_num_sequences={self.size.limits[0]}"
-                self.of_recording(part, "predict", "--set", limit, "--run")
+                self.of_recording(part, ["predict"], "--set", limit, "--run")
             case "pace":
-                self.of_recording(part, "pace", "measure")
+                self.of_recording(part, ["pace", "measure"])
             case "recorder":
                 self.recorder()
 
@@ -362,14 +362,12 @@ class Bench:
             if folder and (folder / "report.md").is_file():
                 shutil.copyfile(folder / "report.md", self.out / f"{part}.md")
 
-    def of_recording(self, part: str, command: str, *words: str) -> None:
-        """What `labctl COMMAND` says of the recording of the wide batches."""
+    def of_recording(self, part: str, command: Sequence[str], *options: str) -> None:
+        """What a command of labctl says of the recording of the wide batches."""
         folder = next((row["folder"] for row in self.rows if row["part"] == "wide-batches" and row.get("folder")), None)
         if not folder:
             raise LabError("there is no recording", "the part wide-batches did not end", code="recording-missing")
-        first = (command, str(folder)) if command != "pace" else (command, words[0], str(folder))
-        more = words if command != "pace" else words[1:]
-        with self.running(part, "labctl", *first, "--phase", "inflight", *more):
+        with self.running(part, "labctl", *command, str(folder), "--phase", "inflight", *options):
             pass
 
     @contextlib.contextmanager
