@@ -275,11 +275,12 @@ class Bench:
         own = stack.model_copy(update={"repository": [*stack.repository, str(overlay)]})
         return lab.model_copy(update={"stacks": {**lab.stacks, STACK: own}})
 
-    def arguments(self, chosen: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, limit: int) -> dict[str, Any]:
         """vLLM's arguments on the side without Triton: the same, and what vLLM does by itself."""
+        chosen = self.choices()
         words = {
             "gpt_model_path": chosen["model"],
-            "max_num_sequences": str(chosen["max_num_sequences"]),
+            "max_num_sequences": str(limit),
             "kv_cache_memory_mib": str(chosen["kv_cache_memory_mib"]),
             "kv_cache_free_gpu_mem_fraction": "1.0",
             "execution": "graphs" if self.size.profile == "gpu" else "eager",
@@ -291,25 +292,23 @@ class Bench:
         return arguments
 
     def alone(self, requests: Sequence[identity.Ids]) -> None:
-        chosen = self.choices()
         asked = {
-            "arguments": self.arguments(chosen),
+            "arguments": self.arguments(max(self.size.limits)),
             "requests": [(request.prompt, request.output_tokens) for request in requests],
             "limits": self.size.turns,
         }
-        self.engine("yardstick", asked, chosen)
+        self.engine("yardstick", asked)
 
     def recorder(self) -> None:
         """What the recorder of labsched.vllm costs vLLM alone while many requests decode, in turn without and with."""
-        most = max(self.size.running)
-        chosen = {**self.choices(), "max_num_sequences": most}
-        asked = {"arguments": self.arguments(chosen), "running": self.size.running}
-        self.engine("recorder", asked, chosen)
+        asked = {"arguments": self.arguments(max(self.size.running)), "running": self.size.running}
+        self.engine("recorder", asked)
 
-    def engine(self, part: str, asked: dict[str, Any], chosen: dict[str, Any]) -> None:
+    def engine(self, part: str, asked: dict[str, Any]) -> None:
         """vLLM without Triton, in a process of its own: each line that it says is a row."""
         lab, _ = self.session.catalog.stack(STACK)
-        plan = make_plan(self.session.workspace, lab, STACK, Choices(profile=self.size.profile, set=chosen), str)
+        choices = Choices(profile=self.size.profile, set=self.choices())
+        plan = make_plan(self.session.workspace, lab, STACK, choices, str)
         env = {**os.environ, **plan.server_env, **self.layer.environment}  # the served side's threads
         env["LABS_RECORD"] = str(self.out / "recorded")
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(self.session.workspace.root / "src")])
