@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -41,10 +41,22 @@ from labkit.workloads import dataset, identity
 from labserve.model_shape import Shape
 from labserve.vllm.settings import Settings
 
-PARTS = ("yardstick", "wide-batches", "predict", "vllm", "llama", "batching")
-LIMITS = {"yardstick": 260, "wide-batches": 150, "predict": 60, "vllm": 100, "llama": 100, "batching": 150}  # seconds
+# Seconds that each part may take, the most important first.
+LIMITS = {
+    "yardstick": 240,
+    "beside": 130,
+    "quick": 100,
+    "wide-batches": 100,
+    "predict": 70,
+    "pace": 20,
+    "batching": 140,
+    "recorder": 60,
+}
+PARTS = tuple(LIMITS)
 STACK, MODEL = "inflight-batching", "tensorrt_llm"
 SIDES = ("served", "alone", "served", "alone")  # in turn: each begins with a new engine
+RUNNING = (64, 256)  # requests that decode at once, with and without the recorder
+REHEARSED = (4, 8)
 LEAST_S = 20.0  # a part with less time than this is left out
 TAIL = 40  # lines of a command that failed
 # Beside model.py: vLLM's own scheduler, whose limit on the batch a file sets while nothing runs.
@@ -72,11 +84,17 @@ class Size:
     limits: Sequence[int]
     kv_mib: int
     labs: Sequence[str]  # options of `labctl run`
+    running: Sequence[int]  # of the part `recorder`
+
+    @property
+    def turns(self) -> Sequence[int]:
+        """The limits in the order in which an engine is asked: the short ones twice."""
+        return (*self.limits, *self.limits[1:])
 
 
 # A cache for 98 of the published requests at once is 43 GB, beside weights of 13.5 GB.
-CARD = Size("gpu", "llama-2-7b", 98, 1.0, (8, 64, 98), 46 * 1024, ())
-REHEARSAL = Size("cpu", "tiny-llama", 24, 0.05, (4, 12, 24), 64, ("--quick",))
+CARD = Size("gpu", "llama-2-7b", 98, 1.0, (8, 64, 98), 46 * 1024, (), RUNNING)
+REHEARSAL = Size("cpu", "tiny-llama", 24, 0.05, (4, 12, 24), 64, ("--quick",), REHEARSED)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +111,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(size, asked.out, time.monotonic() + asked.budget)
     bench.tell("machine", gpu=gpu, size=vars(size), machine=machine(), versions=versions())
     for part in asked.part or PARTS:
-        left = bench.left(LIMITS[part])
+        left = bench.left(bench.limit(part))
         if left < LEAST_S:
             bench.tell(part, skipped=f"{left:.0f} s are left")
             continue
@@ -119,6 +137,10 @@ class Bench:
         self.folder = workspace.cache / "gpu" / size.shape if size is CARD else workspace.models / size.shape
         self.knob = self.out / "limit"
 
+    def limit(self, part: str) -> float:
+        """Seconds that a part may take: a rehearsal has less than a card's machine."""
+        return LIMITS[part] * (1 if self.size is CARD else 5)
+
     def left(self, most: float) -> float:
         """Seconds that a part may take."""
         return min(most, self.end - time.monotonic())
@@ -137,14 +159,24 @@ class Bench:
         match part:
             case "yardstick":
                 self.yardstick()
-            case "batching":
-                self.lab("batching", part)
-            case "wide-batches":  # the same lab with more requests in a batch than the published test had
-                self.lab("batching", part, "--set", f"max_num_sequences={self.size.limits[1]}")
+            case "beside":  # at once: their verdicts count steps, or are far from their bounds
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(self.running("step-cost", "benchmarks", "step-cost", "--rounds", "1"))
+                    for name in ("vllm", "llama"):
+                        stack.enter_context(self.lab(name, name))
+            case "batching" | "quick":
+                with self.lab("batching", part, *["--quick"] * (part == "quick")):
+                    pass
+            case "wide-batches":  # in flight, with more requests in a batch than the published test had
+                with self.lab(STACK, part, "--set", f"max_num_sequences={self.size.limits[1]}"):
+                    pass
             case "predict":
-                self.predict()
-            case _:
-                self.lab(part, part)
+                limit = f"max_num_sequences={self.size.limits[0]}"
+                self.of_recording(part, ["predict"], "--set", limit, "--run")
+            case "pace":
+                self.of_recording(part, ["pace", "measure"])
+            case "recorder":
+                self.recorder()
 
     def weights(self) -> None:
         """Random weights, drawn on the GPU: on a CPU those of Llama-2 7B take minutes."""
@@ -173,7 +205,7 @@ class Bench:
         began = time.monotonic()
         for number, side in enumerate(SIDES):
             took = time.monotonic() - began
-            if number > 1 and took * (number + 1) / number > LIMITS["yardstick"]:
+            if number > 1 and took * (number + 1) / number > self.limit("yardstick"):
                 return  # another one would not end in time
             if side == "served":
                 self.served(requests)
@@ -204,7 +236,7 @@ class Bench:
         ) as handle:
             self.tell("yardstick", what="up", seconds=time.monotonic() - began)
             run_dir = self.session.workspace.folder(STACK).run_dir()
-            for limit in self.size.limits:
+            for limit in self.size.turns:
                 self.knob.write_text(str(limit), encoding="utf-8")
                 began = time.monotonic()
                 records = identity.run(handle.record.endpoints.grpc, requests)
@@ -246,27 +278,42 @@ class Bench:
         own = stack.model_copy(update={"repository": [*stack.repository, str(overlay)]})
         return lab.model_copy(update={"stacks": {**lab.stacks, STACK: own}})
 
-    def alone(self, requests: Sequence[identity.Ids]) -> None:
+    def arguments(self, limit: int) -> dict[str, Any]:
+        """vLLM's arguments on the side without Triton: the same, and what vLLM does by itself."""
         chosen = self.choices()
         words = {
             "gpt_model_path": chosen["model"],
-            "max_num_sequences": str(chosen["max_num_sequences"]),
+            "max_num_sequences": str(limit),
             "kv_cache_memory_mib": str(chosen["kv_cache_memory_mib"]),
             "kv_cache_free_gpu_mem_fraction": "1.0",
             "execution": "graphs" if self.size.profile == "gpu" else "eager",
         }
         device = "cuda:0" if self.size.profile == "gpu" else "cpu"
         arguments = Settings.of(lambda name: words.get(name, ""), Shape.of(chosen["model"]), device).arguments
-        for name in ("async_scheduling", "structured_outputs_config"):  # as vLLM does by itself
+        for name in ("async_scheduling", "structured_outputs_config"):
             del arguments[name]
+        return arguments
+
+    def alone(self, requests: Sequence[identity.Ids]) -> None:
         asked = {
-            "arguments": arguments,
+            "arguments": self.arguments(max(self.size.limits)),
             "requests": [(request.prompt, request.output_tokens) for request in requests],
-            "limits": self.size.limits,
+            "limits": self.size.turns,
         }
+        self.engine("yardstick", asked)
+
+    def recorder(self) -> None:
+        """What the recorder of labsched.vllm costs vLLM alone while many requests decode, in turn without and with."""
+        asked = {"arguments": self.arguments(max(self.size.running)), "running": self.size.running}
+        self.engine("recorder", asked)
+
+    def engine(self, part: str, asked: dict[str, Any]) -> None:
+        """vLLM without Triton, in a process of its own: each line that it says is a row."""
         lab, _ = self.session.catalog.stack(STACK)
-        plan = make_plan(self.session.workspace, lab, STACK, Options(profile=self.size.profile, set=chosen), str)
+        options = Options(profile=self.size.profile, set=self.choices())
+        plan = make_plan(self.session.workspace, lab, STACK, options, str)
         env = {**os.environ, **plan.server_env, **self.layer.environment}  # the served side's threads
+        env["LABS_RECORD"] = str(self.out / "recorded")
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(self.session.workspace.root / "src")])
         with (self.out / "alone.log").open("a", encoding="utf-8") as log:
             began = time.monotonic()
@@ -285,7 +332,7 @@ class Bench:
                 child.stdin.close()
                 for line in child.stdout:
                     if line.startswith("{"):
-                        self.tell("yardstick", **json.loads(line), since_s=time.monotonic() - began)
+                        self.tell(part, **json.loads(line), since_s=time.monotonic() - began)
             if child.returncode:
                 raise LabError(
                     "vLLM alone failed",
@@ -295,40 +342,51 @@ class Bench:
 
     # -- labs ---------------------------------------------------------------------------------------------------------
 
-    def lab(self, name: str, part: str, *more: str) -> None:
-        """A lab with its verdicts, as a person runs it."""
-        chosen = ["--profile", self.size.profile, "--runtime", "local", "--ports", "auto", *self.size.labs, *more]
-        if self.size.profile == "gpu" or name != "llama":
-            chosen += ["--set", f"model={self.folder}", "--set", "engine=vllm"] if name != "vllm" else []
+    @contextlib.contextmanager
+    def lab(self, name: str, part: str, *more: str) -> Iterator[None]:
+        """A lab with its verdicts, as a person runs it, which is over at the end of the block."""
+        lab = self.session.catalog.lab(name)
+        chosen = ["--profile", self.size.profile, "--runtime", "local", "--ports", "auto"]
+        chosen += [word for word in self.size.labs if word not in more] + [*more]
+        if lab.short == "batching" or (lab.short == "llama" and self.size.profile == "gpu"):
+            chosen += ["--set", f"model={self.folder}", "--set", "engine=vllm"]
         said = self.out / f"{part}.json"
-        base = self.session.workspace.results_dir(self.session.catalog.lab(name).folder)
+        said.unlink(missing_ok=True)
+        base = self.session.workspace.results_dir(lab.folder)
         before = set(base.glob("*"))
-        status = self.command(part, "run", name, *chosen, "--output", str(said))
-        found = json.loads(said.read_text(encoding="utf-8")) if said.exists() else {}
-        folder = next(iter(set(base.glob("*")) - before), None)
-        self.tell(part, status=status, folder=folder, result=found)
-        if folder and (folder / "report.md").is_file():
-            shutil.copyfile(folder / "report.md", self.out / f"{part}.md")
+        try:
+            with self.running(part, "labctl", "run", name, *chosen, "--output", str(said)):
+                yield
+        finally:
+            found = json.loads(said.read_text(encoding="utf-8")) if said.exists() else {}
+            folder = next(iter(set(base.glob("*")) - before), None)
+            self.tell(part, folder=folder, result=found)
+            if folder and (folder / "report.md").is_file():
+                shutil.copyfile(folder / "report.md", self.out / f"{part}.md")
 
-    def predict(self) -> None:
-        """What the recording of lab 05's in-flight phase says about a smaller batch, and what the GPU then does."""
+    def of_recording(self, part: str, command: Sequence[str], *options: str) -> None:
+        """What a command of labctl says of the recording of the wide batches."""
         folder = next((row["folder"] for row in self.rows if row["part"] == "wide-batches" and row.get("folder")), None)
         if not folder:
-            raise LabError("there is no recording to predict from", "lab 05 did not end", code="recording-missing")
-        limit = f"max_num_sequences={self.size.limits[0]}"
-        status = self.command("predict", "predict", str(folder), "--phase", "inflight", "--set", limit, "--run")
-        self.tell("predict", status=status, said=(self.out / "predict.log").read_text(encoding="utf-8")[-3000:])
+            raise LabError("there is no recording", "the part wide-batches did not end", code="recording-missing")
+        with self.running(part, "labctl", *command, str(folder), "--phase", "inflight", *options):
+            pass
 
-    def command(self, part: str, *words: str) -> int:
-        """A command of labctl: its exit status. What it said is in PART.log."""
+    @contextlib.contextmanager
+    def running(self, part: str, module: str, *words: str) -> Iterator[None]:
+        """A command, `python -m module`, that is over at the end of the block. What it said is in PART.log."""
         log = self.out / f"{part}.log"
+        began = time.monotonic()
         with log.open("w", encoding="utf-8") as file:
-            child = spawn([sys.executable, "-m", "labctl", *words], self.session.workspace.root, file)
-            with ended(child):
-                status = child.wait()
-        if status:
-            print("\n".join(log.read_text(encoding="utf-8").splitlines()[-TAIL:]), flush=True)
-        return status
+            child = spawn([sys.executable, "-m", module, *words], self.session.workspace.root, file)
+            try:
+                with ended(child):
+                    yield
+            finally:
+                text = log.read_text(encoding="utf-8")
+                if child.returncode:
+                    print("\n".join(text.splitlines()[-TAIL:]), flush=True)
+                self.tell(part, status=child.returncode, seconds=time.monotonic() - began, said=text[-3000:])
 
     def show(self) -> None:
         """The tables."""

@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(vocabulary=300, context=1024, token_values=512, head_dim=64)
 
 
-def settings(**words: str) -> Settings:
+def settings(device: str = "cpu", **words: str) -> Settings:
     given = {"gpt_model_path": "/models/tiny", "gpt_model_type": "inflight_fused_batching", **words}
-    return Settings.of(lambda name: given.get(name, ""), SHAPE)
+    return Settings.of(lambda name: given.get(name, ""), SHAPE, device)
 
 
 def test_the_labs_words_are_vllms_arguments() -> None:
@@ -67,6 +67,15 @@ def test_the_labs_words_are_vllms_arguments() -> None:
     assert {name: made[name] for name in wanted} == wanted
     assert made["speculative_config"]["method"] == "ngram"
     assert made["speculative_config"]["num_speculative_tokens"] == 3
+
+
+def test_the_largest_batch_has_a_graph_on_a_gpu() -> None:
+    def sizes(limit: int) -> list[int]:
+        made = settings("cuda:0", execution="graphs", max_num_sequences=str(limit)).arguments["compilation_config"]
+        return made["cudagraph_capture_sizes"]
+
+    assert sizes(6) == [1, 2, 4, 6]
+    assert sizes(98)[-3:] == [88, 96, 98]
 
 
 def test_vllms_own_names_set_a_stack_that_is_vllms() -> None:

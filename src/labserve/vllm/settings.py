@@ -17,13 +17,14 @@ ORDERS = ("fcfs", "priority")  # vllm/config/scheduler.py: SchedulerPolicy
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vllm/v1/attention/backends/cpu_attn.py
 CACHE_BYTES = {"auto": 2, "float32": 4, "fp8": 1}  # of a number in the KV cache
 NGRAM = 3  # longest text that prompt lookup looks up, in tokens
-COMPILED = "compiled"
+COMPILED, GRAPHED = "compiled", "graphs"
 EXECUTIONS: dict[str, dict[str, Any]] = {  # how the kernels of a step are launched
     "eager": {"enforce_eager": True},  # one by one, from Python
     # A step in which every request decodes is one graph, for each size of batch; one with a prompt is eager.
-    "graphs": {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}},
+    GRAPHED: {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}},
     COMPILED: {},  # vLLM's own default: torch.compile, and graphs of its kernels
 }
+GRAPHS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))  # vllm/config/vllm.py: batches that have a graph by default
 GPU_SHARE = 0.05  # of its memory that must be free for vLLM to look at it
 NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool.py: null_block)
 
@@ -96,7 +97,7 @@ class Settings:
             "kv_cache_dtype": cache,
             # As our own decoder (labserve/text/grammar.py): llguidance, without white space between values.
             "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
-            **EXECUTIONS[word("execution") or "eager"],
+            **_execution(word("execution") or "eager", limit, features),
             **_speculation(features),
         }
         return cls(arguments, kv, features, limit, longest)
@@ -182,6 +183,15 @@ def _features(word: Word, step_tokens: int) -> Features:
         num_assistant_tokens=drafted,
         draft_model=word("draft_model") if speculation == DRAFT else "",
     )
+
+
+def _execution(name: str, limit: int, features: Features) -> dict[str, Any]:
+    """vLLM captures no graph of more requests than `max_num_seqs`: with 98, batches of 97 and 98 would be eager."""
+    made = EXECUTIONS[name]
+    if name != GRAPHED or features.speculation != NONE:
+        return made
+    sizes = sorted({size for size in GRAPHS if size < limit} | {min(limit, GRAPHS[-1])})
+    return {"compilation_config": made["compilation_config"] | {"cudagraph_capture_sizes": sizes}}
 
 
 def _speculation(features: Features) -> dict[str, Any]:
