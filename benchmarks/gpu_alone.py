@@ -35,7 +35,8 @@ def main() -> None:
     if recorded:
         arguments |= {"scheduler_cls": "labsched.vllm.RecordingScheduler"}
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-    scheduler = engine.engine_core.engine_core.scheduler
+    core = engine.engine_core.engine_core
+    scheduler = core.scheduler
     name = (
         "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
     )  # of vLLM 0.26
@@ -51,6 +52,8 @@ def main() -> None:
             before = time.monotonic()
             over += [time.monotonic() - begun for output in engine.step() if output.finished]
             steps.append(time.monotonic() - before)
+        while core.batch_queue:  # a step that was decided before the last request ended
+            engine.step()
         return over, steps
 
     if recorded:
@@ -80,6 +83,7 @@ def beside_recorder(scheduler: Any, run: Callable[[list[Any]], Any], sizes: list
                 what="recorder",
                 running=size,
                 recorded=kind is recording,
+                open=scheduler._noted.files.open,  # else nothing was recorded
                 seconds=max(over),
                 step_ms=1e3 * statistics.median(full),
                 mean_ms=1e3 * statistics.fmean(full),
