@@ -45,7 +45,7 @@ from labserve.vllm.settings import Settings
 LIMITS = {
     "yardstick": 240,
     "beside": 130,
-    "quick": 100,
+    "quick": 130,
     "wide-batches": 100,
     "predict": 70,
     "pace": 20,
