@@ -74,7 +74,7 @@ def measured(rows: Sequence[Row]) -> Measured:
         else:
             calm += alike
     token_s = _context(calm)
-    decode = _knots((step.tokens, step.seconds - token_s * step.context) for step in calm)
+    decode = _knots((step.tokens, max(0.0, step.seconds - token_s * step.context)) for step in calm)
     if not decode:
         raise LabError(
             "no step of decoding can be timed",

@@ -182,6 +182,14 @@ def test_a_recording_gives_the_table_that_its_steps_were_made_of(ahead: bool) ->
     assert found.said_s == pytest.approx(found.took_s, rel=0.01)
 
 
+@given(st.data())
+def test_whatever_the_machine_did_beside_it_a_recording_gives_a_table(data: st.DataObject) -> None:
+    rows = rows_of(Table(((2, 0.005), (4, 0.006)), ((300, 0.030), (600, 0.060)), 2e-7), ahead=False)
+    noise = data.draw(st.lists(st.floats(0.01, 10), min_size=len(rows), max_size=len(rows)))
+    found = measured([replace(row, engine_s=row.engine_s * by) for row, by in zip(rows, noise, strict=True)])
+    assert Table.of(found.table.text) == found.table
+
+
 @pytest.mark.parametrize("phase", ["p", "d"])
 def test_a_recording_of_one_kind_of_step_makes_no_table(phase: str) -> None:
     rows = rows_of(Table(((2, 0.005),), ((300, 0.03),), 0.0), False)
