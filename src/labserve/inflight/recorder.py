@@ -1,7 +1,7 @@
 """What the world sees of the scheduler: the step log, /metrics, and the clock that can hold it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -17,13 +17,17 @@ from labserve.inflight.setup import AnySetup
 from labserve.observe import effective
 from labserve.observe.clock import Clock
 from labserve.observe.gauges import Gauges
+from labserve.observe.later import Later
 from labserve.observe.texts import GrownText, StepTexts, find_tokenizer
 from labserve.observe.watched_log import WatchedLog
 from labserve.triton import instance, words
 
 
 class Recorder:
-    """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py)."""
+    """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py).
+
+    Lines are written beside the next step, or, while a clock holds the model, before anybody hears that a step is over.
+    """
 
     def __init__(self, args: dict[str, str], setup: AnySetup) -> None:
         word, model = words(args), args["model_name"]
@@ -32,6 +36,7 @@ class Recorder:
         self._names = Names()
         self._ended: dict[str, str] = {}  # requests that ended since the last line, and why
         self._log = WatchedLog(word("run_dir"), model, instance(args))
+        self._later = Later("step log")
         self._texts = StepTexts(self._log, lambda: find_tokenizer(word("gpt_model_path")))
         self._requests = RequestLog(
             self._log,
@@ -72,7 +77,7 @@ class Recorder:
 
     def ended(self, request: Request) -> None:
         self._ended[request.name] = request.why
-        self._requests.ended(request)
+        self._later.call(self._requests.ended(request))
         self._names.free(request.name)
 
     @property
@@ -99,6 +104,8 @@ class Recorder:
             self._write(step, names, counts)
             self._measure(step, names, counts, running, waiting)
         self._requests.steps += 1
+        if self._clock.seen:
+            self._later.settle()
         self._clock.done(left=running + len(waiting))
 
     def gave_up(self) -> None:
@@ -107,10 +114,11 @@ class Recorder:
 
     def close(self) -> None:
         self._gauges.close()
+        self._later.close()
         self._log.close()
 
     def _write(self, step: Step, names: list[str], counts: list[int]) -> None:
-        slots = self._scheduler.slots
+        over, slots = time.monotonic(), self._scheduler.slots
         grown = (
             [
                 GrownText(request.name, request.prompt + request.output, len(request.prompt), count)
@@ -119,6 +127,25 @@ class Recorder:
             if self._log.texts
             else []
         )
+        seats, most = slots.names.copy(), self._scheduler.max_running
+        after = {"ended": self._ended, "slots": most, "slots_used": slots.used, "seats": seats}
+        self._later.call(self._line, step, over, names, counts, self._texts.fields(grown), after)
+
+    def _line(
+        self,
+        step: Step,
+        over: float,
+        names: list[str],
+        counts: list[int],
+        texts: Mapping[str, Any],
+        after: Mapping[str, Any],
+    ) -> None:
+        """Write a line.
+
+        Args:
+            over: monotonic seconds.
+            after: the fields about the time after the step.
+        """
         tables = ",".join(table.text for table in step.block_ids)  # of an engine that has them
         some: dict[str, Any] = {}
         if step.ahead_s:
@@ -130,13 +157,14 @@ class Recorder:
             step.began,
             names,
             spelled=f'"block_ids":[{tables}]' if step.block_ids else "",
+            over=over,
             rows=step.slots,
             phase=step.phase,
             tokens=step.computed,
             made=counts,
             engine_us=round(step.engine_s * 1e6),
             **self._account.line(step),
-            **self._texts.fields(grown),
+            **texts,
             blocks=step.claims,
             prefill=step.prefill,
             decode=len(step.batch) - step.prefill,
@@ -146,10 +174,7 @@ class Recorder:
             admitted=len(step.admitted),
             evicted=[request.name for request in step.preempted],
             preempted=len(step.preempted),
-            ended=self._ended,
-            slots=self._scheduler.max_running,
-            slots_used=slots.used,
-            seats=slots.names,
+            **after,
             kv_blocks_used=step.blocks,
             kv_blocks=self._scheduler.kv.blocks,
         )
@@ -171,22 +196,25 @@ class Recorder:
 
     def _held(self, plan: Plan) -> dict[str, Any]:
         """The fields of a step that waits for the clock."""
+        self._later.settle()
         return {"ids": [request.name for request in plan.batch], **_queue(plan), "seats": self._scheduler.slots.names}
 
     def _nothing_to_do(self) -> None:
         """Every request has left, and perhaps not by a step."""
+        if self._ended:
+            after = {"ended": self._ended, "slots_used": 0, "seats": self._scheduler.slots.names.copy()}
+            self._later.call(self._log.write, time.monotonic(), [], "change", "", None, **after)
+        if self._clock.seen:
+            self._later.settle()
         self._clock.idle()
         self._gauges.update(running=0, waiting=0, kv_blocks_used=0, **self._account.waiting([]))
-        if self._ended:
-            seats = self._scheduler.slots.names
-            self._log.write(time.monotonic(), [], kind="change", ended=self._ended, slots_used=0, seats=seats)
-            self._forget_ended()
+        self._forget_ended()
 
     def _forget_ended(self) -> None:
-        for name, why in self._ended.items():
+        ended, self._ended = self._ended, {}
+        for name, why in ended.items():
             self._texts.forget(name)
             self._gauges.gone(name, why)
-        self._ended = {}
 
 
 def _queue(plan: Plan) -> dict[str, Any]:
