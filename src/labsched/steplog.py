@@ -55,7 +55,7 @@ class StepLog:
 
     def _open(self) -> None:
         try:
-            # Not buffered: a step's line is whole in the file as soon as the step is over.
+            # Not buffered: a step's line is whole in the file as soon as it is written.
             self._file = FileIO(str(self._path), "a")
             self._size = self._path.stat().st_size
         except OSError:
