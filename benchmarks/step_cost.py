@@ -1,8 +1,9 @@
 """What our model adds to a step: processor time, around vLLM's own scheduler and an engine that computes nothing.
 
 The same requests decode twice, in turn: in vLLM's loop as it is, and in the labs' model with its account of each
-decision, step log, metrics and clock. The difference is ours. It is the processor time of the thread, so others on the
-machine do not count in it; the caches that they fill do.
+decision, step log, metrics and clock. The difference is ours. It is the processor time of the engine's thread, so
+others on the machine do not count in it; the caches that they fill do. Beside it is that of our other threads: a GPU
+leaves them the time in which the engine's thread waits for it.
 """
 
 from __future__ import annotations
@@ -42,18 +43,27 @@ def run(rounds: int) -> dict[str, Any]:
     done = subprocess.run(argv, cwd=session.workspace.root, env=env, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     rows = [
-        (size, f"{one['vllm']:.2f}", f"{one['ours']:.2f}", f"{one['added']:.2f}", f"{one['added'] / STEP_MS:.1%}")
+        (
+            size,
+            f"{one['vllm']:.2f}",
+            f"{one['ours']:.2f}",
+            f"{one['added']:.2f}",
+            f"{one['added'] / STEP_MS:.1%}",
+            f"{one['beside']:.2f}",
+        )
         for size, one in found.items()
     ]
     print(f"processor time of a step, ms; medians of {rounds} rounds of {NEW} steps")
-    head = ("requests", "vLLM's loop", "our model", "ours adds", f"of a step of {STEP_MS:g} ms")
-    print(table(rows, head, right=range(5)))
+    head = ("requests", "vLLM's loop", "our model", "ours adds", f"of a step of {STEP_MS:g} ms", "other threads")
+    print(table(rows, head, right=range(6)))
     return found
 
 
 def measure(size: int, rounds: int, profile: bool) -> dict[str, float]:
-    """Medians in milliseconds of processor time for a step: vLLM's loop, our model's, and what is between them."""
-    times: dict[str, list[float]] = {"vllm": [], "ours": []}
+    """Medians in milliseconds of processor time for a step: vLLM's loop, our model's, what is between them, and that of
+    our other threads.
+    """
+    times: dict[str, list[float]] = {"vllm": [], "ours": [], "beside": []}
     profiler = cProfile.Profile()
     for number in range(rounds):
         one = _Server(size)
@@ -62,13 +72,18 @@ def measure(size: int, rounds: int, profile: bool) -> dict[str, float]:
             step = one.alone if name == "vllm" else one.model_step
             for _ in range(NEW // 4):  # prompts, and the first steps
                 step()
-            began = time.thread_time()
+            one.recorder.settle()
+            began, all_began = time.thread_time(), time.process_time()
             if profile and name == "ours":
                 profiler.enable()
             for _ in range(NEW // 2):
                 step()
             profiler.disable()
-            times[name].append((time.thread_time() - began) / (NEW // 2) * 1e3)
+            took = time.thread_time() - began
+            times[name].append(took / (NEW // 2) * 1e3)
+            if name == "ours":
+                one.recorder.settle()
+                times["beside"].append((time.process_time() - all_began - took) / (NEW // 2) * 1e3)
             while not one.scheduler.idle:
                 one.model_step()
         one.close()

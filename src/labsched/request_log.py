@@ -3,7 +3,8 @@
 import base64
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from labsched.recording import HASH_BYTES, Settings
 from labsched.request import Request
@@ -59,16 +60,17 @@ class RequestLog:
         now = time.monotonic()
         self._came[request.number] = now, now - request.put, self.steps
 
-    def ended(self, request: Request) -> None:
-        """Write the record of a request, whichever way it ended."""
-        if request.number not in self._came:
-            return
-        arrived, waited, after = self._came.pop(request.number)
-        if not self._log.open:
-            return
+    def ended(self, request: Request) -> Callable[[], None]:
+        """What writes the record of a request that has ended, whichever way: hashes of all of its tokens take time."""
+        if (came := self._came.pop(request.number, None)) is None or not self._log.open:
+            return lambda: None
+        return partial(self._write, request, *came, self.steps, time.monotonic())
+
+    def _write(self, request: Request, arrived: float, waited: float, after: int, left: int, now: float) -> None:
         words, output = request.stop_words, request.output
         self._log.note(
             REQUEST,
+            t=round(now, 6),
             name=request.name,
             came=request.came,
             arrived=round(arrived, 6),
@@ -78,7 +80,7 @@ class RequestLog:
             limit=request.limit,
             made=len(output),
             why=request.why,
-            left=self.steps,
+            left=left,
             word=any(output[-len(word) :] == word for word in words),
             tenant=request.tenant,
             priority=request.priority,

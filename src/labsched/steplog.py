@@ -55,7 +55,7 @@ class StepLog:
 
     def _open(self) -> None:
         try:
-            # Not buffered: a step's line is whole in the file as soon as the step is over.
+            # Not buffered: a step's line is whole in the file as soon as it is written.
             self._file = FileIO(str(self._path), "a")
             self._size = self._path.stat().st_size
         except OSError:
@@ -73,8 +73,16 @@ class StepLog:
         except OSError:
             return False
 
-    def write(self, started: float, ids: Sequence[object], kind: str = "step", spelled: str = "", **more: Any) -> None:
-        """Log a step that began at `started` (time.monotonic() seconds) and ends now.
+    def write(
+        self,
+        started: float,
+        ids: Sequence[object],
+        kind: str = "step",
+        spelled: str = "",
+        over: float | None = None,
+        **more: Any,
+    ) -> None:
+        """Log a step that began at `started` and was `over` then, else now (time.monotonic() seconds).
 
         `ids` are the names of its requests, in order; `more` is any other field of docs/develop/step-log.md, or a count
         of the model's own: a whole number, or one per request. None and empty ones are left out. `spelled` is more of
@@ -82,7 +90,7 @@ class StepLog:
         """
         if self._file is None:
             return
-        end = time.monotonic()
+        end = time.monotonic() if over is None else over
         self.count += 1
         line = {
             "v": VERSION,
@@ -114,7 +122,7 @@ class StepLog:
         return text
 
     def note(self, kind: str, first: bool = False, **fields: Any) -> None:
-        """Log a fact that is no step; with `first`, every later file begins with it too.
+        """Log a fact that is no step, at the time `t` or now; with `first`, every later file begins with it too.
 
         Its line has neither `n`, `dur` nor `ids`: a reader of steps leaves it out.
         """

@@ -65,12 +65,14 @@ def test_a_model_whose_last_request_left_between_two_steps_shows_nobody_and_no_m
 ) -> None:
     recorder, scheduler, request = recorded(Scheduler)
     recorder.record(scheduler.step())
+    recorder.settle()
     recorder._gauges.flush()
     assert (METRICS[f"labs_running {MODEL}"].total, METRICS[f"labs_kv_blocks_used {MODEL}"].total) == (1, 1)
     scheduler.cancel(request)
     recorder.ended(request)
     scheduler.step()  # what was dropped is freed by it
     assert recorder.ready(scheduler.plan())
+    recorder.settle()
     recorder._gauges.flush()
     last = json.loads((tmp_path / f"steps-{MODEL}-0.jsonl").read_text().splitlines()[-1])
     assert (last["kind"], last["ended"], last["seats"]) == ("change", {"a": "cancelled"}, ["", ""])
@@ -132,6 +134,7 @@ def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path
         )
         recorder.record(step)
     recorder.record(scheduler.step())
+    recorder.settle()
     recorder._gauges.flush()
     lines = [json.loads(line) for line in (tmp_path / f"steps-{MODEL}-0.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "step"]

@@ -1,7 +1,8 @@
 """What the world sees of the scheduler: the step log, /metrics, and the clock that can hold it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -17,13 +18,31 @@ from labserve.inflight.setup import AnySetup
 from labserve.observe import effective
 from labserve.observe.clock import Clock
 from labserve.observe.gauges import Gauges
+from labserve.observe.later import Later
 from labserve.observe.texts import GrownText, StepTexts, find_tokenizer
 from labserve.observe.watched_log import WatchedLog
 from labserve.triton import instance, words
 
 
+@dataclass(slots=True)
+class After:
+    """What was so when a step was over, beside the step's own account."""
+
+    over: float  # monotonic seconds
+    running: int
+    waiting: list[Request]
+    ended: dict[str, str]  # requests that ended since the step before, and why
+    slots_used: int
+    seats: list[str]
+    ids: list[list[int]]  # of each request in the step, from the prompt's on; [] if no texts are wanted
+
+
 class Recorder:
-    """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py)."""
+    """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py).
+
+    The next step does not wait for a line or a metric: they are made beside it. But while a clock holds the model, they
+    are there before anybody hears that a step is over.
+    """
 
     def __init__(self, args: dict[str, str], setup: AnySetup) -> None:
         word, model = words(args), args["model_name"]
@@ -32,6 +51,7 @@ class Recorder:
         self._names = Names()
         self._ended: dict[str, str] = {}  # requests that ended since the last line, and why
         self._log = WatchedLog(word("run_dir"), model, instance(args))
+        self._later = Later("recorder")  # its thread alone uses the texts, the account and the gauges
         self._texts = StepTexts(self._log, lambda: find_tokenizer(word("gpt_model_path")))
         self._requests = RequestLog(
             self._log,
@@ -68,11 +88,11 @@ class Recorder:
     def arrived(self, request: Request) -> None:
         request.name = self._names.take(request.id)
         self._requests.arrived(request)
-        self._gauges.arrived(request.name, request.source)
+        self._later.call(self._gauges.arrived, request.name, request.source, time.monotonic())
 
     def ended(self, request: Request) -> None:
         self._ended[request.name] = request.why
-        self._requests.ended(request)
+        self._later.call(self._requests.ended(request))
         self._names.free(request.name)
 
     @property
@@ -91,34 +111,71 @@ class Recorder:
         """Write the step's line (docs/develop/step-log.md), and its metrics."""
         if not step.batch and not step.waiting:
             return
-        running, waiting = len(self._scheduler.running), self._scheduler.waiting
+        after = self._after([*self._scheduler.waiting])
         if step.batch:
-            produced = {request: len(tokens) for request, tokens in step.produced}
-            counts = [produced.get(request, 0) for request in step.batch]
-            names = [request.name for request in step.batch]
-            self._write(step, names, counts)
-            self._measure(step, names, counts, running, waiting)
+            if self._log.texts:
+                after.ids = [request.prompt + request.output for request in step.batch]
+            self._ended = {}
+            self._later.call(self._tell, step, after)
         self._requests.steps += 1
-        self._clock.done(left=running + len(waiting))
+        if self._clock.seen:
+            self.settle()
+        self._clock.done(left=after.running + len(after.waiting))
+
+    def _after(self, waiting: list[Request]) -> After:
+        slots, running = self._scheduler.slots, len(self._scheduler.running)
+        return After(time.monotonic(), running, waiting, self._ended, slots.used, slots.names.copy(), [])
 
     def gave_up(self) -> None:
         """The step has failed, and every request has ended."""
         self._clock.done()
 
+    def settle(self) -> None:
+        """Return when the log has all that was recorded."""
+        self._later.settle()
+
     def close(self) -> None:
+        self._later.close()
         self._gauges.close()
         self._log.close()
 
-    def _write(self, step: Step, names: list[str], counts: list[int]) -> None:
-        slots = self._scheduler.slots
-        grown = (
-            [
-                GrownText(request.name, request.prompt + request.output, len(request.prompt), count)
-                for request, count in zip(step.batch, counts, strict=True)
-            ]
-            if self._log.texts
-            else []
+    def _held(self, plan: Plan) -> dict[str, Any]:
+        """The fields of a step that waits for the clock."""
+        self.settle()
+        return {"ids": [request.name for request in plan.batch], **_queue(plan), "seats": self._scheduler.slots.names}
+
+    def _nothing_to_do(self) -> None:
+        """Every request has left, and perhaps not by a step."""
+        after, self._ended = self._after([]), {}
+        self._later.call(self._rest, after)
+        if self._clock.seen:
+            self.settle()
+        self._clock.idle()
+
+    # -- beside the next step -----------------------------------------------------------------------------------------
+
+    def _tell(self, step: Step, after: After) -> None:
+        produced = {request: len(tokens) for request, tokens in step.produced}
+        counts = [produced.get(request, 0) for request in step.batch]
+        names = [request.name for request in step.batch]
+        self._write(step, names, counts, after)
+        self._gauges.step(names, step.phase, step.computed, counts, after.over)
+        self._forget(after.ended)
+        self._gauges.update(
+            running=len(step.batch) if after.running else 0,
+            waiting=len(after.waiting),
+            kv_blocks_used=step.blocks if after.running else 0,
+            admissions_total=len(step.admitted),
+            preemptions_total=len(step.preempted),
+            **self._account.metrics(step),
+            **self._account.waiting(after.waiting),
         )
+
+    def _write(self, step: Step, names: list[str], counts: list[int], after: After) -> None:
+        grown = [
+            GrownText(request.name, ids, len(request.prompt), count)
+            for request, ids, count in zip(step.batch, after.ids, counts, strict=False)  # or there are no ids
+        ]
         tables = ",".join(table.text for table in step.block_ids)  # of an engine that has them
         some: dict[str, Any] = {}
         if step.ahead_s:
@@ -130,6 +187,7 @@ class Recorder:
             step.began,
             names,
             spelled=f'"block_ids":[{tables}]' if step.block_ids else "",
+            over=after.over,
             rows=step.slots,
             phase=step.phase,
             tokens=step.computed,
@@ -146,47 +204,27 @@ class Recorder:
             admitted=len(step.admitted),
             evicted=[request.name for request in step.preempted],
             preempted=len(step.preempted),
-            ended=self._ended,
+            ended=after.ended,
             slots=self._scheduler.max_running,
-            slots_used=slots.used,
-            seats=slots.names,
+            slots_used=after.slots_used,
+            seats=after.seats,
             kv_blocks_used=step.blocks,
             kv_blocks=self._scheduler.kv.blocks,
         )
 
-    def _measure(
-        self, step: Step, names: list[str], counts: list[int], running: int, waiting: Sequence[Request]
-    ) -> None:
-        self._gauges.step(names, step.phase, step.computed, counts)
-        self._forget_ended()
-        self._gauges.update(
-            running=len(step.batch) if running else 0,
-            waiting=len(waiting),
-            kv_blocks_used=step.blocks if running else 0,
-            admissions_total=len(step.admitted),
-            preemptions_total=len(step.preempted),
-            **self._account.metrics(step),
-            **self._account.waiting(waiting),
-        )
-
-    def _held(self, plan: Plan) -> dict[str, Any]:
-        """The fields of a step that waits for the clock."""
-        return {"ids": [request.name for request in plan.batch], **_queue(plan), "seats": self._scheduler.slots.names}
-
-    def _nothing_to_do(self) -> None:
-        """Every request has left, and perhaps not by a step."""
-        self._clock.idle()
+    def _rest(self, after: After) -> None:
+        """Nobody is left."""
         self._gauges.update(running=0, waiting=0, kv_blocks_used=0, **self._account.waiting([]))
-        if self._ended:
-            seats = self._scheduler.slots.names
-            self._log.write(time.monotonic(), [], kind="change", ended=self._ended, slots_used=0, seats=seats)
-            self._forget_ended()
+        if after.ended:
+            self._log.write(
+                after.over, [], "change", over=after.over, ended=after.ended, slots_used=0, seats=after.seats
+            )
+        self._forget(after.ended)
 
-    def _forget_ended(self) -> None:
-        for name, why in self._ended.items():
+    def _forget(self, ended: Mapping[str, str]) -> None:
+        for name, why in ended.items():
             self._texts.forget(name)
             self._gauges.gone(name, why)
-        self._ended = {}
 
 
 def _queue(plan: Plan) -> dict[str, Any]:

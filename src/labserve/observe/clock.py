@@ -54,6 +54,11 @@ class Clock:
         mode = self._read()
         return not mode or bool(mode.get("until", math.inf) <= time.monotonic())
 
+    @property
+    def seen(self) -> bool:
+        """Whether somebody has moved it on, and waits to hear of each step."""
+        return bool(self._shown)
+
     def wait(self, show: Callable[[], dict[str, Any]]) -> None:
         """Return when the next step may be computed. See `ready`."""
         while not self.ready(show):

@@ -94,9 +94,13 @@ class Gauges:
                     self._take(name, label, value)
             self._use({name: values[name] for pair in USAGE for name in pair if name in values})
 
-    def arrived(self, name: str, request: Any = None) -> None:
-        """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace."""
-        self._lives[name] = Life(time.monotonic(), self._goodput.kind(request))
+    def arrived(self, name: str, request: Any = None, at: float | None = None) -> None:
+        """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace.
+
+        Args:
+            at: monotonic seconds; else it is now.
+        """
+        self._lives[name] = Life(time.monotonic() if at is None else at, self._goodput.kind(request))
         self._tracer.begin(name, request)
 
     def gone(self, request: str, why: str = "") -> None:
@@ -105,7 +109,9 @@ class Gauges:
             self.update(**self._goodput.ended(life, why))
         self._tracer.end(request)
 
-    def step(self, requests: Sequence[str], phase: str, tokens: Sequence[int], made: Sequence[int]) -> None:
+    def step(
+        self, requests: Sequence[str], phase: str, tokens: Sequence[int], made: Sequence[int], over: float | None = None
+    ) -> None:
         """A step has ended.
 
         Args:
@@ -113,8 +119,9 @@ class Gauges:
             phase: a letter for each: "p" its prompt was computed, "d" it decodes.
             tokens: how many were computed for each.
             made: how many new ones each of them got.
+            over: when it ended, in monotonic seconds; else it is now.
         """
-        now = time.monotonic()
+        now = time.monotonic() if over is None else over
         prefill = 0
         if "p" in phase:
             prefill = sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p")

@@ -21,8 +21,8 @@ class WatchedLog(StepLog):
             self._watchdog = Watchdog(Path(folder) / f"stuck-{model}-{instance}.json", model)
             weakref.finalize(self, self._watchdog.close)
 
-    def write(self, started: float, ids: Sequence[object], kind: str = "step", spelled: str = "", **more: Any) -> None:
-        super().write(started, ids, kind, spelled, **more)
+    def write(self, started: float, ids: Sequence[object], *args: Any, **named: Any) -> None:
+        super().write(started, ids, *args, **named)
         if self._watchdog is not None:
             self._watchdog.steps = self.count
 
