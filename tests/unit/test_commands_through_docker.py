@@ -72,8 +72,7 @@ class Docker:
         return [(["docker", *argv], env) for argv, env in map(json.loads, lines)]
 
     def exists(self, image: str) -> bool:
-        name = f"{image.replace(':', '-')}.env"
-        return any("build" in argv and any(word.endswith(name) for word in argv) for argv, _ in self.told())
+        return any("build" in argv and image in env.values() for argv, env in self.told())
 
     def containers(self, root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
         last = [argv for argv, _ in self.told() if "--detach" in argv or "down" in argv][-1:]
@@ -134,7 +133,7 @@ def test_what_a_person_exports_reaches_no_compose(
         monkeypatch.setenv(name, value)
     up(session, *session.catalog.stack(STACK), OPTIONS)
     assert docker.told()
-    assert not [name for _, env in docker.told() for name in env if name in exported]
+    assert not [item for _, env in docker.told() for item in exported.items() if item in env.items()]
 
 
 def test_the_stacks_file_is_its_owners_alone_and_has_no_secret(docker: Docker, session: Session) -> None:

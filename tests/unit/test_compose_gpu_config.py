@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,8 @@ def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
     assert "GPU 3" in command.container and command.files
     command.files()
-    builder = compose_view.of_stack(projects.env_file(compose_commands.BUILDER, "name"))["engine-builder"]
+    files = [Path(word) for before, word in itertools.pairwise(command.argv) if before == "--file"]
+    builder = compose_view.services(files, compose_profiles=["*"])["engine-builder"]
     assert [one["device_ids"] for one in builder["deploy"]["resources"]["reservations"]["devices"]] == [["3"]]
 
 
@@ -130,7 +132,7 @@ def test_the_checkout_itself_is_left_alone(tmp_path: Path) -> None:
 
 def state_of(workspace: Workspace, stack: str) -> tuple[int | None, int | None]:
     """When the overrides of a stack and of the builder were written, in ns; None where there is none."""
-    paths = [Projects(workspace).override_path(name) for name in (stack, compose_commands.BUILDER)]
+    paths = [workspace.folder(name).compose_file for name in (stack, compose_commands.BUILDER)]
     first, second = (path.stat().st_mtime_ns if path.exists() else None for path in paths)
     return first, second
 

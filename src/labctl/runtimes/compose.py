@@ -100,6 +100,8 @@ class ComposeRuntime:
     def _around(self, project: str, command: Command, mounted: Sequence[Path], listener: Listener) -> Iterator[None]:
         """What the container mounts is there, and the container is gone at the end of the block."""
         if listener.dry:
+            if command.files:
+                listener.note("the command below reads a file of chosen GPUs, which a dry run does not write")
             yield
             return
         for folder in mounted:
@@ -109,8 +111,6 @@ class ComposeRuntime:
         finally:
             name = command.container.partition(":")[0]
             docker_engine.remove(name)
-            for path in (self._projects.env_file(project, name), self._projects.override_path(project, name)):
-                path.unlink(missing_ok=True)
             if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -20,17 +20,21 @@ from labctl.runtimes import docker_engine, images, whales
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import Endpoints, Launch, Record, addresses
+from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Endpoints, Launch, Record, addresses
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from python_on_whales import DockerClient
 
 ENVOY = "envoy"  # the service of what stands before the servers
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
 FRONT_DIR = "/labs/front"
 EVERY = "replicas"  # a host name that stands for every server of a stack
+DOOR_PORT = 9000  # of the OpenAI API in its container
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 NOBODY = 65534
 # What a person may export for `labctl up`, as LABS_X; the stack's file has it as STACK_X.
@@ -42,30 +46,29 @@ TRTLLM_VERSION = "from importlib.metadata import version; print(version('tensorr
 
 
 def builds(projects: Projects, profile: str, base: str, packages: str = "") -> dict[str, Command]:
-    """Every image that a profile needs, and a layer over the server's, by its name, and how it is built.
-
-    Each has the values of its build in a file of its own, :meth:`Projects.env_file` of its name.
-    """
+    """Every image that a profile needs, and a layer over the server's, by its name, and how it is built."""
     workspace, commands = projects.workspace, dict[str, Command]()
 
-    def build(service: str, variable: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
-        command = projects.command(
+    def build(service: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
+        command = projects.alone(
             BUILDER,
             lambda docker: docker.compose.build([service], build_args=images.build_arguments(base), stream_logs=True),
-            image,
-            values={variable: image, **images.dockerfile(base), **({"STACK_SERVER_TARGET": target} if target else {})},
-            profile=profile,
-            profiles=["*"],
+            {
+                "STACK_CLIENT_IMAGE" if service == "client" else "STACK_SERVER_IMAGE": image,
+                **images.build_environment(),
+                **images.dockerfile(base),
+                **({"STACK_SERVER_TARGET": target} if target else {}),
+            },
+            profile,
         )
         commands[image] = _with_progress(command, "plain")
 
-    build("triton", "STACK_SERVER_IMAGE", images.server_image(workspace, profile, base), profile, base)
+    build("triton", images.server_image(workspace, profile, base), profile, base)
     if profile != TOOLS:
-        build("triton", "STACK_SERVER_IMAGE", images.server_image(workspace, TOOLS))
+        build("triton", images.server_image(workspace, TOOLS))
     if packages and profile == TOOLS:  # our own image for GPUs has them
-        layered = images.server_image(workspace, TOOLS, packages=packages)
-        build("triton", "STACK_SERVER_IMAGE", layered, target=packages)
-    build("client", "STACK_CLIENT_IMAGE", images.client_image(workspace))
+        build("triton", images.server_image(workspace, TOOLS, packages=packages), target=packages)
+    build("client", images.client_image(workspace))
     return commands
 
 
@@ -101,15 +104,14 @@ def one_shot(
 ) -> Command:
     """A command in a container of the serving image, which is gone when it ends; ``token`` is the Hub's, in a pipe."""
     mounts = [(str(token), "/run/secrets/hub_token", "ro")] if token else []
-    return projects.command(
+    return projects.alone(
         BUILDER,
         lambda docker: docker.compose.run(
             "engine-builder", list(arguments), name=name, tty=False, dependencies=False, remove=True, volumes=mounts
         ),
-        name,
-        values={"STACK_SERVER_IMAGE": image},
-        services={"engine-builder": gpu_reservation(devices, gpus)} if gpus or devices else None,
-        profile=profile,
+        {"STACK_SERVER_IMAGE": image, **projects.places(BUILDER), **gpu_count(gpus)},
+        profile,
+        override={"engine-builder": gpu_reservation(devices)} if devices else None,
         container=f"{name}: {image}{_gpus(gpus, devices)}, gone when it ends",
     )
 
@@ -117,14 +119,17 @@ def one_shot(
 def client(projects: Projects, name: str, stack: str, argv: Sequence[str], terminal: bool) -> Command:
     """A lab's client on a stack's network, or without a stack its report; on this terminal, or on none."""
     image = images.client_image(projects.workspace)
-    command = projects.command(
-        stack or REPORT,
-        lambda docker: docker.compose.run(
-            "client" if stack else "report", list(argv), name=name, tty=terminal, dependencies=False, remove=True
-        ),
-        container=f"{name}: {image}, gone when it ends",
-        values=None if stack else {"STACK_CLIENT_IMAGE": image},
-    )
+    container = f"{name}: {image}, gone when it ends"
+
+    def call(docker: DockerClient) -> object:
+        service = "client" if stack else "report"
+        return docker.compose.run(service, list(argv), name=name, tty=terminal, dependencies=False, remove=True)
+
+    if stack:
+        command = projects.command(stack, call, container)
+    else:
+        values = {"STACK_CLIENT_IMAGE": image, **projects.places(REPORT)}
+        command = projects.alone(REPORT, call, values, container=container)
     return _with_progress(command, "quiet")  # what Compose has to say of its network is not the client's
 
 
@@ -147,6 +152,28 @@ def inside(record: Record) -> Endpoints:
     grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
     counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
     return Endpoints(f"{host}:{HTTP}", grpc, counters)
+
+
+def door_arguments(
+    record: Record, endpoint: str, tokenizer: str, port: int, token: str = "", host: str = LOOPBACK
+) -> list[str]:
+    """Python's arguments for the OpenAI API in front of the stack at ``endpoint`` (gRPC).
+
+    Args:
+        token: the path of a token; with it Envoy stands before the API, and listens on every address.
+        host: where the API itself listens, without a token.
+    """
+    said = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer, "--port", str(port)]
+    if token:
+        return ["-m", "labctl.runtimes.envoy.door", *said, "--host", ANY_ADDRESS, "--token-file", token]
+    return ["-m", "labdoor", *said, "--host", host]
+
+
+def door_inside(projects: Projects, record: Record) -> list[str]:
+    """:func:`door_arguments` in the API's container: it speaks to the server, or to the balancer before several."""
+    tokenizer = projects.inside(Path(record.tokenizer_dir), server=False) if record.tokenizer_dir else ""
+    token = "/run/secrets/token" if record.exposed else ""
+    return door_arguments(record, inside(record).grpc, tokenizer, DOOR_PORT, token, ANY_ADDRESS)
 
 
 def serve(projects: Projects, launch: Launch) -> Command:
@@ -191,7 +218,7 @@ def _up(
             remove_orphans=remove_orphans,
             force_recreate=force_recreate,
         ),
-        container=container,
+        container,
     )
 
 
@@ -211,10 +238,14 @@ def _gpus(count: int, devices: Sequence[str] = ()) -> str:
     return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
 
 
-def gpu_reservation(devices: Sequence[str], count: int = 1) -> dict[str, Any]:
-    """A service's reservation of these GPUs or MIG slices, or of so many, in the place of compose.gpu.yaml's one."""
-    request: dict[str, Any] = {"driver": "nvidia", "capabilities": ["gpu"]}
-    request |= {"device_ids": list(devices)} if devices else {"count": count}
+def gpu_count(count: int) -> dict[str, str]:
+    """compose.gpu.yaml's variable for a service that is spread over several GPUs, the first ones."""
+    return {"STACK_GPU_COUNT": str(count)} if count > 1 else {}
+
+
+def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
+    """A service's reservation of these GPUs or MIG slices, in the place of compose.gpu.yaml's first ones."""
+    request = {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": list(devices)}
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
@@ -228,6 +259,8 @@ def values(projects: Projects, launch: Launch) -> dict[str, str]:
         **dict(zip(("STACK_HTTP_PORT", "STACK_GRPC_PORT", "STACK_METRICS_PORT"), record.ports, strict=True)),
         **({"STACK_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
         **({"STACK_SHM_SIZE": launch.shm_size} if launch.shm_size else {}),
+        **gpu_count(launch.ranks),
+        "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record)),
     }
 
 
@@ -247,8 +280,8 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
     }
     if launch.ranks > 1:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
-    if record.profile == "gpu":
-        own |= gpu_reservation(launch.devices, launch.ranks)
+    if launch.devices:
+        own |= gpu_reservation(launch.devices)
     if not record.front:
         return {"triton": own}
     found: dict[str, dict[str, Any]] = {"client": {"environment": addresses(inside(record))}}
@@ -332,77 +365,66 @@ class Projects:
         """The memory limit of each of ``servers`` that share this machine, in bytes; LABS_MEMORY names another."""
         return os.environ.get("LABS_MEMORY") or str(psutil.virtual_memory().total * 9 // 10 // servers)
 
-    # -- a project's two files: the values of compose.yaml's variables, and what is otherwise than there --------------
+    def places(self, project: str) -> dict[str, str]:
+        """compose.yaml's variables for the folders of this checkout and for the user that may write there."""
+        return {
+            "STACK_CHECKOUT": self.root,
+            "STACK_NAME": project,
+            "STACK_CACHE": str(self.workspace.cache),
+            "STACK_USER": docker_engine.user_inside(),
+            "STACK_MEMORY": self.memory(1),
+        }
 
-    def env_file(self, stack: str, name: str = "") -> Path:
-        """Of a stack; or of one container or image of a project without a stack, which has that name."""
-        folder = self.workspace.folder(stack)
-        return folder.path / f"{name.replace(':', '-').replace('/', '-')}.env" if name else folder.env_file
+    def _files(self, profile: str) -> list[str | Path]:
+        return [self.workspace.root / name for name in ("compose.yaml", *(["compose.gpu.yaml"] * (profile == "gpu")))]
 
-    def override_path(self, stack: str, name: str = "") -> Path:
-        return self.env_file(stack, name).with_suffix(".json")
+    # -- a stack's two files: the values of compose.yaml's variables, and what is otherwise than there ----------------
 
     def write(
         self,
         stack: str,
         values: Mapping[str, str],
-        services: Mapping[str, Any] | None = None,
+        services: Mapping[str, Any],
         profile: str = "cpu",
         secrets: Mapping[str, Any] | None = None,
-        name: str = "",
     ) -> None:
-        """Write both files of a project; without ``services`` it has the first alone. Each is whole, or as before."""
-        override = self.override_path(stack, name)
-        files = [self.workspace.root / file for file in ("compose.yaml", *(["compose.gpu.yaml"] * (profile == "gpu")))]
-        if services is not None:
-            self._write_override(override, {"services": services, "secrets": secrets or {}})
-            files.append(override)
-        user = docker_engine.user_inside()
+        """Write both files of a stack; each is whole, or as before."""
+        folder, common = self.workspace.folder(stack), self.places(stack)
+        _write_override(folder.compose_file, {"services": services, "secrets": secrets or {}})
         every = {
             "COMPOSE_PROJECT_NAME": self.name(stack),
             "COMPOSE_PATH_SEPARATOR": ":",
-            "COMPOSE_FILE": ":".join(map(str, files)),
+            "COMPOSE_FILE": ":".join(map(str, [*self._files(profile), folder.compose_file])),
             "COMPOSE_PROFILES": "",
-            "STACK_CHECKOUT": self.root,
-            "STACK_NAME": stack,
-            "STACK_CACHE": str(self.workspace.cache),
-            "STACK_USER": user,
-            "STACK_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
-            "STACK_MEMORY": self.memory(1),
+            **common,
+            "STACK_SERVER_USER": common["STACK_USER"] if os.getuid() else f"{NOBODY}:{NOBODY}",
             "STACK_CHAT_IMAGE": images.client_image(self.workspace).replace("labs-client", "labs-chat"),
             **{f"STACK_{name}": asked for name in PERSONS if (asked := os.environ.get(f"LABS_{name}"))},
             **images.build_environment(),
             **values,
         }
-        self._write_values(self.env_file(stack, name), every)
+        self._write_values(folder.env_file, every)
 
     def add(self, stack: str, values: Mapping[str, str], profile: str) -> None:
         """Add values to a stack's file, and a profile of Compose ("": none): what is started beside its servers."""
-        path = self.env_file(stack)
         every = {**self.read(stack), **values}
         profiles = {*filter(None, every.get("COMPOSE_PROFILES", "").split(",")), profile}
-        self._write_values(path, {**every, "COMPOSE_PROFILES": ",".join(sorted(profiles))})
+        every["COMPOSE_PROFILES"] = ",".join(sorted(profiles))
+        self._write_values(self.workspace.folder(stack).env_file, every)
 
     def read(self, stack: str) -> dict[str, str]:
         """The values in a stack's file; {} where there is none."""
         with contextlib.suppress(FileNotFoundError):
-            return read_values(self.env_file(stack).read_text(encoding="utf-8"))
+            return read_values(self.workspace.folder(stack).env_file.read_text(encoding="utf-8"))
         return {}
 
     def _write_values(self, path: Path, values: Mapping[str, str]) -> None:
         head = f"# docker compose --env-file {path} ps|logs|exec|run --rm client|up -d|down\n"
         atomic_write(path, head + write_values(values), mode=0o600)
 
-    def _write_override(self, path: Path, document: Mapping[str, Any]) -> None:
-        """Write a Compose file; its lists of ports and devices take the place of the other files' own."""
-        text = json.dumps(document, indent=1)
-        for key in ("ports", "devices"):
-            text = text.replace(f'"{key}": [', f'"{key}": !override [')
-        atomic_write(path, text.replace("$", "$$"))  # Compose would take a dollar for a variable
-
     def _read_override(self, stack: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            text = self.override_path(stack).read_text(encoding="utf-8").replace("$$", "$")
+            text = self.workspace.folder(stack).compose_file.read_text(encoding="utf-8").replace("$$", "$")
             found: dict[str, Any] = json.loads(text.replace(": !override [", ": ["))
             return found
         return {}
@@ -415,24 +437,42 @@ class Projects:
         """Take a service out of the stack's file, so that ``docker compose up`` by hand does not bring it back."""
         if service in (document := self._read_override(stack)).get("services", {}):
             del document["services"][service]
-            self._write_override(self.override_path(stack), document)
+            _write_override(self.workspace.folder(stack).compose_file, document)
 
-    def command(
+    def command(self, stack: str, call: whales.Call, container: str = "") -> Command:
+        """A ``docker compose`` command on a stack, as its files describe it."""
+        words = whales.words(call, env_file=self.workspace.folder(stack).env_file)
+        return Command(words, container=container, hidden=HIDDEN)
+
+    def alone(
         self,
-        stack: str,
+        project: str,
         call: whales.Call,
-        name: str = "",
-        *,
-        values: Mapping[str, str] | None = None,
-        services: Mapping[str, Any] | None = None,
+        values: Mapping[str, str],
         profile: str = "cpu",
-        profiles: Sequence[str] = (),
+        override: Mapping[str, Any] | None = None,
         container: str = "",
     ) -> Command:
-        """A ``docker compose`` command on a project; with ``values`` its files are written before it is run."""
-        words = whales.words(call, self.env_file(stack, name), profiles=profiles)
-        files = None if values is None else functools.partial(self.write, stack, values, services, profile, name=name)
-        return Command(words, container=container, hidden=HIDDEN, files=files)
+        """A ``docker compose`` command without a stack: its values are its variables, so that it can be pasted.
+
+        Args:
+            override: what its services have otherwise than in the checkout's files; in a file that it writes.
+        """
+        files, write = self._files(profile), None
+        if override:
+            path = self.workspace.folder(project).compose_file
+            files.append(path)
+            write = functools.partial(_write_override, path, {"services": override})
+        words = whales.words(call, files, project=self.name(project))
+        return Command(words, values, container, hidden=HIDDEN, files=write)
+
+
+def _write_override(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a Compose file; its lists of ports and devices take the place of the other files' own."""
+    text = json.dumps(document, indent=1)
+    for key in ("ports", "devices"):
+        text = text.replace(f'"{key}": [', f'"{key}": !override [')
+    atomic_write(path, text.replace("$", "$$"))  # Compose would take a dollar for a variable
 
 
 def write_values(values: Mapping[str, str]) -> str:

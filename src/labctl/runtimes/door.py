@@ -23,12 +23,11 @@ from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, images, processes
-from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_commands import NOBODY, Projects
+from labctl.runtimes.compose_commands import NOBODY, Projects, door_arguments, door_inside
 from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
 from labctl.runtimes.local_server import envoy_binary
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Record
+from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
@@ -37,8 +36,7 @@ from labkit.tls import Pair
 
 PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
-SERVICE, PORT, SECRET = "openai", 9000, "/run/secrets/openai"  # compose.yaml's
-TOKEN = "/run/secrets/token"
+SERVICE, SECRET = "openai", "/run/secrets/openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"
 
 
@@ -66,24 +64,9 @@ def command(
             "make setup (or: pip install -e '.[openai]')",
             code="openai-libraries-missing",
         )
-    said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, str(token or ""))
+    said = door_arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, str(token or ""))
     said += _tls(tls.certificate, tls.key) if tls else []
     return Command([sys.executable, *said, *(["--announce", announce] if announce else [])])
-
-
-def arguments(
-    record: Record, endpoint: str, tokenizer: str, port: int, token: str = "", host: str = LOOPBACK
-) -> list[str]:
-    """Python's arguments for a door in front of the stack at ``endpoint`` (gRPC).
-
-    Args:
-        token: the path of a token; with it Envoy stands before the door, and listens on every address.
-        host: where the door itself listens, without a token.
-    """
-    said = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer, "--port", str(port)]
-    if token:
-        return ["-m", "labctl.runtimes.envoy.door", *said, "--host", ANY_ADDRESS, "--token-file", token]
-    return ["-m", "labdoor", *said, "--host", host]
 
 
 def _tls(certificate: Path | str, key: Path | str) -> list[str]:
@@ -139,10 +122,8 @@ def container(workspace: Workspace, record: Record, port: int, tls: Pair | None)
 
     Raises LabError: the container's user cannot read the certificate or its key.
     """
-    runtime, projects = ComposeRuntime(workspace), Projects(workspace)
-    endpoint = runtime.client_endpoints(record).grpc
-    tokenizer = runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else ""
-    said = arguments(record, endpoint, tokenizer, PORT, TOKEN if record.exposed else "", ANY_ADDRESS)
+    projects = Projects(workspace)
+    said = door_inside(projects, record)
     said += _tls(f"{SECRET}_cert", f"{SECRET}_key") if tls else []
     added = {"STACK_OPENAI_BIND": record.bind, "STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(said)}
     if tls:

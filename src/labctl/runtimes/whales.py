@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +30,18 @@ class _Written(BaseException):
         self.words = [str(word) for word in words]
 
 
-def words(call: Call, env_file: Path | None = None, project: str = "", profiles: Sequence[str] = ()) -> list[str]:
+def words(
+    call: Call, files: Sequence[str | Path] = (), *, project: str = "", env_file: Path | None = None
+) -> list[str]:
     """The command line of a call of python-on-whales, from "docker" on; nothing is run, and no docker need be here.
 
     Args:
-        env_file: of Compose: it names the project and its files. Otherwise ``project`` does.
+        files, project: of Compose; ``env_file`` names both.
     """
     from python_on_whales import DockerClient
 
-    options: Mapping[str, Any] = {"compose_project_name": project} if project else {}
-    files: list[str | Path] = [env_file] if env_file else []
-    client = DockerClient(compose_env_files=files, compose_profiles=list(profiles), **options)
+    env_files: list[str | Path] = [env_file] if env_file else []
+    client = DockerClient(compose_files=list(files), compose_project_name=project or None, compose_env_files=env_files)
     client.client_config._client_call_with_path = ["docker"]  # it would look for the program
     try:
         with _written_only():
