@@ -30,7 +30,7 @@ class FakeDocker:
         if path == "/version":
             return {"Version": self.version, "ApiVersion": "1.43", "Components": [{"Name": self.name}]}
         if path == "/info":
-            return {"SecurityOptions": [], **self.info}
+            return {"ServerVersion": self.version, "SecurityOptions": [], **self.info}
         return {"Volumes": []} if path == "/volumes" else []
 
 

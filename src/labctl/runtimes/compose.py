@@ -74,11 +74,11 @@ class ComposeRuntime:
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         image = images.server_image(self.workspace, compose_commands.TOOLS)
         name, secret = self._name(BUILDER, "engine-builder"), self.workspace.folder(BUILDER).hub_token()
-        make = functools.partial(compose_commands.one_shot, self._projects, name, image, self.inside(argv, strict=True))
-        if listener.dry or not (token := hub_token()):
-            return self._one_shot(make(), argv, listener)
-        with pipe(secret, token):
-            return self._one_shot(make(token=secret), argv, listener)
+        token = "" if listener.dry else hub_token()
+        with pipe(secret, token) if token else contextlib.nullcontext() as given:
+            words = self.inside(argv, strict=True)
+            command = compose_commands.one_shot(self._projects, name, image, words, token=given)
+            return self._one_shot(command, argv, listener)
 
     def in_image(
         self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
@@ -211,7 +211,10 @@ class ComposeRuntime:
 
     def front(self, listener: Listener, record: Record) -> None:
         configure = functools.partial(self._configure, record)
-        command = dataclasses.replace(compose_commands.front(self._projects, record), files=configure)
+        started = compose_commands.up(
+            self._projects, record, [compose_commands.ENVOY], dependencies=False, force_recreate=True
+        )
+        command = dataclasses.replace(started, files=configure)
         failed = f"the {record.front} of {record.stack} cannot be started"
         processes.run_to_end(command, listener, failed, code="front-not-started")
 
@@ -292,7 +295,7 @@ class ComposeRuntime:
         return [one for one in found if number in (0, docker_engine.replica(one))]
 
     def find(self, stack: str) -> Record | None:
-        return next((record for record in self._records(stack)), None)
+        return next(self._records(stack), None)
 
     def running(self) -> list[Record]:
         return list(self._records(None))

@@ -189,37 +189,17 @@ def serve(projects: Projects, launch: Launch) -> Command:
     shown = " and ".join(f"{name}-{one}-1" for one in starting)
     container = f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}"
     if launch.only:
-        return _up(projects, record, starting, container, dependencies=False)
-    return _up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
+        return up(projects, record, starting, container, dependencies=False)
+    return up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
 
 
-def front(projects: Projects, record: Record) -> Command:
-    """Start Envoy's container alone."""
-    return _up(projects, record, [ENVOY], dependencies=False, force_recreate=True)
+def up(projects: Projects, record: Record, services: Sequence[str], container: str = "", **options: Any) -> Command:
+    """Start services of a stack, which has their images; ``options`` are those of ``docker compose up``."""
 
+    def call(docker: DockerClient) -> object:
+        return docker.compose.up(list(services), detach=True, no_build=True, **{"pull": "never", **options})
 
-def _up(
-    projects: Projects,
-    record: Record,
-    services: Sequence[str],
-    container: str = "",
-    dependencies: bool = True,
-    remove_orphans: bool = False,
-    force_recreate: bool = False,
-) -> Command:
-    return projects.command(
-        record.stack,
-        lambda docker: docker.compose.up(
-            list(services),
-            detach=True,
-            no_build=True,
-            pull="never",
-            dependencies=dependencies,
-            remove_orphans=remove_orphans,
-            force_recreate=force_recreate,
-        ),
-        container,
-    )
+    return projects.command(record.stack, call, container)
 
 
 def down(projects: Projects, stack: str, force: bool = False) -> Command:

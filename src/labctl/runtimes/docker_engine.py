@@ -7,9 +7,7 @@ import errno
 import functools
 import os
 import platform
-import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from labctl.runtimes import processes
 from labctl.runtimes.base import REMOVED
+from labctl.runtimes.nvidia import numbers
 from labctl.runtimes.record import Record
 from labkit.disk import typed
 from labkit.errors import LabError
@@ -151,8 +150,7 @@ def require_engine() -> None:
         what = f"Podman {told.get('Version', '')} answers in the place of a Docker engine"
         raise LabError(what, why, INSTALL, code="docker-is-podman")
     version, needed = str(told.get("Version", "")), ".".join(map(str, ENGINE_NEEDED))
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < ENGINE_NEEDED:
+    if numbers(version) < ENGINE_NEEDED:
         why = f"compose.yaml needs {needed} or newer (start_interval)"
         remedy = f"install Docker {needed} or newer"
         raise LabError(f"the Docker engine {version} is too old", why, remedy, code="docker-too-old")
@@ -170,20 +168,23 @@ def options_of(info: Mapping[str, Any]) -> set[str]:
 
 def described() -> str:
     """The engine in a few words, for ``labctl doctor``. Raises LabError as :func:`engine`."""
+    info = _info()
+    return f"Docker engine {info['ServerVersion']}{', rootless' if 'rootless' in options_of(info) else ''}"
+
+
+def _info() -> dict[str, Any]:
+    """What the engine says of itself. Raises LabError as :func:`engine`."""
     client = engine()
     with speaking("saying what it is"):
-        rootless = ", rootless" if "rootless" in options_of(client.info()) else ""
-        return f"Docker engine {client.version()['Version']}{rootless}"
+        return dict(client.info())
 
 
 @functools.cache
 def user_inside() -> str:
     """``user:group`` that a container gets for its files to be the caller's: under a rootless engine its root is."""
     with contextlib.suppress(LabError):
-        client = engine()  # without one the SDK, and so its errors, is not imported
-        with speaking("saying what it is"):
-            if "rootless" in options_of(client.info()):
-                return "0:0"
+        if "rootless" in options_of(_info()):
+            return "0:0"
     return f"{os.getuid()}:{os.getgid()}"
 
 
@@ -192,16 +193,12 @@ def data_root() -> tuple[str, int | None]:
 
     Raises LabError as :func:`engine`.
     """
-    client = engine()
-    with speaking("saying where its data are"):
-        info = client.info()
+    info = _info()
     root = str(info.get("DockerRootDir", ""))
-    if info.get("Name") != platform.node():  # a virtual machine's, or another machine's
-        return root, None
-    try:
-        return root, shutil.disk_usage(root).free
-    except OSError:
-        return root, None
+    with contextlib.suppress(OSError):
+        if info.get("Name") == platform.node():  # else a virtual machine's, or another machine's
+            return root, shutil.disk_usage(root).free
+    return root, None
 
 
 def require_plugin() -> None:
@@ -214,23 +211,18 @@ def require_plugin() -> None:
 
 def _missing_plugin() -> str:
     """What is wrong with the plugin; "" if nothing is."""
-    version, asked = "", ["docker", "compose", "version", "--short"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
-        )
-        version = done.stdout.strip().removeprefix("v")
-    numbers: tuple[int, ...] = ()
-    with contextlib.suppress(ValueError):
-        numbers = tuple(int(part) for part in version.split(".")[:2])
-    if numbers >= COMPOSE_NEEDED:
-        return ""
-    return f"Docker Compose {version} is too old" if numbers else "there is no docker compose plugin"
+    done = None
+    with contextlib.suppress(OSError):
+        done = processes.run_short(["docker", "compose", "version", "--short"], Path("/"), PROBE_S)
+    version = done[1].strip().removeprefix("v") if done and not done[0] else ""
+    if not (found := numbers(version)):
+        return "there is no docker compose plugin"
+    return "" if found >= COMPOSE_NEEDED else f"Docker Compose {version} is too old"
 
 
 def require_gpu() -> None:
     """Raises LabError for an engine that cannot hand a GPU to a container."""
-    info = engine().info()
+    info = _info()
     if shutil.which(HOOK):  # older hosts: every container's start goes by it, and no runtime shows
         return
     runtimes = info.get("Runtimes", {})

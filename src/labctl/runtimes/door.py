@@ -23,7 +23,7 @@ from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, images, processes
-from labctl.runtimes.compose_commands import NOBODY, Projects, door_arguments, door_inside
+from labctl.runtimes.compose_commands import NOBODY, Projects, door_arguments, door_inside, up
 from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
 from labctl.runtimes.local_server import envoy_binary
 from labctl.runtimes.processes import Command
@@ -131,13 +131,8 @@ def container(workspace: Workspace, record: Record, port: int, tls: Pair | None)
         added |= {"STACK_OPENAI_CERT_FILE": str(tls.certificate.absolute()), "STACK_OPENAI_SCHEME": "https"}
         added["STACK_OPENAI_KEY_FILE"] = str(tls.key.absolute())
     image = images.client_image(workspace)
-    command = projects.command(
-        record.stack,
-        lambda docker: docker.compose.up(
-            [SERVICE], detach=True, wait=True, no_build=True, pull="never", dependencies=False
-        ),
-        container=f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}",
-    )
+    shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}"
+    command = up(projects, record, [SERVICE], shown, wait=True, dependencies=False)
     return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
 
 

@@ -16,7 +16,7 @@ import yaml
 from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.compose_commands import NOBODY, Projects
+from labctl.runtimes.compose_commands import NOBODY, Projects, up
 from labctl.runtimes.leftovers import PROMETHEUS, ROOT, STACK
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import LOOPBACK, Options, Record
@@ -72,11 +72,8 @@ def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]
     added = {f"STACK_{name.upper()}_PORT": str(port) for name, port in ports.items()}
     containers = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
     places = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
-    command = projects.command(
-        record.stack,
-        lambda docker: docker.compose.up(services, detach=True, no_build=True, dependencies=False),
-        container=f"{containers}, on {' and '.join(places.values())}",
-    )
+    shown = f"{containers}, on {' and '.join(places.values())}"
+    command = up(projects, record, services, shown, pull=None, dependencies=False)
     profile = "observe" if "Grafana" in ports else ""  # which would have both
 
     def write() -> None:
