@@ -47,8 +47,8 @@ def compose(root: Path, stack: str, *words: str, **variables: str) -> str:
 
 
 def hashes(root: Path, stack: str) -> dict[str, str]:
-    """Of each server, what it was made of."""
-    found = docker_engine.containers(str(root), stack, "triton")
+    """Of each container, what it was made of."""
+    found = docker_engine.containers(str(root), stack)
     return {one.id: one.labels["com.docker.compose.config-hash"] for one in found}
 
 
@@ -60,13 +60,23 @@ def test_with_its_file_docker_compose_does_to_a_stack_what_a_person_expects(own:
     asked = compose(own, "quick", "config", "--hash", "triton", LABS_CACHE="/nowhere", LABS_HTTP_PORT="1").split()
     assert asked[1] in before.values()
     compose(own, "quick", "up", "--detach")
-    assert hashes(own, "quick") == before, "a server was made anew"
+    assert hashes(own, "quick") == before, "a container was made anew"
     eventually(lambda: "(healthy)" in compose(own, "quick", "ps"))  # Docker asks less often than labctl
     assert "Started" in compose(own, "quick", "logs", "triton")
     assert compose(own, "quick", "exec", "-T", "triton", "id", "-un").strip()
     assert "42" in compose(own, "quick", "run", "--rm", "-T", "client", "python", "-c", "print(6 * 7)").split()
     compose(own, "quick", "down")
     assert leftovers(own, "quick") == []
+
+
+def test_the_openai_api_of_labctl_is_not_made_anew_by_up_and_goes_with_down(own: Path) -> None:
+    labctl("up", STACK, "--runtime", "compose", "--ports", "auto", "--openai", root=own)
+    before = hashes(own, STACK)
+    assert len(before) == 2
+    compose(own, STACK, "up", "--detach")
+    assert hashes(own, STACK) == before
+    compose(own, STACK, "down")
+    assert leftovers(own, STACK) == []
 
 
 def test_what_is_rendered_can_be_brought_up_by_hand_and_is_labctls(own: Path) -> None:

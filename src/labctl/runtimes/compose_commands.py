@@ -189,7 +189,7 @@ def serve(projects: Projects, launch: Launch) -> Command:
     shown = " and ".join(f"{name}-{one}-1" for one in starting)
     container = f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}"
     if launch.only:
-        return up(projects, record, starting, container, dependencies=False)
+        return up(projects, record, starting, container)
     return up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
 
 

@@ -132,7 +132,10 @@ def container(workspace: Workspace, record: Record, port: int, tls: Pair | None)
         added["STACK_OPENAI_KEY_FILE"] = str(tls.key.absolute())
     image = images.client_image(workspace)
     shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}"
-    command = up(projects, record, [SERVICE], shown, wait=True, dependencies=False)
+    # Without what it depends on it would be another service to Compose, and made anew by `up -d`; but a first server
+    # that was scaled away stays away.
+    first = record.servers[0].number == 1
+    command = up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
     return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
 
 

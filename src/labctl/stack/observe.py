@@ -73,7 +73,7 @@ def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]
     containers = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
     places = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
     shown = f"{containers}, on {' and '.join(places.values())}"
-    command = up(projects, record, services, shown, pull=None, dependencies=False)
+    command = up(projects, record, services, shown, pull=None)
     profile = "observe" if "Grafana" in ports else ""  # which would have both
 
     def write() -> None:
