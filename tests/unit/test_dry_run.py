@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from pathlib import Path
@@ -108,6 +109,16 @@ def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
     build, serve, weights = (container.partition(": ")[2].partition(",")[0] for container in made)
     assert build == serve
     assert weights.startswith("labs-server:cpu-")
+
+
+def test_builds_and_containers_of_one_command_can_be_pasted_they_read_no_file_that_only_a_run_writes() -> None:
+    commands = shown("--profile", "gpu", "--release", "0.17.0")["commands"]
+    alone = [c for c in commands if "build" in c["argv"] or "engine-builder" in c["argv"]]
+    assert len(alone) == 6
+    for command in alone:
+        files = [Path(word) for before, word in itertools.pairwise(command["argv"]) if before == "--file"]
+        assert files and all(file.is_file() for file in files) and "--env-file" not in command["argv"]
+        assert [name for name in command["env"] if name.endswith("_IMAGE")]
 
 
 @pytest.mark.parametrize("release", ["0.5.0", "0.17.0"])
