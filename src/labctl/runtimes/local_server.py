@@ -17,7 +17,6 @@ from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import Seen
 from labctl.runtimes.envoy.config import Address, Balance, Places, Published, Server, assignments
 from labctl.runtimes.leftovers import admin_socket, hide, marks
-from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Endpoints, Record
 from labctl.triton.arguments import receiver
 from labctl.workspace import Workspace
@@ -44,12 +43,6 @@ class LocalServer:
             if (code := process.poll()) is not None:
                 return f"{who}: {processes.describe_exit(code)}" if who else processes.describe_exit(code)
         return None
-
-
-def front_command(workspace: Workspace, record: Record) -> Command:
-    """What is started before the servers. Raises LabError where Envoy is not installed."""
-    argv = [str(envoy_binary()), *config.arguments(str(workspace.folder(record.stack).envoy_file))]
-    return Command(argv, cwd=Path("/"))
 
 
 def envoy_binary() -> Path:
@@ -90,14 +83,17 @@ def _places(endpoints: Endpoints) -> Places:
 
 
 def start_front(workspace: Workspace, record: Record, listener: Listener) -> dict[str, subprocess.Popen[bytes]]:
-    """Start it, with a configuration that Envoy finds good; its process, by what an error calls it."""
-    command = front_command(workspace, record)
-    listener.command(command.argv, command.env)
+    """Start what stands before the servers, with a configuration that Envoy finds good; by what an error calls it.
+
+    Raises LabError: Envoy is not installed, or finds fault with it.
+    """
+    argv = [str(envoy_binary()), *config.arguments(str(workspace.folder(record.stack).envoy_file))]
+    listener.command(argv)
     if listener.dry:
         return {}
     write_envoy(workspace, record)
     process = processes.spawn(
-        command.argv,
+        argv,
         {**os.environ, **marks(workspace.root, record.stack)},
         workspace.folder(record.stack).log_file(),
         Path("/"),
