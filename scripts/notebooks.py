@@ -1,7 +1,7 @@
 """Write the lessons that are also notebooks: labs/NN-name/notebook.ipynb (`make notebooks`).
 
-A notebook is its lesson's README.md, with its pictures in it, and cells: one that installs, the lesson's own commands, one
-that shows what the run drew, and for each exercise its task, its starter and its check. Nothing else is written by hand.
+A notebook is its lesson's README.md with its pictures in it, and cells: one that installs, the lesson's own commands,
+one that shows what the run drew, and for each exercise its task, its starter and its check.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ for picture in sorted(newest.glob("*.png")):
 HTML(f'<iframe srcdoc="{{escape((newest / "timeline.html").read_text())}}" width="100%" height="700"></iframe>')
 """
 SHOWN = """
-What the run drew, and its `timeline.html`: the strip of [the live page](../../docs/guide/watch.md), step by step. *Guess* works here too.
-The live page itself needs a terminal: see *Watch it*.
+The run drew these pictures, and `timeline.html`: the strip of [the live page](../../docs/guide/watch.md), step by step.
+*Guess* works here too. The live page itself needs a terminal: see *Watch it*.
 """
 
 OWN = """
 ## Your own vLLM
 
-This reads what [a vLLM of your own](../../docs/guide/your-own-vllm.md) has recorded: name the folder, or upload it. Without one
-the cell does nothing. It needs `labctl engines install vllm`.
+This reads what [a vLLM of your own](../../docs/guide/your-own-vllm.md) has recorded: name the folder, or upload it.
+Without one the cell does nothing. It needs `labctl engines install vllm`.
 """
 ASK = """
 recording = os.environ.get("LABS_RECORD", "")  # the folder that LABS_RECORD named when vLLM served
@@ -74,11 +74,11 @@ if recording:
 """
 
 WHERE = """
-This page is also `README.md`, in the same folder. In a notebook it needs Linux with Python 3.11 or 3.12, and no Docker. With an
-NVIDIA GPU the lab takes `--profile gpu` where the GPU is large enough for it. {colab}
+This page is also `README.md`, in the same folder. As a notebook it needs Linux with Python 3.11 or 3.12, and no Docker.
+With an NVIDIA GPU the lab takes `--profile gpu` where the GPU is large enough for it. {colab}
 
-*What ran:* every cell, by `nbclient` on Linux without a GPU, with the solutions in the exercises' cells. Not run: Colab, VS Code, and
-a notebook with a GPU ([what ran on one](../../docs/operate/gpu.md#what-is-proven)).
+*What ran:* every cell, by `nbclient` on Linux without a GPU, with the solutions in the exercises' cells. *Not run:*
+Colab, VS Code, and a notebook with a GPU ([what ran on one](../../docs/operate/gpu.md#what-is-proven)).
 """
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
 
