@@ -19,7 +19,7 @@ PACKAGES = ROOT / ".venv" / "teach" / "bin"  # make notebooks
 NOTEBOOKS = sorted(ROOT.glob("labs/*/notebook.ipynb"))
 COMMAND = re.compile(r"^( *)!labctl .*$", re.M)
 WRITES = re.compile(r"%%writefile exercises/(\w+)/(\S+)\n")
-SECONDS = 850
+SECONDS = 3000
 
 
 @pytest.fixture(scope="module")
