@@ -24,8 +24,9 @@ ADDRESS = re.compile(r"^git clone (https://\S+)", re.M)
 
 INSTALL = """
 # Installs the labs where they are not there yet: 2 to 4 minutes, 700 MB. {vllm_note}With a GPU: 3.8 GB more.
-import os, shutil
+import os, shutil, sys
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from IPython.display import HTML, Image, display
 
@@ -37,6 +38,9 @@ if not root.is_dir():
 os.chdir(root)
 Path("results").mkdir(exist_ok=True)
 if not shutil.which("labctl"):
+    if not find_spec("ensurepip"):  # Debian, Ubuntu and so Colab have it in a package of its own
+        python = f"python3.{{sys.version_info.minor}}"
+        !apt-get -qq update && apt-get -qq install {{python}}-venv lib{{python}} make git
     !make setup
     os.environ["PATH"] = f"{{root}}/.venv/bin:" + os.environ["PATH"]
 os.environ.update(TERM="dumb", COLUMNS="110")  # plain lines of output
