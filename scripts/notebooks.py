@@ -34,6 +34,7 @@ REPOSITORY = "{address}"  # to clone from, if this notebook was opened without t
 here = Path.cwd()
 root = next((each for each in (here, *here.parents) if (each / "model_repos").is_dir()), here / "triton-serving-labs")
 if not root.is_dir():
+    assert REPOSITORY, "name in REPOSITORY where to clone the labs from"
     !git clone --depth 1 {{REPOSITORY}} {{root}}
 os.chdir(root)
 Path("results").mkdir(exist_ok=True)
@@ -46,8 +47,8 @@ if not shutil.which("labctl"):
 os.environ.update(TERM="dumb", COLUMNS="110")  # plain lines of output
 {vllm}RUN = "--ports auto --quick"  # without --quick: the whole lab
 if shutil.which("nvidia-smi"):  # a GPU that is too small for this lab: the doctor says so, and the processor serves
-    ready = os.system("labctl engines install vllm --profile gpu && labctl doctor {short} --profile gpu") == 0
-    RUN += " --profile gpu" if ready else ""
+    !labctl engines install vllm --profile gpu && labctl doctor {short} --profile gpu
+    RUN += "" if _exit_code else " --profile gpu"
 print("labctl run gets", RUN)
 """
 VLLM = "!labctl engines install vllm --profile cpu\n"
