@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 from markdown_it import MarkdownIt
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 import quiz
 
@@ -198,22 +198,14 @@ def handout() -> str:
     glossary, readme = read(ROOT / "docs" / "glossary.md"), read(ROOT / "README.md")
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", glossary, re.M)
     words = {word.strip(): meaning.strip() for word, meaning in rows}
-    chosen = (
-        "step",
-        "slot",
-        "static batching",
-        "in-flight (continuous) batching",
-        "preemption, victim",
-        "prefill",
-        "decode",
-    )
-    chosen += ("token budget", "KV cache", "prefix caching", "TTFT", "TPOT", "goodput")
+    chosen = "step; slot; static batching; in-flight (continuous) batching; preemption, victim; prefill; decode"
+    chosen += "; token budget; KV cache; prefix caching; TTFT; TPOT; goodput"
     picture = next(PICTURE.finditer(readme))[0]
     commands = re.search(r"```bash\n(.*?)```", section(readme, "Try things by hand"), re.S)[1]  # type: ignore[index]
     exercises = re.search(r"```bash\n(.*?)```", section(read(ROOT / "docs/learn/labs.md"), "Exercises"), re.S)[1]  # type: ignore[index]
     return (
         f"# Triton Serving Labs\n\n{picture}\n\n## The words\n\n| | |\n|---|---|\n"
-        + "".join(f"| **{word}** | {words[word]} |\n" for word in chosen)
+        + "".join(f"| **{word}** | {words[word]} |\n" for word in chosen.split("; "))
         + f"\n## The commands\n\n```\n{commands}{exercises}```\n"
     )
 
@@ -261,9 +253,9 @@ def deck(rows: Sequence[Row]) -> str:
     for row in rows:
         for number, slide in enumerate(row.slides):
             name = f"at-{row.begins}" + (f"-{number}" if number else "")
-            kind = "opens" if not number else "shows" if PICTURE.match(slide.body) else "says"
+            kind = "" if number else ' class="opens"'
             text += (
-                f'<section id="{name}" class="{kind}"><h2>{render(slide.title)}</h2>{render(slide.body)}'
+                f'<section id="{name}"{kind}><h2>{render(slide.title)}</h2>{render(slide.body)}'
                 f'<aside class="notes">{render(slide.notes)}</aside></section>\n'
             )
     return text
@@ -285,22 +277,16 @@ def timetable(rows: Sequence[Row], name: str, title: str) -> str:
     return text + "</table>\n"
 
 
-def print_pages(folder: Path) -> None:
-    """A PDF beside each page but the first. Without a browser: none, and a line that says so."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        print("no PDFs: install Chromium, then make teach again")
-        return
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        for name in sorted(path.stem for path in folder.glob("*.html") if path.stem != "index"):
-            address = (folder / f"{name}.html").as_uri()
-            page.goto(f"{address}?print-pdf" if name in SCRIPTS else address)
-            if name in SCRIPTS:
-                page.locator(".pdf-page").last.wait_for()
-            page.pdf(path=folder / f"{name}.pdf", prefer_css_page_size=True, print_background=True)
-        browser.close()
+def print_pages(folder: Path, browser: Browser) -> None:
+    """Write a PDF beside each page but the first."""
+    page = browser.new_page()
+    for name in sorted(path.stem for path in folder.glob("*.html") if path.stem != "index"):
+        address = (folder / f"{name}.html").as_uri()
+        page.goto(f"{address}?print-pdf" if name in SCRIPTS else address)
+        if name in SCRIPTS:
+            page.locator(".pdf-page").last.wait_for()
+        page.pdf(path=folder / f"{name}.pdf", prefer_css_page_size=True, print_background=True)
+    page.close()
 
 
 def make(folder: Path, seed: int) -> None:
@@ -342,7 +328,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="another exit quiz (default: 1)")
     chosen = parser.parse_args()
     make(chosen.folder, chosen.seed)
-    print_pages(chosen.folder.resolve())
+    if path := next(filter(None, map(shutil.which, BROWSERS)), None):
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+            print_pages(chosen.folder.resolve(), browser)
+            browser.close()
+    else:
+        print("no PDFs: install Chromium, then make teach again")
     print(f"{chosen.folder}/index.html")
 
 

@@ -141,7 +141,7 @@ def test_every_link_and_picture_of_the_kit_is_there(kit: Path) -> None:
     assert lost == []
 
 
-def test_no_slide_is_cut_off_and_the_handout_is_one_page(kit: Path, browser: Any) -> None:  # noqa: F811
+def test_no_slide_is_cut_off(kit: Path, browser: Any) -> None:  # noqa: F811
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     for name in teach.SCRIPTS:
         page.goto((kit / f"{name}.html").as_uri())
@@ -151,6 +151,13 @@ def test_no_slide_is_cut_off_and_the_handout_is_one_page(kit: Path, browser: Any
             return slide.scrollHeight > Reveal.getConfig().height ? slide.id : ''
         }).filter(Boolean)"""
         assert page.evaluate(low) == []
-    page.goto((kit / "handout.html").as_uri())
-    assert len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True))) == 1
     page.close()
+
+
+def test_every_slide_is_a_page_of_a_pdf_and_the_handout_is_one(kit: Path, browser: Any) -> None:  # noqa: F811
+    teach.print_pages(kit, browser)
+    pages = {path.stem: len(re.findall(rb"/Type /Page\b", path.read_bytes())) for path in kit.glob("*.pdf")}
+    assert {*pages, "index"} == {path.stem for path in kit.glob("*.html")}
+    slides = {name: sum(len(row.slides) for row in teach.script(heading)) for name, heading in teach.SCRIPTS.items()}
+    assert {name: pages[name] for name in slides} == slides
+    assert pages["handout"] == 1
