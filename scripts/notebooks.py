@@ -57,7 +57,7 @@ SHOW = """
 newest = max(Path("results/{folder}").iterdir())
 for picture in sorted(newest.glob("*.png")):
     display(Image(str(picture)))
-HTML(f'<iframe srcdoc="{{escape((newest / "timeline.html").read_text())}}" width="100%" height="700"></iframe>')
+HTML(f'<p><iframe srcdoc="{{escape((newest / "timeline.html").read_text())}}" width="100%" height="700"></iframe>')
 """
 SHOWN = """
 The run drew these pictures, and `timeline.html`: the strip of [the live page](../../docs/guide/watch.md), step by step.
