@@ -38,7 +38,7 @@ def blocks(tokens: int) -> int:
 
 
 @seeds
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_keys_of_a_quiz_are_what_counting_by_hand_gives(seed: int) -> None:
     batching, memory, budget, prefixes = quiz.draw(seed)
 
