@@ -204,7 +204,7 @@ def handout() -> str:
     commands = re.search(r"```bash\n(.*?)```", section(readme, "Try things by hand"), re.S)[1]  # type: ignore[index]
     exercises = re.search(r"```bash\n(.*?)```", section(read(ROOT / "docs/learn/labs.md"), "Exercises"), re.S)[1]  # type: ignore[index]
     return (
-        f"# Triton Serving Labs\n\n{picture}\n\n## The words\n\n| | |\n|---|---|\n"
+        f"# Triton Serving Labs on one page\n\n{picture}\n\n## The words\n\n| | |\n|---|---|\n"
         + "".join(f"| **{word}** | {words[word]} |\n" for word in chosen.split("; "))
         + f"\n## The commands\n\n```\n{commands}{exercises}```\n"
     )
