@@ -65,9 +65,10 @@ def test_every_requirement_of_a_resolution_of_its_own_is_locked_to_a_version_tha
         assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*FILES} - {"labs.txt", "site.txt", "teach.txt", "vllm-oldest.txt", *(f"{name}.txt" for name in OWN)})
-)
+PARTS = {*FILES} - {"labs.txt", "site.txt", "teach.txt", "vllm-oldest.txt", *(f"{name}.txt" for name in OWN)}
+
+
+@pytest.mark.parametrize("name", sorted(PARTS))
 def test_the_images_have_the_versions_of_make_setup(name: str) -> None:
     everything = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}
     assert {package: everything.get(package) for package in pins(name)} == pins(name)
