@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFE
 # for ever for what is left of the dead one's group.
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup setup-vllm test test-all test-night bench lint lock format site docs down clean model triton learn
+.PHONY: help setup setup-vllm test test-all test-night bench lint lock format site notebooks teach docs down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,17 +74,23 @@ site: .venv/site/.ready ## the documentation as web pages, in site/ (its package
 	@scripts/site/build.sh site
 	@echo "site/index.html"
 
-.venv/site/.ready: requirements/site.txt
-	@rm -rf .venv/site && "$(PYTHON)" -m venv .venv/site
-	@LABS_PIP=".venv/site/bin/python -m pip" docker/install-packages.sh requirements/site.txt >.venv/site/setup.log 2>&1 || { tail -15 .venv/site/setup.log >&2; exit 1; }
+notebooks: .venv/teach/.ready ## write the notebooks of labs 02, 05, 06 and 08 from their lessons (its packages: .venv/teach)
+	@.venv/teach/bin/python scripts/notebooks.py
+
+teach: $(READY) .venv/teach/.ready ## slides, scripts, handout, answers, quiz and check list for a class, in teach/ (ARGS="--seed 7": another quiz)
+	@$(BIN)/python scripts/teach.py teach $(ARGS)
+
+.venv/%/.ready: requirements/%.txt
+	@rm -rf .venv/$* && "$(PYTHON)" -m venv .venv/$*
+	@LABS_PIP=".venv/$*/bin/python -m pip" docker/install-packages.sh requirements/$*.txt >.venv/$*/setup.log 2>&1 || { tail -15 .venv/$*/setup.log >&2; exit 1; }
 	@touch $@
 
-docs: site ## build the site, where a broken link is an error, and check what its pages name
-	@$(BIN)/python -m pytest tests/docs $(ARGS)
+docs: site .venv/teach/.ready ## build the site, where a broken link is an error, and check what its pages and notebooks name
+	@$(BIN)/python -m pytest -m "not night" tests/docs $(ARGS)
 
 down: $(READY) ## take every stack down
 	@$(BIN)/labctl down --all
 
-clean: ## remove .venv, state and results (not the cache of weights and engines)
+clean: ## remove .venv, state, results and the pages that were made (not the cache of weights and engines)
 	@if [ -x $(BIN)/labctl ]; then $(BIN)/labctl down --all; fi
-	@rm -rf .venv .labs results site
+	@rm -rf .venv .labs results site teach

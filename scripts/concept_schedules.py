@@ -179,12 +179,12 @@ class Found(NamedTuple):
     prompt: int
 
 
-def prefix_tree() -> list[Found]:
-    """Four prompts under prefix caching, after all of them have joined."""
+def prefix_tree(arrivals: Sequence[Arrival] = PREFIXES) -> list[Found]:
+    """Prompts under prefix caching, each of which joins a step after the one before it."""
     engine = CountingEngine(1000)
     kv = KVBudget(100, 4)
     of = engine.scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, 4, False, Features(True, 1000, True))
-    requests = [Request(arrival.name, list(arrival.prompt), arrival.answer) for arrival in PREFIXES]
+    requests = [Request(arrival.name, list(arrival.prompt), arrival.answer) for arrival in arrivals]
     for request in requests:
         of.submit(request)
         of.step()

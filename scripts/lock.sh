@@ -35,6 +35,7 @@ part client pyproject.toml --extra load --extra openai --extra upstream --group 
 part chat pyproject.toml --extra chat
 part build --group build # what makes the project's own package, inside the image builds
 part site --group site "$@"
+part teach --group teach --constraints "$work/site.txt" "$@"
 for name in vllm aiperf guidellm; do
     compile $name requirements/$name --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 done

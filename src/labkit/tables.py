@@ -75,7 +75,8 @@ def table(
         grid.add_column(above, justify="right" if number in right else "left", no_wrap=not words, overflow="fold")
     for row in cells:
         grid.add_row(*map(Text, row))
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+    # Not a terminal, whatever FORCE_COLOR says: a notebook sets it, and a dumb terminal would have 80 columns.
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
     with console.capture() as drawn:
         console.print(grid)
     lines = [line.rstrip() for line in drawn.get().rstrip("\n").split("\n")]

@@ -112,6 +112,15 @@ def test_a_wide_table_has_its_header_word_by_word() -> None:
     assert all(len(line) <= 24 for line in narrow)
 
 
+def test_a_table_has_its_width_where_a_notebook_forces_colour_on_a_dumb_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = table([("a name " * 12, 1)], ("name", "n"), width=110).splitlines()
+    assert shown[-1].split()[-1] == "1" and len(shown) == 3
+
+
 def test_an_error_begins_on_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

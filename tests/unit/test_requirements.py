@@ -48,7 +48,7 @@ def pins(name: str, python: str = "3.11", machine: str = "x86_64") -> dict[str, 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str, machine: str) -> None:
-    files = ("site.txt", "labs.txt", "torch.txt", "build.txt")
+    files = ("site.txt", "teach.txt", "labs.txt", "torch.txt", "build.txt")
     locked = {package: version for name in files for package, version in pins(name, python, machine).items()}
     for requirement in requirements():
         if requirement.marker and not requirement.marker.evaluate({"platform_machine": machine}):
@@ -65,9 +65,10 @@ def test_every_requirement_of_a_resolution_of_its_own_is_locked_to_a_version_tha
         assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*FILES} - {"labs.txt", "site.txt", "vllm-oldest.txt", *(f"{name}.txt" for name in OWN)})
-)
+PARTS = {*FILES} - {"labs.txt", "site.txt", "teach.txt", "vllm-oldest.txt", *(f"{name}.txt" for name in OWN)}
+
+
+@pytest.mark.parametrize("name", sorted(PARTS))
 def test_the_images_have_the_versions_of_make_setup(name: str) -> None:
     everything = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}
     assert {package: everything.get(package) for package in pins(name)} == pins(name)

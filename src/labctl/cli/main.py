@@ -148,4 +148,5 @@ def _not_importable(error: ImportError) -> LabError:
 
 
 def entry() -> None:
+    os.environ.pop("MPLBACKEND", None)  # a notebook's kernel names one that only the kernel has
     sys.exit(main())

@@ -1,0 +1,342 @@
+"""Make a teacher's kit from the documentation: scripts/teach.py FOLDER [--seed N] (`make teach`)
+
+Slides for each script of docs/teach/instructor.md, the scripts with their minutes, a handout, an answer sheet, an exit
+quiz with its keys, and a check list, each as HTML and, where Chromium is installed, as PDF. Slides show what a row of
+the script names: a lab, an exercise, a page or a picture. The words are those of the pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import html
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from markdown_it import MarkdownIt
+from playwright.sync_api import Browser, sync_playwright
+
+import quiz
+
+ROOT = Path(__file__).resolve().parents[1]
+INSTRUCTOR = ROOT / "docs" / "teach" / "instructor.md"
+PARTS = Path(__file__).parent / "teach_parts"
+SCRIPTS = {"half-day": "Half a day", "day": "A day"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)]+)\)")
+WORDS = 120  # of a list that is a slide, at most
+render = MarkdownIt("commonmark", {"html": True}).enable("table").render
+
+
+@dataclass
+class Slide:
+    """A slide. ``body`` and ``notes``: Markdown, in which paths of pictures are absolute."""
+
+    title: str
+    body: str
+    notes: str = ""
+
+
+@dataclass
+class Row:
+    """A row of a script: when it begins, how long it takes (minutes), and what is done."""
+
+    begins: int
+    minutes: int
+    what: str
+    slides: list[Slide] = field(default_factory=list)
+
+    @property
+    def clock(self) -> str:
+        return f"{self.begins // 60}:{self.begins % 60:02d}"
+
+    @property
+    def title(self) -> str:
+        return plain(self.what)
+
+    @property
+    def commands(self) -> list[str]:
+        return re.findall(r"`((?:labctl|make) [^`]+)`", self.what)
+
+
+def plain(text: str) -> str:
+    """Markdown without its links: the kit stands alone, and only addresses of the web lead anywhere."""
+    return LINK.sub(lambda found: found[0] if found[2].startswith("http") else found[1], text)
+
+
+def read(path: Path) -> str:
+    """A page, with absolute paths of its pictures."""
+    text = path.read_text(encoding="utf-8")
+    return PICTURE.sub(lambda found: f"![{found[1]}]({(path.parent / found[2]).resolve()})", text)
+
+
+def section(text: str, heading: str) -> str:
+    """What stands below the heading that begins so. Raises KeyError."""
+    found = re.search(rf"^(#+) {re.escape(heading)}\b[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", text, re.M | re.S)
+    if not found:
+        raise KeyError(f"no page has a heading {heading!r}")
+    return found[2].strip()
+
+
+def script(heading: str) -> list[Row]:
+    """The rows of a script in instructor.md, with the slides that each opens."""
+    found, begins = [], 0
+    shown: set[str] = set()
+    for minutes, what in re.findall(r"^\| (\d+) \| (.+) \|$", section(read(INSTRUCTOR), heading), re.M):
+        row = Row(begins, int(minutes), what)
+        row.slides = [
+            Slide(row.title[:1].upper() + row.title[1:], f"{row.clock}, {row.minutes} minutes"),
+            *slides(what),
+        ]
+        row.slides = [slide for slide in row.slides if not (PICTURE.match(slide.body) and slide.body in shown)]
+        shown |= {slide.body for slide in row.slides}
+        for slide in row.slides:
+            commands = "".join(f"\n\n    {command}" for command in row.commands)
+            slide.notes = f"**{row.clock}**, {row.minutes} min: {row.title}{commands}\n\n{slide.notes}"
+        found.append(row)
+        begins += row.minutes
+    return found
+
+
+def slides(what: str) -> Iterator[Slide]:
+    """What a row of a script names, in its order."""
+    for lab, id, words, target in re.findall(r"\blabs? (\d\d)\b|\b(\d\d[a-f])\b|\[([^\]]+)\]\(([^)]+)\)", what):
+        path = (INSTRUCTOR.parent / target).resolve() if target else ROOT
+        if lab:
+            (page,) = ROOT.glob(f"labs/{lab}-*/README.md")
+            yield from lesson(read(page))
+        elif id:
+            yield exercise_slide(id)
+        elif path.suffix == ".md":
+            yield from pictures(read(path))
+        else:
+            yield Slide(words[:1].upper() + words[1:], f"![{words}]({path})")
+
+
+def pictures(text: str) -> Iterator[Slide]:
+    """A slide for each picture and list of a page, with the words before and behind it in the notes."""
+    for heading, part in re.findall(r"^##+ ([^\n]+)\n(.*?)(?=^##+ |\Z)", text, re.M | re.S):
+        paragraphs = part.strip().split("\n\n")
+        for at, paragraph in enumerate(paragraphs):
+            around = "\n\n".join(paragraphs[max(at - 1, 0) : at] + paragraphs[at + 1 : at + 2])
+            if found := PICTURE.match(paragraph):
+                yield Slide(found[1], paragraph, f"{heading}\n\n{plain(PICTURE.sub('', around))}")
+            elif paragraph.startswith("- ") and "!" not in paragraph and len(paragraph.split()) < WORDS:
+                yield Slide(heading, plain(paragraph), plain(PICTURE.sub("", around)))
+
+
+def lesson(text: str) -> Iterator[Slide]:
+    """A lab: its question, its pictures, and its questions with the answers in the notes."""
+    title, opening = re.match(r"# ([^\n]+)\n\n(.+?)\n\n", text, re.S).groups()  # type: ignore[union-attr]
+    yield Slide(title, plain(opening), "You learn:\n\n" + plain(section(text, "What you learn")))
+    for heading in ("What you see", "How it works"):
+        for found in PICTURE.finditer(section(text, heading)):
+            yield Slide(found[1], found[0], f"{title}: {heading.lower()}")
+    asked = re.findall(
+        r"^\*\*\d+\. (.+?)\*\*(.*?)<details><summary>Answer</summary>\n(.*?)</details>", text, re.M | re.S
+    )
+    for question, more, answer in asked:
+        yield Slide(question, plain(more.strip()), plain(answer))
+
+
+def exercise(id: str) -> tuple[Path, dict[str, Any]]:
+    (folder,) = ROOT.glob(f"labs/*/exercises/{id}-*")
+    return folder, yaml.safe_load((folder / "exercise.yaml").read_text(encoding="utf-8"))
+
+
+def exercise_slide(id: str) -> Slide:
+    folder, manifest = exercise(id)
+    task = (folder / "task.md").read_text(encoding="utf-8").partition("\n\n")[0]
+    said = "".join(f"\n- {text}" for text in dict.fromkeys(manifest["wrong"].values()))
+    body = f"{plain(task)}\n\n    labctl exercise start {id}\n    labctl exercise check {id}"
+    return Slide(f"{id}: {manifest['title']}", body, f"{manifest['minutes']} min. The check says:\n{said}")
+
+
+# -- the sheets -------------------------------------------------------------------------------------------------------
+
+
+def answers() -> str:
+    """Every exercise: minutes, the solution as a difference from the starter, the foreseen mistakes, the hints."""
+    text = "# Answer sheet\n\n*Not for learners.* `labctl exercise verify --all` checks all of it on this machine.\n"
+    for path in sorted(ROOT.glob("labs/*/exercises/*/exercise.yaml"), key=lambda path: path.parent.name):
+        id = path.parent.name[:3]
+        folder, manifest = exercise(id)
+        text += f"\n## {id}: {manifest['title']}\n\n{manifest['kind']}, about {manifest['minutes']} min\n"
+        for name in manifest["files"]:
+            text += f"\n```diff\n{difference(folder, name)}\n```\n"
+        text += (
+            f"\n| a learner who | sees, and you say |\n|---|---|\n| leaves the starter | {cell(manifest['says'])} |\n"
+        )
+        for name, said in manifest["wrong"].items():
+            text += f"| *{name.replace('_', ' ')}* | {cell(said)} |\n"
+        text += "\nHints, from a nudge to nearly the answer:\n\n" + "".join(
+            f"1. {hint}\n" for hint in manifest["hints"]
+        )
+    return text
+
+
+def difference(folder: Path, name: str) -> str:
+    """The lines of the solution that the starter lacks, with two around them."""
+    starter, solution = ((folder / part / name).read_text(encoding="utf-8") for part in ("starter", "solution"))
+    return "\n".join(
+        list(difflib.unified_diff(starter.splitlines(), solution.splitlines(), name, name, "", "", 2, ""))[2:]
+    )
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def handout() -> str:
+    """One page for each learner: the picture, the words, the commands."""
+    glossary, readme = read(ROOT / "docs" / "glossary.md"), read(ROOT / "README.md")
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", glossary, re.M)
+    words = {word.strip(): meaning.strip() for word, meaning in rows}
+    chosen = "step; slot; static batching; in-flight (continuous) batching; preemption, victim; prefill; decode"
+    chosen += "; token budget; KV cache; prefix caching; TTFT; TPOT; goodput"
+    picture = next(PICTURE.finditer(readme))[0]
+    commands = re.search(r"```bash\n(.*?)```", section(readme, "Try things by hand"), re.S)[1]  # type: ignore[index]
+    exercises = re.search(r"```bash\n(.*?)```", section(read(ROOT / "docs/learn/labs.md"), "Exercises"), re.S)[1]  # type: ignore[index]
+    return (
+        f"# Triton Serving Labs on one page\n\n{picture}\n\n## The words\n\n| | |\n|---|---|\n"
+        + "".join(f"| **{word}** | {words[word]} |\n" for word in chosen.split("; "))
+        + f"\n## The commands\n\n```\n{commands}{exercises}```\n"
+    )
+
+
+def room() -> str:
+    """What to do before the day, and what goes wrong on it."""
+    text = read(INSTRUCTOR)
+    before = re.sub(r"^\d+\. ", "- ☐ ", section(text, "Before the day"), flags=re.M)
+    wrong = section(text, "What goes wrong in rooms of twenty")
+    day = "- ☐ `labctl doctor --workshop` on each machine\n- ☐ the slides open, and S shows their notes\n"
+    return plain(f"# Check list for the room\n\n{before}\n\n## On the day\n\n{day}\n## What goes wrong\n\n{wrong}\n")
+
+
+def exit_quiz(questions: Sequence[quiz.Question], seed: int, keys: Path | None) -> str:
+    """The quiz, or with a folder for drawings its keys."""
+    text = f"# Exit quiz{': keys' if keys else ''}\n\nQuiz {seed}. {'' if keys else 'Name: ____________________'}\n"
+    for number, question in enumerate(questions, 1):
+        text += f"\n## {number}\n\n{question.text}\n\n| | |\n|---|---|\n"
+        text += "".join(f"| {asked} | {f'**{key}**' if keys else '______'} |\n" for asked, key in question.keys.items())
+        if keys and (drawing := question.drawing()):
+            drawing.save(keys / f"quiz-{number}.png")
+            text += f"\n![The schedules]({keys / f'quiz-{number}.png'})\n"
+    return text
+
+
+# -- HTML and PDF -----------------------------------------------------------------------------------------------------
+
+
+def page(folder: Path, name: str, title: str, text: str, kind: str = "sheet") -> None:
+    """Write a page of the kit; the pictures that it shows go with it."""
+    for found in set(re.findall(r'src="(/[^"]+)"', text)):
+        (folder / "images").mkdir(exist_ok=True)
+        if Path(found).parent != folder / "images":
+            shutil.copyfile(found, folder / "images" / Path(found).name)
+        text = text.replace(f'src="{found}"', f'src="images/{Path(found).name}"')
+    frame = (PARTS / f"{kind}.html").read_text(encoding="utf-8")
+    (folder / f"{name}.html").write_text(
+        frame.replace("TITLE", html.escape(title)).replace("BODY", text), encoding="utf-8"
+    )
+
+
+def deck(rows: Sequence[Row]) -> str:
+    """The slides of a script; one that a row begins with is found as `#/at-MINUTE`."""
+    text = ""
+    for row in rows:
+        for number, slide in enumerate(row.slides):
+            name = f"at-{row.begins}" + (f"-{number}" if number else "")
+            kind = "" if number else ' class="opens"'
+            text += (
+                f'<section id="{name}"{kind}><h2>{render(slide.title)}</h2>{render(slide.body)}'
+                f'<aside class="notes">{render(slide.notes)}</aside></section>\n'
+            )
+    return text
+
+
+def timetable(rows: Sequence[Row], name: str, title: str) -> str:
+    """A script: each minute opens its slide."""
+    text = f'<h1>{title}</h1>\n<p><a href="{name}.html">The slides</a> (S: notes)</p>\n<table>'
+    for row in rows:
+        opens = "".join(
+            f'<li><a href="{name}.html#/at-{row.begins}-{number}">{html.escape(plain(slide.title))}</a></li>'
+            for number, slide in enumerate(row.slides[1:], 1)
+        )
+        commands = "".join(f"<pre>{html.escape(command)}</pre>" for command in row.commands)
+        text += (
+            f'<tr><td><a href="{name}.html#/at-{row.begins}">{row.clock}</a></td><td>{row.minutes}&nbsp;min</td>'
+            f"<td>{render(row.title)}{commands}<ol>{opens}</ol></td></tr>\n"
+        )
+    return text + "</table>\n"
+
+
+def print_pages(folder: Path, browser: Browser) -> None:
+    """Write a PDF beside each page but the first."""
+    page = browser.new_page()
+    for name in sorted(path.stem for path in folder.glob("*.html") if path.stem != "index"):
+        address = (folder / f"{name}.html").as_uri()
+        page.goto(f"{address}?print-pdf" if name in SCRIPTS else address)
+        if name in SCRIPTS:
+            page.locator(".pdf-page").last.wait_for()
+        page.pdf(path=folder / f"{name}.pdf", prefer_css_page_size=True, print_background=True)
+    page.close()
+
+
+def make(folder: Path, seed: int) -> None:
+    """Write the kit's pages, without PDFs."""
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    (reveal,) = ROOT.glob(".venv/teach/lib/python3*/site-packages/sphinx_revealjs/_static/revealjs")
+    shutil.copytree(reveal / "dist", folder / "reveal", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.map"))
+    shutil.copytree(reveal / "plugin" / "notes", folder / "reveal" / "notes", dirs_exist_ok=True)
+    (folder / "images").mkdir(exist_ok=True)
+    for name, heading in SCRIPTS.items():
+        rows = script(heading)
+        page(folder, name, heading, deck(rows), "slides")
+        page(folder, f"{name}-script", "script", timetable(rows, name, heading))
+    questions = quiz.draw(seed)
+    sheets = {
+        "handout": handout(),
+        "answers": answers(),
+        "quiz": exit_quiz(questions, seed, None),
+        "quiz-keys": exit_quiz(questions, seed, folder / "images"),
+        "room": room(),
+    }
+    for name, text in sheets.items():
+        page(folder, name, name, render(text))
+    titles = {
+        **{f"{name}-script": f"{title}: the script, which opens the slides" for name, title in SCRIPTS.items()},
+        **{name: f"{title}: slides" for name, title in SCRIPTS.items()},
+        **{name: text.splitlines()[0].lstrip("# ") for name, text in sheets.items()},
+    }
+    listed = "".join(
+        f'<li><a href="{name}.html">{title}</a> (<a href="{name}.pdf">PDF</a>)</li>' for name, title in titles.items()
+    )
+    page(folder, "index", "A teacher's kit", f"<h1>A teacher's kit</h1><ul>{listed}</ul>")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make a teacher's kit from the documentation.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=1, help="another exit quiz (default: 1)")
+    chosen = parser.parse_args()
+    make(chosen.folder, chosen.seed)
+    if path := next(filter(None, map(shutil.which, BROWSERS)), None):
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+            print_pages(chosen.folder.resolve(), browser)
+            browser.close()
+    else:
+        print("no PDFs: install Chromium, then make teach again")
+    print(f"{chosen.folder}/index.html")
+
+
+if __name__ == "__main__":
+    main()
