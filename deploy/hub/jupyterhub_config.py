@@ -108,6 +108,7 @@ if docker:
 else:
     c.JupyterHub.spawner_class = "simple"
     c.SimpleLocalProcessSpawner.home_dir_template = f"{room.path}/work/{{username}}"
+    c.LocalProcessSpawner.interrupt_timeout = c.LocalProcessSpawner.term_timeout = 3
     c.Spawner.cmd = [*python, "labctl.learn.seat"]
     c.Spawner.args = ["--allow-root"] if os.getuid() == 0 else []
     c.Spawner.environment = {"LABS_CACHE": str(checkout.cache)}
@@ -118,7 +119,7 @@ c.JupyterHub.services = [
     {
         "name": "class",
         "url": f"http://127.0.0.1:{port + 3}",
-        "command": [*python, "labctl.learn.class_page"],
+        "command": [*python, "labctl.learn.class_service"],
         "environment": {"LABS_ROOT": str(checkout.root)},
         "oauth_no_confirm": True,
     },

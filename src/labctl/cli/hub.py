@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -100,7 +101,7 @@ def status_command() -> None:
     users = room.users()
     exercises = find_all(session.workspace, session.catalog, lambda problem: None)
     rows = []
-    for each in standings(room.room, exercises):
+    for each in standings(room.room, exercises, time.time()):
         user = (users or {}).get(each.name, {})
         server = "up" if user.get("server") else "-"
         rows.append(

@@ -30,6 +30,7 @@ from labkit.tls import Pair
 CONFIG = "deploy/hub/jupyterhub_config.py"
 LABEL = "labs.hub"  # of every container and network of a class: its checkout
 ASK_S = 10.0
+GRACE_S = 60.0  # JupyterHub ends the learners' servers first
 
 
 class Classroom:
@@ -131,7 +132,9 @@ class Classroom:
         own = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), "HUB_IDLE_S": idle_s}
         own |= {"HUB_TLS_CERT": str(tls.certificate), "HUB_TLS_KEY": str(tls.key)} if tls else {}
         argv = [sys.executable, "-m", "jupyterhub", "-f", str(self.root / CONFIG)]
-        return processes.run_foreground(Command(argv, own, cwd=self.room.path, hidden=("HUB_",)), self.session.listener)
+        return processes.run_foreground(
+            Command(argv, own, cwd=self.room.path, hidden=("HUB_",), grace=GRACE_S), self.session.listener
+        )
 
     # -- asked ---------------------------------------------------------------------------------------------------------
 

@@ -22,12 +22,15 @@ from labctl.learn.room import LABS
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.disk import atomic_write
 
 TOKEN = Path(
     "/run/secrets/jupyterhub_token"
 )  # of a container; a process of the teacher's has it as JupyterHub gives it
 SHARED = Path("/labs/cache")  # in a container: the teacher's cache, to be read
 KINDS = ("weights", "engines", "layers")
+TERMINAL = {"shell_command": ["/bin/bash", "-i"]}  # a login shell would take another PATH
+QUIET = {"@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}}
 PREVIEW = "markdownviewer-widget"
 
 
@@ -48,10 +51,17 @@ def main(arguments: Sequence[str]) -> None:
             desk.lay_out(exercise, workspace)
             progress.start(exercise.id)
             lay_side_by_side(exercise)
+    for name, settings in QUIET.items():
+        path = Path.home() / ".jupyter" / "lab" / "user-settings" / f"{name}.jupyterlab-settings"
+        if not path.exists():
+            atomic_write(path, json.dumps(settings))
     if TOKEN.is_file():
         os.environ["JUPYTERHUB_API_TOKEN"] = TOKEN.read_text(encoding="utf-8")
-    program = "jupyterhub.singleuser"
-    os.execv(sys.executable, [sys.executable, "-m", program, f"--ServerApp.root_dir={root}", *arguments])
+    os.chdir(root)
+    os.environ["LABS_ROOT"] = str(root)  # wherever a learner's terminal stands
+    os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    options = [f"--ServerApp.root_dir={root}", f"--ServerApp.terminado_settings={TERMINAL}"]
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options, *arguments])
 
 
 def as_after_setup(root: Path) -> None:

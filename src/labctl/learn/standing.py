@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from labctl.learn.exercise import Exercise
-from labctl.learn.progress import PASSED, Entry, entry_of
+from labctl.learn.progress import PASSED, STARTED, Entry, entry_of
 from labctl.learn.room import HOME, LABS, Room
 from labkit import nofollow
 
-MOST_BYTES = 256 * 1024
+MOST_BYTES, MOST_COUNTED = 256 * 1024, 9999
 STATE = (LABS, ".labs")
 BEGUN = "nothing written yet"  # the mistake of who checks the starter
 
@@ -43,13 +43,16 @@ class Standing:
         return sum(entry.state == PASSED for entry in self.entries.values())
 
 
-def standings(room: Room, exercises: Sequence[Exercise]) -> Iterator[Standing]:
-    """Every learner of the room. A file that cannot be read, or says nothing that we know, counts as none."""
+def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator[Standing]:
+    """Every learner of the room; ``now`` is seconds since the epoch.
+
+    A file that cannot be read, or says nothing that we know, counts as none.
+    """
     known = {each.id: _foreseen(each) for each in exercises}
     for name in room.names():
         data = read_beneath(room.path, (HOME, name, *STATE, "exercises.json"))
         found = {id: entry_of(data[id]) for id in known if id in data}
-        entries = {id: entry for id, entry in found.items() if entry}
+        entries = {id: _plausible(entry, now) for id, entry in found.items() if entry}
         mistakes = {}
         for id, entry in entries.items():
             last = (
@@ -58,6 +61,13 @@ def standings(room: Room, exercises: Sequence[Exercise]) -> Iterator[Standing]:
             if isinstance(said := last.get("sentence"), str) and said in known[id]:
                 mistakes[id] = known[id][said]
         yield Standing(name, entries, mistakes)
+
+
+def _plausible(entry: Entry, now: float) -> Entry:
+    """An entry as Progress writes it, whatever a learner has written in its place."""
+    begun, passed = (time if 0 <= time <= now else 0.0 for time in (entry.started, entry.passed))
+    state = entry.state if entry.state == PASSED else STARTED
+    return Entry(state, begun, passed, *(min(max(count, 0), MOST_COUNTED) for count in (entry.checks, entry.hints)))
 
 
 def commonest(mistakes: Collection[str]) -> str:
