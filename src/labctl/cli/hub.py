@@ -34,6 +34,9 @@ def hub_command() -> None:
 @opt.number_option("--port", PORT, "Where JupyterHub listens.", click.IntRange(1, 65535), metavar="PORT")
 @opt.expose_option
 @tls_options
+@click.option(
+    "--url", default="", metavar="URL", help="How learners reach it, for links (default: this machine's loopback)."
+)
 @opt.number_option("--cpus", 2, "Processors that a learner's container may use.", click.FloatRange(0.1))
 @click.option("--memory", default="3G", show_default=True, help="Memory that it may use, as Docker says it.")
 @opt.number_option("--pids", 1024, "Processes and threads that it may have.", click.IntRange(64))
@@ -47,6 +50,7 @@ def up_command(
     port: int,
     expose: bool,
     tls: Pair | None,
+    url: str,
     cpus: float,
     memory: str,
     pids: int,
@@ -67,15 +71,22 @@ def up_command(
     told = room.room.admit(
         [*(name.strip() for name in named if name.strip()), *(f"learner-{n:02d}" for n in range(1, learners + 1))]
     )
+    scheme = "https" if tls else "http"
+    url = url or ("" if expose else f"{scheme}://127.0.0.1:{port}/")
     if not trusting:
-        limits = {"HUB_CPUS": f"{cpus:g}", "HUB_MEMORY": memory, "HUB_PIDS": str(pids), "HUB_IDLE_S": f"{idle:g}"}
+        limits = {
+            "HUB_URL": url,
+            "HUB_CPUS": f"{cpus:g}",
+            "HUB_MEMORY": memory,
+            "HUB_PIDS": str(pids),
+            "HUB_IDLE_S": f"{idle:g}",
+        }
         room.start(wanted, port, expose, tls, limits)
     show(told)
-    scheme = "https" if tls else "http"
     say(f"{scheme}://127.0.0.1:{port}  the class: /services/class/ as {TEACHER}")
     if expose and not tls:
         say("--expose without --tls-cert: passwords cross the network in the clear", err=True)
-    if trusting and (code := room.run_here(port, tls, f"{idle:g}")) not in (0, 130, -2):
+    if trusting and (code := room.run_here(port, tls, {"HUB_URL": url, "HUB_IDLE_S": f"{idle:g}"})) not in (0, 130, -2):
         raise LabError("JupyterHub ended", f"exit status {code}", "its own lines are above", code="hub-ended")
 
 

