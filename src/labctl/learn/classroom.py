@@ -29,6 +29,7 @@ from labkit.tls import Pair
 
 CONFIG = "deploy/hub/jupyterhub_config.py"
 LABEL = "labs.hub"  # of every container and network of a class: its checkout
+LOGS = "docker compose --env-file .labs/hub/compose.env logs"
 ASK_S = 10.0
 GRACE_S = 60.0  # JupyterHub ends the learners' servers first
 
@@ -44,35 +45,28 @@ class Classroom:
 
     def start(self, labs: Sequence[Lab], port: int, expose: bool, tls: Pair | None, limits: Mapping[str, str]) -> None:
         """Make what is missing (images, weights, engines), and start JupyterHub in a container."""
-        listener, compose, projects = (
-            self.session.listener,
-            self.session.runtime("compose"),
-            Projects(self.session.workspace),
-        )
+        listener, workspace = self.session.listener, self.session.workspace
+        compose, projects = self.session.runtime("compose"), Projects(workspace)
         compose.check("cpu")
-        server = images.server_image(self.session.workspace, "cpu")
+        server = images.server_image(workspace, "cpu")
         images.build(listener, {server: compose_commands.builds(projects, "cpu")[server]}, "")
         for plan in needed(self.session, labs):
             for step in plan.steps:
                 if not step.ready():
                     make_artifact(self.session, step, compose)
-        image, user = images.hub_image(self.session.workspace), docker_engine.user_inside()
+        image, user = images.hub_image(workspace), docker_engine.user_inside()
         self._write_env(
             {
                 "HUB_IMAGE": image,
                 "HUB_SERVER_IMAGE": server,
                 "HUB_NETWORK": projects.name("hub"),
                 "HUB_CHECKOUT": str(self.root),
-                "HUB_CACHE": str(self.session.workspace.cache),
+                "HUB_CACHE": str(workspace.cache),
                 "HUB_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
                 "HUB_SOCKET_GROUP": str(_socket_group()),
                 "HUB_BIND": ANY_ADDRESS if expose else LOOPBACK,
                 "HUB_PORT": str(port),
-                **(
-                    {"HUB_TLS_CERT": str(tls.certificate), "HUB_TLS_KEY": str(tls.key), "HUB_SCHEME": "https"}
-                    if tls
-                    else {}
-                ),
+                "HUB_SCHEME": self._scheme(tls),
                 **limits,
                 **images.build_environment(),
             }
@@ -81,30 +75,24 @@ class Classroom:
         images.build(listener, {image: build}, "")
         listener.step("JupyterHub")
         up = self._compose(lambda docker: docker.compose.up(detach=True, wait=True, no_build=True, pull="never"))
-        processes.run_to_end(up, listener, "JupyterHub did not start", self._logs, code="hub-not-started")
+        processes.run_to_end(up, listener, "JupyterHub did not start", LOGS, code="hub-not-started")
         listener.done("answers")
-
-    _logs = "docker compose --env-file .labs/hub/compose.env logs"
 
     def end(self) -> bool:
         """Take down JupyterHub and every learner's container; False where there was nothing. Their work stays."""
         docker_engine.require_engine()
-        if not (there := self._ours("containers")):
+        if not self._ours("containers", all=True):
             return False
         down = self._compose(lambda docker: docker.compose.down(remove_orphans=True))
-        processes.run_to_end(
-            down, self.session.listener, "JupyterHub does not stop", self._logs, code="hub-not-stopped"
-        )
-        docker_engine.discard(self._ours("containers"))
+        processes.run_to_end(down, self.session.listener, "JupyterHub does not stop", LOGS, code="hub-not-stopped")
+        docker_engine.discard(self._ours("containers", all=True))
         docker_engine.discard(self._ours("networks"))
-        return bool(there)
+        return True
 
-    def _ours(self, kind: str) -> list[Any]:
+    def _ours(self, kind: str, **options: bool) -> list[Any]:
         client, label = docker_engine.engine(), f"{LABEL}={self.root}"
         with docker_engine.speaking(f"listing {kind}"):
-            return list(
-                getattr(client, kind).list(filters={"label": label}, **({"all": True} if kind == "containers" else {}))
-            )
+            return list(getattr(client, kind).list(filters={"label": label}, **options))
 
     @property
     def _env_file(self) -> Path:
@@ -117,7 +105,7 @@ class Classroom:
         own = {"COMPOSE_PROJECT_NAME": values["HUB_NETWORK"], "COMPOSE_FILE": str(self.root / "compose.hub.yaml")}
         head = f"# docker compose --env-file {self._env_file} ps|logs|up -d|down\n"
         atomic_write(self._env_file, head + compose_commands.write_values({**own, **values}), mode=0o600)
-        self._remember(values["HUB_PORT"], values.get("HUB_SCHEME", "http"))
+        self._remember(values["HUB_PORT"], values["HUB_SCHEME"])
 
     # -- without -------------------------------------------------------------------------------------------------------
 
@@ -128,15 +116,22 @@ class Classroom:
             raise LabError(
                 "JupyterHub is not installed in this Python environment", "", "make setup-hub", code="hub-not-installed"
             )
-        self._remember(str(port), "https" if tls else "http")
+        self._remember(str(port), self._scheme(tls))
         own = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), **values}
-        own |= {"HUB_TLS_CERT": str(tls.certificate), "HUB_TLS_KEY": str(tls.key)} if tls else {}
+        own["HUB_SCHEME"] = self._scheme(tls)
         argv = [sys.executable, "-m", "jupyterhub", "-f", str(self.root / CONFIG)]
         return processes.run_foreground(
             Command(argv, own, cwd=self.room.path, hidden=("HUB_",), grace=GRACE_S), self.session.listener
         )
 
     # -- asked ---------------------------------------------------------------------------------------------------------
+
+    def _scheme(self, tls: Pair | None) -> str:
+        """What JupyterHub speaks; its certificate and key are laid where it reads them."""
+        if tls:
+            self.room.keep("tls.crt", tls.certificate.read_text(encoding="utf-8"))
+            self.room.keep("tls.key", tls.key.read_text(encoding="utf-8"))
+        return "https" if tls else "http"
 
     def _remember(self, port: str, scheme: str) -> None:
         atomic_write(self.room.path / "address", f"{scheme}://{LOOPBACK}:{port}")
@@ -173,7 +168,7 @@ class Classroom:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
             raise LabError(
-                f"JupyterHub at {self.address} refuses: {error.code} {error.reason}", "", self._logs, code="hub-refuses"
+                f"JupyterHub at {self.address} refuses: {error.code} {error.reason}", "", LOGS, code="hub-refuses"
             ) from error
         except OSError:
             return None

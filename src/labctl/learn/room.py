@@ -107,15 +107,17 @@ class Room:
         """A secret that stays: of JupyterHub's cookies, or of labctl where it asks JupyterHub."""
         path = self.path / name
         if not path.exists():
-            atomic_write(path, secrets.token_hex(32), mode=0o600)
-            self._give(path)
+            self.keep(name, secrets.token_hex(32))
         return nofollow.read_text(path)
 
-    def lay_token(self, name: str, token: str) -> Path:
+    def keep(self, name: str, text: str) -> None:
+        """A file of the room's, its owner's alone."""
+        atomic_write(self.path / name, text, mode=0o600)
+        self._give(self.path / name)
+
+    def lay_token(self, name: str, token: str) -> None:
         """What a learner's server shows JupyterHub, as a file: the environment of a container can be looked at."""
-        path = self.path / "tokens" / name
-        atomic_write(path, token, mode=0o600)
-        return path
+        self.keep(f"tokens/{name}", token)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -150,8 +152,7 @@ class Room:
         with key_lock(self._file, LOCK_S):
             passwords = self._passwords()
             yield passwords
-            atomic_write(self._file, json.dumps(passwords, indent=1), mode=0o600)
-            self._give(self._file)
+            self.keep(self._file.name, json.dumps(passwords, indent=1))
 
     def prepare(self) -> None:
         """Make the folder, its owner's alone."""
