@@ -12,7 +12,7 @@ from labctl.cli.console import say
 from labctl.cli.openai import tls_options
 from labctl.learn.classroom import Classroom
 from labctl.learn.exercise import find_all
-from labctl.learn.room import TEACHER
+from labctl.learn.room import TEACHER, require_names
 from labctl.learn.standing import standings
 from labkit.errors import LabError
 from labkit.tables import table
@@ -67,10 +67,10 @@ def up_command(
     session = opt.open_session(verbose)
     wanted = [session.catalog.lab(name.strip()) for name in labs.split(",")] if labs else session.catalog.labs
     room = Classroom(session)
-    named = names.read_text(encoding="utf-8").split("\n") if names else []
-    told = room.room.admit(
-        [*(name.strip() for name in named if name.strip()), *(f"learner-{n:02d}" for n in range(1, learners + 1))]
-    )
+    text = names.read_text(encoding="utf-8", errors="replace") if names else ""
+    named = [*filter(None, map(str.strip, text.split("\n"))), *(f"learner-{n:02d}" for n in range(1, learners + 1))]
+    require_names(named)
+    room.room.prepare()
     scheme = "https" if tls else "http"
     url = url or ("" if expose else f"{scheme}://127.0.0.1:{port}/")
     if not trusting:
@@ -82,7 +82,7 @@ def up_command(
             "HUB_IDLE_S": f"{idle:g}",
         }
         room.start(wanted, port, expose, tls, limits)
-    show(told)
+    show(room.room.admit(named))
     say(f"{scheme}://127.0.0.1:{port}  the class: /services/class/ as {TEACHER}")
     if expose and not tls:
         say("--expose without --tls-cert: passwords cross the network in the clear", err=True)

@@ -23,7 +23,6 @@ from labkit.errors import LabError
 
 TEACHER = "teacher"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-MOST_LEARNERS = 200
 HOME, LABS = "work", "labs"  # work/NAME is a learner's home, and labs in it the working folder
 LOCK_S = 10.0
 NOBODY = 65534  # whom JupyterHub and the learners' containers run as where root has called
@@ -66,14 +65,7 @@ class Room:
         A password is told here and nowhere else: what is kept of it is its hash. Raises LabError: a name is none.
         """
         wanted = list(dict.fromkeys((TEACHER, *names)))
-        for name in wanted:
-            if not NAME.fullmatch(name):
-                why = "a name is a letter, then letters, digits and - (at most 31), all in lower case"
-                raise LabError(f"{name!r} cannot be a learner's name", why, "choose another", code="learner-name-bad")
-        if len(wanted) > MOST_LEARNERS:
-            raise LabError(
-                f"a room has at most {MOST_LEARNERS} learners", "", "make two rooms", code="learners-too-many"
-            )
+        require_names(wanted)
         with self._changing() as passwords:
             told = {name: self._renew(passwords, name) for name in wanted if name not in passwords}
         for name in wanted:
@@ -165,6 +157,14 @@ class Room:
     def _give(self, path: Path) -> None:
         if os.getuid() == 0:
             nofollow.give(path, self.owner)
+
+
+def require_names(names: Iterable[str]) -> None:
+    """Raises LabError: one of them would be no plain folder."""
+    for name in names:
+        if not NAME.fullmatch(name):
+            why = "a name is a letter, then letters, digits and - (at most 31), all in lower case"
+            raise LabError(f"{name!r} cannot be a learner's name", why, "choose another", code="learner-name-bad")
 
 
 def _hashed(password: str, salt: str) -> str:
