@@ -49,7 +49,7 @@ class Classroom:
         compose, projects = self.session.runtime("compose"), Projects(workspace)
         compose.check("cpu")
         server = images.server_image(workspace, "cpu")
-        images.build(listener, {server: compose_commands.builds(projects, "cpu")[server]}, "")
+        images.build(listener, {server: compose_commands.builds(projects, "cpu", "")[server]}, "")
         for plan in needed(self.session, labs):
             for step in plan.steps:
                 if not step.ready():
