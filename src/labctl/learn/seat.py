@@ -40,7 +40,9 @@ def main(arguments: Sequence[str]) -> None:
     if not root.is_dir():
         make_folder(root)
     as_after_setup(root)
-    workspace = Workspace.find(root)
+    os.chdir(root)
+    os.environ["LABS_ROOT"] = str(root)  # wherever a learner's terminal stands
+    workspace = Workspace.find()
     link_shared(workspace.cache)
     if not layouts().list_workspaces():
         session = Session.open(Silent())
@@ -57,8 +59,6 @@ def main(arguments: Sequence[str]) -> None:
             atomic_write(path, json.dumps(settings))
     if TOKEN.is_file():
         os.environ["JUPYTERHUB_API_TOKEN"] = TOKEN.read_text(encoding="utf-8")
-    os.chdir(root)
-    os.environ["LABS_ROOT"] = str(root)  # wherever a learner's terminal stands
     os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     options = [f"--ServerApp.root_dir={root}", f"--ServerApp.terminado_settings={TERMINAL}"]
     os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options, *arguments])
