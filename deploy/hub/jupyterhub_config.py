@@ -72,6 +72,7 @@ if docker:
     outside, inside = asked["HUB_CHECKOUT"], checkout.root  # of the checkout: on this machine, and in the image
     shown = [path.name for path in inside.iterdir() if path.name != ".labs"]
     c.JupyterHub.spawner_class = Seat
+    c.JupyterHub.cleanup_servers = False  # JupyterHub can start anew while learners work; `labctl hub down` ends all
     c.JupyterHub.hub_ip = "0.0.0.0"
     c.JupyterHub.hub_connect_ip = "hub"
     c.DockerSpawner.image = asked["HUB_IMAGE"]

@@ -81,7 +81,8 @@ def up_command(
             "HUB_PIDS": str(pids),
             "HUB_IDLE_S": f"{idle:g}",
         }
-        room.start(wanted, port, expose, tls, limits)
+        with session.lock("hub", "hub up"):
+            room.start(wanted, port, expose, tls, limits)
     show(room.room.admit(named))
     say(f"{scheme}://127.0.0.1:{port}  the class: /services/class/ as {TEACHER}")
     if expose and not tls:

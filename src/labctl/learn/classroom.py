@@ -81,7 +81,8 @@ class Classroom:
     def end(self) -> bool:
         """Take down JupyterHub and every learner's container; False where there was nothing. Their work stays."""
         docker_engine.require_engine()
-        if not self._ours("containers", all=True):
+        there = [*self._ours("containers", all=True), *self._ours("networks")]
+        if not there:
             return False
         down = self._compose(lambda docker: docker.compose.down(remove_orphans=True))
         processes.run_to_end(down, self.session.listener, "JupyterHub does not stop", LOGS, code="hub-not-stopped")
