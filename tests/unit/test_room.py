@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from exercise_cases import begin_in
+from exercise_cases import EXERCISES, ROOT, begin_in
 from lab_errors import is_lab_error, lab_error
 
+from labctl.cli import options as opt
 from labctl.cli.main import cli
-from labctl.learn import classroom
+from labctl.learn import classroom, seat
 from labctl.learn.room import TEACHER, Room
+from labctl.pages import gate
 
 
 @pytest.fixture
@@ -125,3 +127,30 @@ def test_a_machine_without_jupyterhub_is_told_what_to_install(monkeypatch: pytes
     monkeypatch.setattr(classroom.importlib.util, "find_spec", lambda name: None)
     result = CliRunner().invoke(cli, ["hub", "up", "--learners", "1", "--trust-each-other"])
     is_lab_error(result.exception, "hub-not-installed", "make setup-hub")
+
+
+def test_behind_jupyterhub_a_page_has_any_name_and_still_takes_no_calls_from_other_pages() -> None:
+    own = {"host": "room.example.org"}
+    assert gate.objection(own, exposed=False) and not gate.objection(own, False, gate.ANY)
+    assert not gate.objection({**own, "origin": "https://room.example.org"}, False, gate.ANY)
+    assert gate.objection({**own, "origin": "https://elsewhere.example.org"}, False, gate.ANY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(opt.JUPYTER[0], "https://r.example.org/user/ada/"), (opt.JUPYTER[1], "/user/ada/")]
+)
+def test_in_a_class_an_address_is_the_one_that_jupyterlab_shows(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    assert opt.at_jupyter("lab") == ""
+    monkeypatch.setenv(name, value)
+    assert opt.at_jupyter("lab/workspaces/02a") == f"{value}lab/workspaces/02a"
+
+
+def test_the_layout_of_an_exercise_opens_files_that_are_there() -> None:
+    for each in EXERCISES:
+        opened = [entry["data"].get("path", "") for entry in seat.side_by_side(each).values() if "data" in entry]
+        lesson, *own = [path for path in (opened[0], *opened[1:]) if path]
+        assert (ROOT / lesson).is_file(), lesson
+        started = {f"exercises/{each.id}/{name}" for name in ("task.md", *each.manifest.files)}
+        assert set(own) == started
