@@ -87,7 +87,7 @@ if docker:
         asked["HUB_CACHE"]: "/labs/cache",
         **{f"{outside}/{name}": f"{inside}/{name}" for name in shown},
     }
-    c.DockerSpawner.environment = {"HOME": "/home/learner", "PS1": r"\w$ "}
+    c.DockerSpawner.environment = {"HOME": "/home/learner"}
     c.DockerSpawner.notebook_dir = ""
     c.DockerSpawner.cpu_limit = float(asked.get("HUB_CPUS", "2"))
     c.DockerSpawner.mem_limit = asked.get("HUB_MEMORY", "3G")

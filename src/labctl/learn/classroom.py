@@ -50,10 +50,9 @@ class Classroom:
         compose.check("cpu")
         server = images.server_image(workspace, "cpu")
         images.build(listener, {server: compose_commands.builds(projects, "cpu", "")[server]}, "")
-        for plan in needed(self.session, labs):
-            for step in plan.steps:
-                if not step.ready():
-                    make_artifact(self.session, step, compose)
+        for artifact in dict.fromkeys(each for plan in needed(self.session, labs) for each in plan.artifacts):
+            if not artifact.ready(workspace):
+                make_artifact(self.session, artifact, compose)
         image, user = images.hub_image(workspace), docker_engine.user_inside()
         self._write_env(
             {
