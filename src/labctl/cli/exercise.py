@@ -96,6 +96,11 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
     say(f"{exercise.id}  {exercise.title}  ({exercise.manifest.kind}, about {exercise.manifest.minutes} min)")
     say(f"Read {folder.relative_to(session.workspace.root)}/{desk.TASK}, then edit {names}.")
     say(f"Then: labctl exercise check {exercise.id}   (stuck? labctl exercise hint)")
+    if there := opt.at_jupyter(f"lab/workspaces/{exercise.id}"):
+        from labctl.learn.seat import lay_side_by_side
+
+        lay_side_by_side(exercise, exercise.id)
+        say(f"Side by side in JupyterLab: {there}")
 
 
 @exercise_command.command("check")
@@ -128,6 +133,8 @@ def check_command(
     while True:
         outcome = judge.check(session, exercise, runtime, seeds)
         _show(outcome, json_output)
+        if outcome.passed and not json_output:
+            _offer(exercise, exercises, progress)
         if not watch:
             ctx.exit(0 if outcome.passed else 1)
         saved = desk.stamps(exercise, session.workspace)
@@ -141,6 +148,14 @@ def _show(outcome: judge.Outcome, json_output: bool) -> None:
         return
     for line in (*outcome.rows(), "", outcome.verdict):
         say(printable(line), hanging="    ")
+
+
+def _offer(passed: Exercise, exercises: list[Exercise], progress: Progress) -> None:
+    """What comes after a pass: the next exercise, and the solution to compare with."""
+    if id := progress.first_open([exercise.id for exercise in exercises]):
+        title = find_exercise(exercises, id).title
+        say(f"next: labctl exercise next   ({id}, {title})")
+    say(f"to compare: labctl exercise solution {passed.id}")
 
 
 @exercise_command.command("hint")

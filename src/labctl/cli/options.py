@@ -6,6 +6,7 @@ What they become is imported only when a command is called: `labctl list` and ev
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from labctl.runtimes.record import Options
     from labctl.stack.session import Session
 
+JUPYTER = ("JUPYTERHUB_PUBLIC_URL", "JUPYTERHUB_SERVICE_PREFIX")  # of a learner's server, as far as JupyterHub knows
 SECONDS = click.FloatRange(min=0, min_open=True)
 RUNTIMES = ("auto", "compose", "local")
 SLO_HELP = 'Limits of a good request: "ttft<500ms,tpot<60ms".'
@@ -176,6 +178,12 @@ def page_port(usual: int) -> Callable[[Command], Command]:
         metavar="PORT|auto",
         help=f"The page's port; auto takes a free one.  [default: {usual}, or a free one if that is taken]",
     )
+
+
+def at_jupyter(path: str) -> str:
+    """The address of something that JupyterLab shows, in a class on JupyterHub; "" elsewhere."""
+    base = next(filter(None, map(os.environ.get, JUPYTER)), "")
+    return f"{base.rstrip('/')}/{path}" if base else ""
 
 
 def endpoint_option(what: str) -> Callable[[Command], Command]:

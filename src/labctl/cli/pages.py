@@ -8,10 +8,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
 from labctl.cli import options as opt
+from labctl.pages import gate
 from labctl.pages.address import CHAT, PORTS, WATCH, of, publish_address
 from labctl.stack import faults
 from labkit.errors import LabError
@@ -130,14 +132,17 @@ def watch_command(
         session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, session.require_up(name)[1].one(replica)
         page = server.page_of_stack(workspace, lab, record, expose, assignments)
-    page.forwarded = forwarded.lower()
+    in_class = opt.at_jupyter("proxy")  # jupyter-server-proxy, which asks who it is first
+    page.forwarded = gate.ANY if in_class else forwarded.lower()
     with (
         page.serving(port) as address,
         publish_address(workspace, name, WATCH, address) if workspace else nullcontext(),
     ):
         if expose:
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
-        click.echo(f"{name}: {address}  (Ctrl-C ends it)")
+        where = urlsplit(address)
+        shown = f"{in_class}/{where.port}{where.path}" if in_class else address
+        click.echo(f"{name}: {shown}  (Ctrl-C ends it)")
         if forwarded:
             click.echo(f"forwarded: https://{page.forwarded}/{page.token}/")
         threading.Event().wait()

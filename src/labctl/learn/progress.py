@@ -34,7 +34,7 @@ class Progress:
         self._path: Path = workspace.state / "exercises.json"
 
     def entries(self) -> dict[str, Entry]:
-        found = {id: _entry(data) for id, data in (self._read() or {}).items()}
+        found = {id: entry_of(data) for id, data in (self._read() or {}).items()}
         return {id: entry for id, entry in found.items() if entry}
 
     def _read(self) -> dict[str, Any] | None:
@@ -100,11 +100,11 @@ class Progress:
                 self._path.rename(aside)
                 data = {}
             kept = data[id] if isinstance(data.get(id), dict) else {}
-            data[id] = {**kept, **asdict(change(_entry(kept) or Entry()))}
+            data[id] = {**kept, **asdict(change(entry_of(kept) or Entry()))}
             atomic_write(self._path, json.dumps(dict(sorted(data.items())), indent=1))
 
 
-def _entry(data: object) -> Entry | None:
+def entry_of(data: object) -> Entry | None:
     """An entry without the keys that a later version may have added; None for what is none."""
     if not isinstance(data, dict):
         return None

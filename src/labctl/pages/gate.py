@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
+ANY = "*"  # as the forwarded name of a page: behind JupyterHub, which lets only its learner in, under whatever name
+
+
 def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") -> str:
     """Why a request with these headers (names in lower case) is refused; "" where it is not.
 
@@ -21,10 +24,10 @@ def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") ->
     under which a person has forwarded the page's port; browsers may add a port to it.
     """
     host = headers.get("host", "")
-    if not is_own(host, exposed) and not (forwarded and host.partition(":")[0] == forwarded):
+    if not is_own(host, exposed) and forwarded not in (ANY, host.partition(":")[0] or ANY):
         return f"this page is not at {host[:100]!r}"
     origin = headers.get("origin")
-    if origin is not None and _place(origin) not in (host, forwarded or host):
+    if origin is not None and _place(origin) not in (host, host if forwarded in ("", ANY) else forwarded):
         return "this page takes no calls from other pages"
     return ""
 

@@ -35,6 +35,14 @@ SERVER_FILES = (
 )
 OWN_GPU_FILES = (*SERVER_FILES, "requirements/vllm-gpu.txt")
 GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "docker/launch-ranks.sh", "requirements/gpu.txt")
+HUB_FILES = (
+    "docker/hub.Dockerfile",
+    "docker/install-packages.sh",
+    *(
+        f"requirements/{name}"
+        for name in ("client.txt", "chat.txt", "hub.txt", "hub/package.json", "hub/package-lock.json")
+    ),
+)
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
 # What a server and its tools read of the checkout where nobody can mount it.
@@ -81,6 +89,11 @@ def server_image(workspace: Workspace, profile: str, base: str = "", packages: s
 
 def client_image(workspace: Workspace) -> str:
     return f"labs-client:{_digest(workspace, CLIENT_FILES)}"
+
+
+def hub_image(workspace: Workspace) -> str:
+    """The name of the image of a class: JupyterHub's, and each learner's."""
+    return f"labs-hub:{_digest(workspace, HUB_FILES, server_image(workspace, 'cpu'))}"
 
 
 def all_images(workspace: Workspace, profile: str) -> list[str]:
@@ -176,7 +189,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``."""
     with docker_engine.speaking("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
-    current = {*all_images(workspace, "cpu"), files_image(workspace)}
+    current = {*all_images(workspace, "cpu"), files_image(workspace), hub_image(workspace)}
     bases = ["", releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
     current |= {server_image(workspace, "gpu", base) for base in bases}
     current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}

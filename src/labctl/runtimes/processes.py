@@ -39,6 +39,7 @@ class Command:
         container: the one that it makes, and of which image.
         hidden: how the names of those of our own variables begin that it does not get.
         files: writes what it reads, before it is started.
+        grace: seconds that it has to end when it is asked to.
     """
 
     argv: Sequence[str]
@@ -47,6 +48,7 @@ class Command:
     cwd: Path | None = None
     hidden: tuple[str, ...] = ()
     files: Callable[[], None] | None = field(default=None, compare=False)
+    grace: float = 10.0
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
@@ -79,7 +81,7 @@ def _child(command: Command, listener: Listener, **options: Any) -> Iterator[sub
         try:
             yield process
         finally:
-            _end(process)
+            _end(process, command.grace)
 
 
 def _end(process: subprocess.Popen[Any], grace: float = 10.0) -> None:

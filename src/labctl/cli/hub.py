@@ -1,0 +1,152 @@
+"""labctl hub: a class on JupyterHub."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from labctl.cli import options as opt
+from labctl.cli.console import say
+from labctl.cli.openai import tls_options
+from labctl.learn.classroom import Classroom
+from labctl.learn.exercise import find_all
+from labctl.learn.room import TEACHER, require_names
+from labctl.learn.standing import standings
+from labkit.errors import LabError
+from labkit.tables import table
+from labkit.tls import Pair
+
+PORT = 8888
+
+
+@click.group("hub")
+def hub_command() -> None:
+    """Run a class on JupyterHub: for each learner JupyterLab with the labs, and for you who is where."""
+
+
+@hub_command.command("up")
+@opt.number_option("--learners", 0, "A room for N: learner-01, learner-02 ...", click.IntRange(0, 200))
+@click.option("--names", type=opt.A_FILE, metavar="FILE", help="The learners' names instead, one a line.")
+@click.option("--labs", default="", metavar="LAB,LAB", help="Make ready what these labs need (default: all labs).")
+@click.option("--trust-each-other", "trusting", is_flag=True, help="Without Docker: processes of your own user here.")
+@opt.number_option("--port", PORT, "Where JupyterHub listens.", click.IntRange(1, 65535), metavar="PORT")
+@opt.expose_option
+@tls_options
+@click.option(
+    "--url", default="", metavar="URL", help="How learners reach it, for links (default: this machine's loopback)."
+)
+@opt.number_option("--cpus", 2, "Processors that a learner's container may use.", click.FloatRange(0.1))
+@click.option("--memory", default="3G", show_default=True, help="Memory that it may use, as Docker says it.")
+@opt.number_option("--pids", 1024, "Processes and threads that it may have.", click.IntRange(64))
+@opt.number_option("--idle", 3600, "Stop a server that nobody has used for so long.", opt.SECONDS, metavar="S")
+@opt.verbose
+def up_command(
+    learners: int,
+    names: Path | None,
+    labs: str,
+    trusting: bool,
+    port: int,
+    expose: bool,
+    tls: Pair | None,
+    url: str,
+    cpus: float,
+    memory: str,
+    pids: int,
+    idle: float,
+    verbose: bool,
+) -> None:
+    """Start JupyterHub, and take in who is not in the room yet: their passwords are shown once.
+
+    Again with more learners it is a larger room: who was in it keeps password and work. With --trust-each-other it runs
+    until Ctrl-C, and every learner could read and change everything that you can.
+    """
+    if trusting and expose:
+        raise click.UsageError("--trust-each-other listens on loopback alone: put a proxy of your own before it")
+    session = opt.open_session(verbose)
+    wanted = [session.catalog.lab(name.strip()) for name in labs.split(",")] if labs else session.catalog.labs
+    room = Classroom(session)
+    text = names.read_text(encoding="utf-8", errors="replace") if names else ""
+    named = [*filter(None, map(str.strip, text.split("\n"))), *(f"learner-{n:02d}" for n in range(1, learners + 1))]
+    require_names(named)
+    room.room.prepare()
+    scheme = "https" if tls else "http"
+    url = url or ("" if expose else f"{scheme}://127.0.0.1:{port}/")
+    if not trusting:
+        limits = {
+            "HUB_URL": url,
+            "HUB_CPUS": f"{cpus:g}",
+            "HUB_MEMORY": memory,
+            "HUB_PIDS": str(pids),
+            "HUB_IDLE_S": f"{idle:g}",
+        }
+        with session.lock("hub", "hub up"):
+            room.start(wanted, port, expose, tls, limits)
+    show(room.room.admit(named))
+    say(f"{scheme}://127.0.0.1:{port}  the class: /services/class/ as {TEACHER}")
+    if expose and not tls:
+        say("--expose without --tls-cert: passwords cross the network in the clear", err=True)
+    if trusting and (code := room.run_here(port, tls, {"HUB_URL": url, "HUB_IDLE_S": f"{idle:g}"})) not in (0, 130, -2):
+        raise LabError("JupyterHub ended", f"exit status {code}", "its own lines are above", code="hub-ended")
+
+
+def show(told: dict[str, str]) -> None:
+    """Passwords, which are nowhere to be read afterwards."""
+    if told:
+        click.echo(table(sorted(told.items()), ("name", "password")))
+
+
+@hub_command.command("down")
+@opt.verbose
+def down_command(verbose: bool) -> None:
+    """Stop JupyterHub and every learner's container. Passwords and work stay for the next `hub up`."""
+    ended = Classroom(opt.open_session(verbose, whatever_is_broken=True)).end()
+    click.echo("the class is down; its work is kept in .labs/hub" if ended else "no class is up")
+
+
+@hub_command.command("status")
+def status_command() -> None:
+    """Show who is in the room, whose server is up, and where each learner is."""
+    session = opt.open_session(whatever_is_broken=True)
+    room = Classroom(session)
+    users = room.users()
+    exercises = find_all(session.workspace, session.catalog, lambda problem: None)
+    rows = []
+    for each in standings(room.room, exercises, time.time()):
+        user = (users or {}).get(each.name, {})
+        server = "up" if user.get("server") else "-"
+        rows.append(
+            (each.name, server, each.current or "-", f"{each.passed}", str(user.get("last_activity") or "-")[:16])
+        )
+    click.echo(table(rows, ("learner", "server", "is at", "passed", "last seen (UTC)"), right=(3,)))
+    click.echo(f"\nJupyterHub answers at {room.address}" if users is not None else "\nJupyterHub does not answer")
+
+
+@hub_command.command("add")
+@click.argument("names", nargs=-1, required=True)
+def add_command(names: tuple[str, ...]) -> None:
+    """Take NAMES into the room, while it is up or not; their passwords are shown once."""
+    told = Classroom(opt.open_session(whatever_is_broken=True)).room.admit(names)
+    show(told)
+    if kept := [name for name in names if name not in told]:
+        click.echo(f"in the room already: {', '.join(kept)}  (labctl hub password NAME makes a new one)")
+
+
+@hub_command.command("password")
+@click.argument("name")
+def password_command(name: str) -> None:
+    """Give NAME (a learner, or teacher) a new password, and show it once."""
+    show({name: Classroom(opt.open_session(whatever_is_broken=True)).room.renew(name)})
+
+
+@hub_command.command("reset")
+@click.argument("name")
+def reset_command(name: str) -> None:
+    """Stop NAME's server and give NAME an empty folder; the old work is kept beside it."""
+    room = Classroom(opt.open_session(whatever_is_broken=True))
+    room.room.require(name)
+    if not room.stop_server(name):
+        raise LabError(f"the server of {name} does not stop", "", f"labctl hub reset {name}, again", code="seat-busy")
+    kept = room.room.clear(name)
+    click.echo(f"{name} begins anew" + (f"; the old work: {kept.relative_to(room.root)}" if kept else ""))

@@ -1,0 +1,55 @@
+"""The service of JupyterHub's that shows the class view (deploy/hub/jupyterhub_config.py).
+
+JupyterHub starts it, says who may look (whoever may use the service `class`: its admins), and gives it its address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
+from tornado import web
+
+from labctl.learn.class_page import page
+from labctl.learn.exercise import find_all
+from labctl.learn.room import Room
+from labctl.learn.standing import standings
+from labctl.listener import Silent
+from labctl.stack.session import Session
+
+
+class ClassHandler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # not every machine has these
+    """Shows the page to whom JupyterHub lets in."""
+
+    def initialize(self, draw: Callable[[], str]) -> None:
+        self.draw = draw
+
+    @web.authenticated  # type: ignore[untyped-decorator]
+    async def get(self) -> None:
+        self.set_header("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'")
+        self.finish(await asyncio.to_thread(self.draw))
+
+
+async def main() -> None:
+    """Serve until JupyterHub ends this."""
+    session = Session.open(Silent())
+    room = Room.of(session.workspace)
+    exercises = find_all(session.workspace, session.catalog, lambda problem: None)
+
+    def draw() -> str:
+        now = time.time()
+        return page(list(standings(room, exercises, now)), exercises, now)
+
+    prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
+    routes = [(prefix, ClassHandler, {"draw": draw}), (f"{prefix}oauth_callback", HubOAuthCallbackHandler)]
+    where = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
+    web.Application(routes, cookie_secret=os.urandom(32)).listen(where.port or 0, where.hostname or "127.0.0.1")
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

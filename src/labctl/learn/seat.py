@@ -1,0 +1,128 @@
+"""A learner's seat: what JupyterHub starts for each (deploy/hub/jupyterhub_config.py). It becomes JupyterLab.
+
+The first time it makes the working folder, lays out the first exercise and opens the lesson, the task, the learner's
+file and a terminal beside each other. What the room has of weights and engines is linked to, not copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labctl.bundle.folder import make_folder
+from labctl.learn import desk
+from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.progress import Progress
+from labctl.learn.room import LABS
+from labctl.listener import Silent
+from labctl.stack.session import Session
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+
+TOKEN = Path(
+    "/run/secrets/jupyterhub_token"
+)  # of a container; a process of the teacher's has it as JupyterHub gives it
+SHARED = Path("/labs/cache")  # in a container: the teacher's cache, to be read
+KINDS = ("weights", "engines", "layers")
+TERMINAL = {"shell_command": ["/bin/bash", "-i"]}  # a login shell would take another PATH
+QUIET = {"@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}}
+PREVIEW = "markdownviewer-widget"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Make ready what is missing, and become JupyterLab."""
+    root = Path.home() / LABS
+    if not root.is_dir():
+        make_folder(root)
+    as_after_setup(root)
+    os.chdir(root)
+    os.environ["LABS_ROOT"] = str(root)  # wherever a learner's terminal stands
+    workspace = Workspace.find()
+    link_shared(workspace.cache)
+    if not layouts().list_workspaces():
+        session = Session.open(Silent())
+        exercises = find_all(workspace, session.catalog, lambda problem: None)
+        progress = Progress(workspace)
+        if id := progress.current or progress.first_open([each.id for each in exercises]):
+            exercise = find_exercise(exercises, id)
+            desk.lay_out(exercise, workspace)
+            progress.start(exercise.id)
+            lay_side_by_side(exercise)
+    for name, settings in QUIET.items():
+        path = Path.home() / ".jupyter" / "lab" / "user-settings" / f"{name}.jupyterlab-settings"
+        if not path.exists():
+            atomic_write(path, json.dumps(settings))
+    if TOKEN.is_file():
+        os.environ["JUPYTERHUB_API_TOKEN"] = TOKEN.read_text(encoding="utf-8")
+    os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    options = [f"--ServerApp.root_dir={root}", f"--ServerApp.terminado_settings={TERMINAL}"]
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options, *arguments])
+
+
+def as_after_setup(root: Path) -> None:
+    """The lessons' `make lab-...` find their environment: the one that this runs in."""
+    (root / ".venv").mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (root / ".venv" / "bin").symlink_to(Path(sys.prefix) / "bin")
+    (root / ".venv" / ".ready").touch()
+
+
+def link_shared(cache: Path) -> None:
+    """What the room has made of weights and engines, in the learner's own cache, where more can be made."""
+    for kind in KINDS:
+        for made in (SHARED / kind).glob("*"):
+            (cache / kind).mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (cache / kind / made.name).symlink_to(made)
+
+
+def lay_side_by_side(exercise: Exercise, name: str = "default") -> None:
+    """Write a workspace of JupyterLab's, which shows it at lab/workspaces/NAME, the default one at lab."""
+    layouts().save(name, json.dumps({"data": side_by_side(exercise), "metadata": {"id": name}}))
+
+
+def layouts() -> Any:
+    """JupyterLab's workspaces of whoever this runs for."""
+    from jupyterlab.commands import get_workspaces_dir
+    from jupyterlab_server.workspaces_handler import WorkspacesManager
+
+    return WorkspacesManager(get_workspaces_dir())
+
+
+def side_by_side(exercise: Exercise) -> dict[str, Any]:
+    """What JupyterLab restores: the lesson and the task left, the learner's file over a terminal right."""
+    lesson = f"labs/{exercise.lab.folder}/README.md"
+    task = f"exercises/{exercise.id}/{desk.TASK}"
+    files = [f"exercises/{exercise.id}/{name}" for name in exercise.manifest.files]
+    opened: dict[str, Any] = {
+        f"{PREVIEW}:{path}": {"data": {"path": path, "factory": "Markdown Preview"}} for path in (lesson, task)
+    }
+    opened |= {f"editor:{path}": {"data": {"path": path, "factory": "Editor"}} for path in files}
+    opened["terminal:1"] = {"data": {"name": "1"}}
+
+    def tabs(widgets: Sequence[str]) -> dict[str, Any]:
+        return {"type": "tab-area", "currentIndex": 0, "widgets": list(widgets)}
+
+    left = tabs([f"{PREVIEW}:{task}", f"{PREVIEW}:{lesson}"])
+    right = {
+        "type": "split-area",
+        "orientation": "vertical",
+        "sizes": [0.6, 0.4],
+        "children": [tabs([f"editor:{path}" for path in files]), tabs(["terminal:1"])],
+    }
+    main = {"type": "split-area", "orientation": "horizontal", "sizes": [0.45, 0.55], "children": [left, right]}
+    shell = {
+        "main": {"dock": main, "current": f"editor:{files[0]}"},
+        "left": {"collapsed": True, "visible": True, "widgets": []},
+        "right": {"collapsed": True, "visible": True, "widgets": []},
+    }
+    return {"layout-restorer:data": shell, **opened}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,100 @@
+"""Where each learner of a room stands, read from files that the learners can write.
+
+Nothing in them is believed: no link is followed on the way to one, one that is no plain file is not waited for, and
+sizes, types and texts are limited.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.learn.exercise import Exercise
+from labctl.learn.progress import PASSED, STARTED, Entry, entry_of
+from labctl.learn.room import HOME, LABS, Room
+from labkit import nofollow
+
+MOST_BYTES, MOST_COUNTED = 256 * 1024, 9999
+STATE = (LABS, ".labs")
+BEGUN = "nothing written yet"  # the mistake of who checks the starter
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A learner: each exercise that was begun, and of those that failed at the last check the foreseen mistake."""
+
+    name: str
+    entries: Mapping[str, Entry]
+    mistakes: Mapping[str, str]
+
+    @property
+    def current(self) -> str:
+        """The exercise that was begun last; "" before the first."""
+        begun = {id: entry.started for id, entry in self.entries.items()}
+        return max(begun, key=lambda id: begun[id]) if begun else ""
+
+    @property
+    def passed(self) -> int:
+        return sum(entry.state == PASSED for entry in self.entries.values())
+
+
+def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator[Standing]:
+    """Every learner of the room; ``now`` is seconds since the epoch.
+
+    A file that cannot be read, or says nothing that we know, counts as none.
+    """
+    known = {each.id: _foreseen(each) for each in exercises}
+    for name in room.names():
+        data = read_beneath(room.path, (HOME, name, *STATE, "exercises.json"))
+        found = {id: entry_of(data[id]) for id in known if id in data}
+        entries = {id: _plausible(entry, now) for id, entry in found.items() if entry}
+        mistakes = {}
+        for id, entry in entries.items():
+            last = (
+                read_beneath(room.path, (HOME, name, *STATE, "checks", f"{id}.json")) if entry.state != PASSED else {}
+            )
+            if isinstance(said := last.get("sentence"), str) and said in known[id]:
+                mistakes[id] = known[id][said]
+        yield Standing(name, entries, mistakes)
+
+
+def _plausible(entry: Entry, now: float) -> Entry:
+    """An entry as Progress writes it, whatever a learner has written in its place."""
+    begun, passed = (time if 0 <= time <= now else 0.0 for time in (entry.started, entry.passed))
+    state = entry.state if entry.state == PASSED else STARTED
+    return Entry(state, begun, passed, *(min(max(count, 0), MOST_COUNTED) for count in (entry.checks, entry.hints)))
+
+
+def commonest(mistakes: Collection[str]) -> str:
+    """The mistake that most make, and how many; "" of none."""
+    return "".join(f"{name} ({count})" for name, count in Counter(mistakes).most_common(1))
+
+
+def _foreseen(exercise: Exercise) -> dict[str, str]:
+    """The name of each mistake that the exercise's author foresaw, by the sentence that it fails with."""
+    wrong = {says: name.replace("_", " ") for name, says in exercise.manifest.wrong.items()}
+    return {exercise.manifest.says: BEGUN, **wrong}
+
+
+def read_beneath(root: Path, parts: Sequence[str]) -> dict[str, Any]:
+    """The JSON object in a file beneath a folder; {} where there is no such file, or anything else."""
+    *folders, name = parts
+    handles = [os.open(root, os.O_RDONLY | os.O_DIRECTORY)]
+    try:
+        for folder in folders:
+            handles.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handles[-1]))
+        handles.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handles[-1]))
+        if not stat.S_ISREG(os.fstat(handles[-1]).st_mode):
+            return {}
+        data = os.read(handles[-1], MOST_BYTES + 1)
+        return nofollow.json_object(data) if len(data) <= MOST_BYTES else {}
+    except (OSError, ValueError):
+        return {}
+    finally:
+        for handle in handles:
+            os.close(handle)
