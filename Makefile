@@ -80,7 +80,7 @@ site: .venv/site/.ready ## the documentation as web pages, in site/ (its package
 	@touch $@
 
 docs: site ## build the site, where a broken link is an error, and check what its pages name
-	@$(BIN)/python -m pytest tests/docs $(ARGS)
+	@$(BIN)/python -m pytest -m "not night" tests/docs $(ARGS)
 
 down: $(READY) ## take every stack down
 	@$(BIN)/labctl down --all
