@@ -187,7 +187,7 @@ MUTANTS = [
         "for request in step.preempted]",
         "for request in step.admitted]",
     ),
-    Mutant("recorder", "all get a token", _RECORDER, "produced.get(request.number, 0)", "1"),
+    Mutant("recorder", "all get a token", _RECORDER, "produced.get(request, 0)", "1"),
     Mutant(
         "recorder", "the last step's batch stays", _RECORDER, "len(step.batch) if running else 0", "len(step.batch)"
     ),

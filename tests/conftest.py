@@ -13,7 +13,6 @@ from pathlib import Path
 
 import docker
 import foundry
-import hypothesis
 import machinery
 import pytest
 from filelock import FileLock
@@ -60,10 +59,6 @@ def pytest_configure() -> None:
     for name in UNSET.split():
         os.environ.pop(name, None)
     os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm"}
-    # A busy machine is no defect: where a test hangs, pytest's own limit says so. Examples may share a fixture.
-    checks = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
-    hypothesis.settings.register_profile("labs", deadline=None, suppress_health_check=checks)
-    hypothesis.settings.load_profile("labs")
     sys.dont_write_bytecode = False  # packages are installed uncompiled: every child would compile its imports anew
     proxies.spare_loopback()  # servers of the tests are asked on loopback, by clients of all kinds
     serving.later()  # as in a process that serves: importing transformers takes half as long
