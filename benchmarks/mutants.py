@@ -176,9 +176,9 @@ MUTANTS = [
         '        """The step has failed, and every request has ended."""',
     ),
     Mutant("recorder", "names stay taken", _RECORDER, "self._names.free(request.name)", ADDED),
-    Mutant("recorder", "who ended ends again", _RECORDER, "        self._ended = {}\n\n", "\n"),
+    Mutant("recorder", "who ended ends again", _RECORDER, "            self._ended = {}\n", ""),
     Mutant(
-        "recorder", "who left by no step is not told", _RECORDER, "        if self._ended:\n", "        if False:\n"
+        "recorder", "who left by no step is not told", _RECORDER, "        if after.ended:\n", "        if False:\n"
     ),
     Mutant(
         "recorder",
@@ -189,7 +189,11 @@ MUTANTS = [
     ),
     Mutant("recorder", "all get a token", _RECORDER, "produced.get(request, 0)", "1"),
     Mutant(
-        "recorder", "the last step's batch stays", _RECORDER, "len(step.batch) if running else 0", "len(step.batch)"
+        "recorder",
+        "the last step's batch stays",
+        _RECORDER,
+        "len(step.batch) if after.running else 0",
+        "len(step.batch)",
     ),
     Mutant("down", "the clock stays stopped", _DOWN, "nofollow.unlink(folder / CONTROL)", "pass"),
     Mutant("down", "a stuck server is asked", _DOWN, "        force = True\n", "        force = False\n"),
