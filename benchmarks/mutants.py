@@ -1,16 +1,19 @@
-"""Do the unit tests notice what is broken? Mutants by hand, of what must not break: which live?
+"""Does `make test` notice what is broken? Mutants by hand, of what must not break: which live?
 
-Each is one change to a copy of the sources. The module's own tests run on it, up to the first that fails.
+Each is one change to a copy of the sources. The test files of `make test` that hold its killer run on it, up to the
+first test that fails. A mutant that they let live is then held against every unit test. One that hangs counts as
+noticed where pytest names the test that hangs, as it does in `make test`.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +21,16 @@ from labkit.errors import LabError
 from labkit.tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 300  # a mutant whose tests do not end is noticed, too
+LIMIT_S, WHOLE_S = 600, 1800  # for the files of a mutant, and for all unit tests
+HANGS_S = 120  # a test that takes longer is named, and ends the run: as in `make test`
+HANGS = "Timeout (0:02:00)!"  # faulthandler's word for it
 NOT_COPIED = (".git", ".venv", ".labs", "results", "site")
+FAILS, HANGS_NAMED, LIVES, ENDLESS = (
+    "fails a test",
+    "hangs a test that is named",
+    "lives",
+    "hangs, and no test is named",
+)
 ADDED = "# mutant: nothing"  # where a statement is taken away
 
 TESTS = {  # quick ones first
@@ -27,7 +38,9 @@ TESTS = {  # quick ones first
         *("test_scheduling_traces.py", "test_llm_scheduler.py", "test_llm_plan.py", "test_llm_order.py"),
         *("test_llm_blocks.py", "test_scheduling.py"),
     ),
-    "gate": ("test_vllm_gate.py",),
+    "static batching": ("test_vllm_gate.py",),
+    "pages": ("test_foreseeable_input.py", "test_watch_page.py"),
+    "Envoy": ("test_envoy_config.py", "test_door_exposed.py"),
     "recorder": ("test_recorder.py",),
     "down": ("test_interrupts.py", "test_sweep.py", "test_run_folder.py"),
 }
@@ -45,6 +58,10 @@ class Mutant(NamedTuple):
 
 _SCHEDULER, _MEMORY, _ORDER = "labsched/scheduler.py", "labsched/memory.py", "labsched/order.py"
 _GATE, _RECORDER, _DOWN = "labserve/vllm/gate.py", "labserve/inflight/recorder.py", "labctl/stack/down.py"
+_PAGES, _ENVOY, _YAML = "labctl/pages/gate.py", "labctl/runtimes/envoy/config.py", "labctl/runtimes/envoy/envoy.yaml"
+_PACES = '        paces["address"],\n        _token(pieces, token, piece["open"]),\n        paces["token"],\n'
+_PACES_MIXED = '        paces["address"],\n        paces["token"],\n        _token(pieces, token, piece["open"]),\n'
+_BODY_S = "    request_timeout: 60s # to the end of the body\n    delayed"
 MUTANTS = [
     Mutant("scheduler", "static batches are open", _SCHEDULER, "0 if self.static and self.running else ", ""),
     Mutant(
@@ -89,18 +106,68 @@ MUTANTS = [
         "            if False:",
     ),
     Mutant("scheduler", "nobody grows more urgent", _ORDER, " - self.overtaken.get(request, 0) // self.PATIENCE", ""),
-    Mutant("gate", "a batch has one more", _GATE, "waiting[: self._size]", "waiting[: self._size + 1]"),
+    Mutant("static batching", "a batch has one more", _GATE, "waiting[: self._size]", "waiting[: self._size + 1]"),
     Mutant(
-        "gate",
+        "static batching",
         "a batch is open",
         _GATE,
         "for request in waiting if request.request_id in self._batch]",
         "for request in waiting]",
     ),
-    Mutant("gate", "who has ended is a member", _GATE, "{id for id in self._batch if id in here}", "set(self._batch)"),
-    Mutant("gate", "closed to its members", _GATE, "return request.request_id not in self._batch", "return True"),
+    Mutant(
+        "static batching",
+        "who has ended is a member",
+        _GATE,
+        "{id for id in self._batch if id in here}",
+        "set(self._batch)",
+    ),
+    Mutant(
+        "static batching", "closed to its members", _GATE, "return request.request_id not in self._batch", "return True"
+    ),
+    Mutant("pages", "a name that is not ours", _PAGES, "        return False\n", "        return True\n"),
+    Mutant("pages", "any address is ours", _PAGES, ".is_loopback or exposed", ".is_loopback or True"),
+    Mutant("pages", "no address but loopback is", _PAGES, ".is_loopback or exposed", ".is_loopback"),
+    Mutant("pages", "the host's name always is", _PAGES, "(exposed and name == ", "(name == "),
+    Mutant("pages", "other pages may call", _PAGES, "if origin is not None and ", "if False and "),
+    Mutant(
+        "pages",
+        "any port of the origin",
+        _PAGES,
+        "_place(origin) not in (host,",
+        '_place(origin).partition(":")[0] not in (host.partition(":")[0],',
+    ),
+    Mutant("pages", "what ends like a name is it", _PAGES, "[0] == forwarded)", "[0].endswith(forwarded))"),
+    Mutant("pages", "a body has no limit", _PAGES, "if len(body) > most:", "if len(body) < 0:"),
+    Mutant("Envoy", "any token will do", _ENVOY, r"(?i:bearer) +\Q{token}\E", r"(?i:bearer) +\S*"),
+    Mutant("Envoy", "what begins like the token is it", _ENVOY, r"\Q{token}\E", r"\Q{token}\E.*"),
+    Mutant("Envoy", "any scheme will do", _ENVOY, "(?i:bearer) +", r"(?:\w+) +"),
+    Mutant("Envoy", "a scheme has a case", _ENVOY, "(?i:bearer) +", "Bearer +"),
+    Mutant("Envoy", "what begins like an open path is", _ENVOY, '{"exact": path}', '{"prefix": path}'),
+    Mutant(
+        "Envoy",
+        "/metrics needs no token",
+        _ENVOY,
+        "filters = [_token(pieces, published.token)]",
+        'filters = [_token(pieces, published.token)] if name != "metrics" else []',
+    ),
+    Mutant("Envoy", "Triton gets the token", _ENVOY, '["grpc-timeout", "authorization"]', '["grpc-timeout"]'),
+    Mutant("Envoy", "the API gets the token", _ENVOY, '"request_headers_to_remove": ["authorization"],', ""),
+    Mutant("Envoy", "Triton gets deadlines", _ENVOY, '["grpc-timeout", "authorization"]', '["authorization"]'),
+    Mutant("Envoy", "an address has no pace", _ENVOY, '        paces["address"],\n', ""),
+    Mutant("Envoy", "a token has no pace", _ENVOY, '        paces["token"],\n', ""),
+    Mutant("Envoy", "strangers use up the token's pace", _ENVOY, _PACES, _PACES_MIXED),
+    Mutant("Envoy", "a body has any length", _ENVOY, 'if largest := piece.get("largest_body"):', "if largest := 0:"),
+    Mutant("Envoy", "a body may take for ever", _YAML, _BODY_S, _BODY_S.replace("60s", "0s")),
+    Mutant("Envoy", "models may be unloaded", _YAML, r"(infer|generate|generate_stream)", "[a-z_/]+"),
+    Mutant("Envoy", "each model's settings are open", _YAML, r"(/ready|/config|/stats)?'}", "(/.*)?'}"),
     Mutant("recorder", "idle keeps gauges", _RECORDER, "running=0, waiting=0, kv_blocks_used=0, **", "**"),
-    Mutant("recorder", "a step of nobody is not done", _RECORDER, "if step.batch or step.waiting:", "if step.batch:"),
+    Mutant(
+        "recorder",
+        "a step of nobody is not done",
+        _RECORDER,
+        "if not step.batch and not step.waiting:",
+        "if not step.batch:",
+    ),
     Mutant(
         "recorder",
         "a failed step is not over",
@@ -109,9 +176,9 @@ MUTANTS = [
         '        """The step has failed, and every request has ended."""',
     ),
     Mutant("recorder", "names stay taken", _RECORDER, "self._names.free(request.name)", ADDED),
-    Mutant("recorder", "who ended ends again", _RECORDER, "        self._ended = {}\n\n", "\n"),
+    Mutant("recorder", "who ended ends again", _RECORDER, "            self._ended = {}\n", ""),
     Mutant(
-        "recorder", "who left by no step is not told", _RECORDER, "        if self._ended:\n", "        if False:\n"
+        "recorder", "who left by no step is not told", _RECORDER, "        if after.ended:\n", "        if False:\n"
     ),
     Mutant(
         "recorder",
@@ -120,9 +187,13 @@ MUTANTS = [
         "for request in step.preempted]",
         "for request in step.admitted]",
     ),
-    Mutant("recorder", "all get a token", _RECORDER, "produced.get(request.number, 0)", "1"),
+    Mutant("recorder", "all get a token", _RECORDER, "produced.get(request, 0)", "1"),
     Mutant(
-        "recorder", "the last step's batch stays", _RECORDER, "len(step.batch) if running else 0", "len(step.batch)"
+        "recorder",
+        "the last step's batch stays",
+        _RECORDER,
+        "len(step.batch) if after.running else 0",
+        "len(step.batch)",
     ),
     Mutant("down", "the clock stays stopped", _DOWN, "nofollow.unlink(folder / CONTROL)", "pass"),
     Mutant("down", "a stuck server is asked", _DOWN, "        force = True\n", "        force = False\n"),
@@ -154,23 +225,45 @@ def run(options: Any) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for path in ROOT.iterdir():
-            if path.name in ("src", "tests"):
-                shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-            elif path.name not in NOT_COPIED:
-                (copy / path.name).symlink_to(path)
-        for of in TESTS:
-            if not _pass(copy, of):
-                raise LabError(f"the tests of the {of} fail", "no mutant is there", code="mutants-unjudged")
-        lives = [mutant for mutant in MUTANTS if _lives(copy, mutant)]
-    made, left = Counter(mutant.of for mutant in MUTANTS), Counter(mutant.of for mutant in lives)
+        _copy(copy)
+        for of, tests in TESTS.items():
+            if (how := _judge(copy, tests, LIMIT_S)) != LIVES:
+                raise LabError(f"without a mutant, a test of {of} {how}", "", code="mutants-unjudged")
+        judged = {mutant: _ends(copy, mutant) for mutant in MUTANTS}
+    made, left = (Counter(mutant.of for mutant in found) for found in (judged, living(judged)))
     rows = [(of, made[of], made[of] - left[of]) for of in TESTS]
     whole = ("all", made.total(), made.total() - left.total())
     print(table([*rows, whole], ["mutants of", "made", "fail a test"], right=(1, 2)))
-    return {"made": dict(made), "live": [f"{mutant.of}: {mutant.name}" for mutant in lives]}
+    return {"made": dict(made), "live": [f"{mutant.of}: {mutant.name}" for mutant in living(judged)]}
 
 
-def _lives(copy: Path, mutant: Mutant) -> bool:
+def _copy(copy: Path) -> None:
+    """The checkout, and an environment with this one's packages: processes that tests start have the mutant, too."""
+    for path in ROOT.iterdir():
+        if path.name in ("src", "tests"):
+            shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.name not in NOT_COPIED:
+            (copy / path.name).symlink_to(path)
+    here, there = Path(sys.prefix), copy / ".venv"
+    packages = Path(sysconfig.get_path("purelib"))
+    own = there / packages.relative_to(here)
+    for folder in (own, there / "bin"):
+        folder.mkdir(parents=True)
+    for path in packages.iterdir():
+        if not path.name.startswith("__editable__"):
+            (own / path.name).symlink_to(path)
+    (own / "labs.pth").write_text(f"{copy / 'src'}\n", encoding="utf-8")
+    (there / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    shutil.copy(here / "pyvenv.cfg", there)
+
+
+def living(judged: Mapping[Mutant, str]) -> list[Mutant]:
+    """The mutants that no test notices."""
+    return [mutant for mutant, how in judged.items() if how in (LIVES, ENDLESS)]
+
+
+def _ends(copy: Path, mutant: Mutant) -> str:
+    """How a mutant ends."""
     path = copy / "src" / mutant.file
     before = path.read_text(encoding="utf-8")
     if before.count(mutant.old) != 1:
@@ -178,24 +271,33 @@ def _lives(copy: Path, mutant: Mutant) -> bool:
         raise LabError(f"the mutant '{mutant.name}' does not fit", why, code="mutants-unjudged")
     path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        lives = _pass(copy, mutant.of)
+        how = _judge(copy, TESTS[mutant.of], LIMIT_S)
+        if how == LIVES:
+            how = _judge(copy, [""], WHOLE_S)
     finally:
         path.write_text(before, encoding="utf-8")
-    print(f"{mutant.of:10} {mutant.name:40} {'lives' if lives else 'fails a test'}", flush=True)
-    return lives
+    print(f"{mutant.of:16} {mutant.name:36} {how}", flush=True)
+    return how
 
 
-def _pass(copy: Path, of: str) -> bool:
-    """Whether the tests of a module pass on the copy's sources."""
-    tests = [f"tests/unit/{name}" for name in TESTS[of]]
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}  # before the checkout's, which .venv knows
+def _judge(copy: Path, tests: Sequence[str], limit_s: float) -> str:
+    """What files of ``tests/unit`` say of the copy's sources; "" is all of them."""
+    workers = "0" if all(tests) else "2"
+    options = ["-q", "-x", "-n", workers, "-p", "no:cacheprovider", "-m", "not night", "--dist", "loadgroup"]
+    options += ["-o", f"faulthandler_timeout={HANGS_S}"]
+    command = [
+        str(copy / ".venv" / "bin" / "python"),
+        "-m",
+        "pytest",
+        *options,
+        *(f"tests/unit/{name}" for name in tests),
+    ]
     try:
-        done = subprocess.run(
-            command, check=False, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT_S
-        )
+        done = subprocess.run(command, check=False, cwd=copy, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return False
+        return ENDLESS
+    if done.returncode and HANGS in done.stderr:
+        return HANGS_NAMED
     if done.returncode not in (0, 1):
         raise LabError("pytest could not run", done.stdout[-500:] + done.stderr[-500:], code="mutants-unjudged")
-    return done.returncode == 0
+    return FAILS if done.returncode else LIVES

@@ -59,7 +59,6 @@ LONGEST = 128  # tokens of a sequence, of those that are asked for: more than th
 SETTINGS = settings(
     max_examples=25,
     stateful_step_count=12,
-    deadline=None,
     derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

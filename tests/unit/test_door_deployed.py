@@ -25,6 +25,7 @@ from labctl.stack.session import Session
 from labctl.stack.stack import Stack
 from labctl.stack.up import record_of
 from labctl.workspace import Workspace
+from labkit import nofollow
 from labkit.tls import Pair
 
 STACK, PORT = "iterative", 9123
@@ -92,6 +93,7 @@ def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_reader
     found = files.key.stat()
     another = max(found.st_uid, found.st_gid) + 1  # who runs the tests may be nobody
     monkeypatch.setattr(os, "getuid", lambda: 0)  # root's containers run as nobody
+    monkeypatch.setattr(nofollow, "give", lambda path, owner: None)  # which only root can
     monkeypatch.setattr(door, "NOBODY", another)
     with lab_error("openai-file-unreadable", "server.key") as caught:
         started(tmp_path, files, expose=True)

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from counting_servers import Counting
 from lab_errors import lab_error
+from waiting import eventually
 
 from labctl.runtimes.envoy import config, container
 from labctl.runtimes.envoy.config import INNER_PORTS, PLACEHOLDER, PUBLISHED_PORTS, Balance, Published, places
 from labctl.runtimes.local_server import envoy_binary
+from labctl.stack.ports import free_ports
 
 SERVER, INNER, OUTER = (places("127.0.0.1", {"http": at, "grpc": at + 1, "metrics": at + 2}) for at in (1, 11, 21))
 TRACE = "http://127.0.0.1:4318/v1/traces"
+TOKEN = "the-token-of-this-stack"
+MINE = {"authorization": f"Bearer {TOKEN}"}
+OPEN = {
+    "GET": [
+        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/v2/models/m", "/v2/models/m/ready"),
+        *("/v2/models/m/config", "/v2/models/m/stats", "/v2/models/m/versions/1", "/v2/models/m/versions/1/stats"),
+    ],
+    "POST": ["/v2/models/m/infer", "/v2/models/m/generate", "/v2/models/m/versions/1/generate_stream"],
+}
+CLOSED = [
+    *("/v2/repository/index", "/v2/repository/models/m/load", "/v2/repository/models/m/unload", "/v2/logging"),
+    *("/v2/trace/setting", "/v2/models/m/trace/setting", "/v2/systemsharedmemory/region/r/register"),
+    *("/v2/cudasharedmemory/status", "/v2/models/m/infer/../../../logging", "/v2/models/m%2finfer", "/v2/nothing", "/"),
+]
 
 
 def manager(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -59,6 +79,63 @@ def test_before_the_openai_api_the_token_is_asked_for_before_anything_is_kept_of
     (host,) = listener["route_config"]["virtual_hosts"]
     assert "authorization" in host["request_headers_to_remove"]
     assert json.dumps(found).count("the-token-of-this-stack") == 1
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Counting]]:
+    """Where other machines reach a server that answers everything, through a real Envoy; and that server."""
+    server, ports = Counting(), free_ports("127.0.0.1", 3)
+    listen = places("127.0.0.1", dict(zip(INNER_PORTS, ports, strict=True)))
+    behind = places("127.0.0.1", dict.fromkeys(INNER_PORTS, server.server_port))
+    path = tmp_path_factory.mktemp("published") / "envoy.json"
+    path.write_text(json.dumps(config.configuration(behind, Published(listen, TOKEN))))
+    envoy = subprocess.Popen([str(config.binary()), *config.arguments(str(path))])
+    address = f"127.0.0.1:{ports[0]}"
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
+            return asked(address, "GET", "/v2", MINE) == 200
+        return False
+
+    try:
+        eventually(answers)
+        yield address, server
+    finally:
+        envoy.kill()
+        envoy.wait()
+        server.dies()
+
+
+def asked(address: str, method: str, path: str, headers: dict[str, str]) -> int:
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+        connection.request(method, path, b"{}" if method == "POST" else None, headers)
+        return connection.getresponse().status
+
+
+def test_other_machines_reach_what_infers_and_what_tells_of_it_and_nothing_else(published: Any) -> None:
+    address, server = published
+    for method, paths in OPEN.items():
+        other = "POST" if method == "GET" else "GET"
+        for path in paths:
+            statuses = [asked(address, *one) for one in ((method, path, MINE), (other, path, MINE), (method, path, {}))]
+            assert (path, *statuses) == (path, 200, 403, 401)
+    for path in CLOSED:
+        for method in OPEN:
+            assert asked(address, method, path, MINE) in (400, 403), path
+    assert len(server.headers) == len(OPEN["POST"]), "no other request has reached the server"
+    assert not any("authorization" in headers for headers in server.headers)
+
+
+@pytest.mark.parametrize("listener", ["published-http", "published-metrics", "openai"])
+def test_nobody_holds_a_connection_to_a_published_listener_without_end(listener: str) -> None:
+    """Each wait for a client has a limit: for a request's head, for its body, for the next request."""
+    if listener == "openai":
+        found = manager(config.before_door(config.Address("0.0.0.0", 9000), "@door", None), listener)
+    else:
+        found = manager(config.configuration(SERVER, Published(OUTER)), listener)
+    limits = [found["request_headers_timeout"], found["request_timeout"]]
+    limits.append(found["common_http_protocol_options"]["idle_timeout"])
+    assert all(0 < int(limit.removesuffix("s")) <= 300 for limit in limits), limits
 
 
 def test_in_a_cluster_every_port_asks_for_the_token() -> None:

@@ -49,6 +49,11 @@ def test_where_a_page_is_exposed_addresses_are_good_hosts_and_foreign_names_are_
     assert not is_own("", exposed=True)
 
 
+def test_the_machines_own_name_is_good_only_where_other_machines_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Lab-Machine")
+    assert is_own("lab-machine:7860", exposed=True) and not is_own("lab-machine:7860", exposed=False)
+
+
 @pytest.mark.parametrize("text", ["", "\n", "Error while fetching server API version: "])
 def test_an_engine_that_gives_no_reason_is_told_as_such(text: str) -> None:
     assert docker_engine._plain(text) == "it gives no reason"

@@ -21,7 +21,7 @@ from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder, s
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence, new_sequence
 from labserve.params import BadInput
-from labserve.text.grammar import COMPILED_S, INSTALL, Grammar, Grammars
+from labserve.text.grammar import INSTALL, Grammar, Grammars
 from labserve.text.prompts import open_tokenizer
 from labserve.text.sampling import Sampler, choose
 from labserve.text.vocabulary import spelling
@@ -291,7 +291,7 @@ def test_a_thousand_characters_of_schema_hold_nobody(tokenizer: Tokenizer, schem
     assert len(raw) < 1000
     with contextlib.suppress(BadInput):
         Grammars(tokenizer, tokenizer.get_vocab_size(), END).open(raw)
-    assert time.monotonic() - began < COMPILED_S + 2
+    assert time.monotonic() - began < 9, "less than it takes to look for it"
 
 
 def test_a_server_without_the_package_names_the_command_that_installs_it(

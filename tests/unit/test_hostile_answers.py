@@ -255,7 +255,7 @@ def test_what_a_policy_starts_ends_with_it(tmp_path: Path, then: str) -> None:
     with contextlib.suppress(Foul), Player(path):
         pass
     assert time.monotonic() - began < 30.0  # not the child's 600 s
-    eventually(lambda: not families(path), 10)
+    eventually(lambda: not families(path))
 
 
 def test_a_referee_that_is_killed_leaves_no_policy(tmp_path: Path) -> None:
@@ -271,4 +271,4 @@ def test_a_referee_that_is_killed_leaves_no_policy(tmp_path: Path) -> None:
     referee.send_signal(signal.SIGKILL)
     referee.wait()
     referee.stdout.close()
-    eventually(lambda: not families(path), 10)
+    eventually(lambda: not families(path))

@@ -397,7 +397,7 @@ def held_up(pauses: Sequence[tuple[float, float]]) -> Recording:
     return Recording(SETTINGS, arrivals, done.rows)
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=25)
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 1)), max_size=5))
 def test_whatever_held_the_machine_up_the_recorded_settings_are_predicted_as_recorded(
     pauses: list[tuple[float, float]],

@@ -89,7 +89,7 @@ def test_a_grpc_client_asks_loopback_itself(
         if listed is not None:
             patch.setenv(into, listed)
         with connect(spelled.format(grpc_port)) as client, pytest.raises(InferenceServerException) as said:
-            client.is_server_live(client_timeout=10)
+            client.is_server_live(client_timeout=60)
         assert said.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
@@ -106,7 +106,7 @@ for host in "127.0.0.1", "localhost":
     assert requests.get(f"http://{host}:{http}/").status_code == 200
     with grpc.insecure_channel(f"{host}:{port}") as channel:
         try:
-            channel.unary_unary("/a/b")(b"", timeout=10)
+            channel.unary_unary("/a/b")(b"", timeout=60)
         except grpc.RpcError as error:
             assert error.code() is grpc.StatusCode.UNIMPLEMENTED, error
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
 
@@ -18,7 +18,7 @@ from labkit.errors import LabError
 from labkit.predict import blis, traces
 from labkit.workloads import bench, dataset
 
-HERE = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HERE = settings(max_examples=60)
 PYTHONS_WORDS = re.compile(r"NoneType|argument|operand|iterable|object is|Error|codec|int\(\)|literal|subscript")
 ROW = st.tuples(st.integers(0, 10**6), st.integers(1, 4000), st.integers(0, 400))  # ms, prompt, answer
 ROWS = st.lists(ROW, min_size=1, max_size=5).filter(lambda rows: any(row[2] for row in rows))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recordings import made_up_recording, written
 
@@ -20,7 +20,7 @@ from labkit.errors import LabError
 from labkit.predict import trace_sources, traces
 
 ROW = st.tuples(st.floats(0, 1e6), st.integers(1, 4000), st.integers(1, 400), st.sampled_from("ab"))
-SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=40)
 
 
 @SETTINGS

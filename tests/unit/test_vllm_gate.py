@@ -18,10 +18,11 @@ def test_a_batch_lasts_as_long_as_its_longest_request(lengths: list[int], size: 
     waiting = [SimpleNamespace(request_id=str(number), left=left) for number, left in enumerate(lengths)]
     running: list[Any] = []
     while waiting or running:
+        assert steps < sum(lengths), "the gate is closed, and the engine is empty"
         joining = gate.admit(waiting, {request.request_id for request in [*waiting, *running]})
         assert not (running and joining), "nobody joins a batch that runs"
         waiting = [request for request in waiting if request not in joining]
-        assert all(map(gate.closed, waiting))
+        assert all(map(gate.closed, waiting)) and not any(map(gate.closed, joining))
         running += joining
         for request in running:
             request.left -= 1

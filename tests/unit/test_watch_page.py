@@ -62,7 +62,7 @@ def address() -> Iterator[str]:
 def call(address: str, method: str, path: str = "", body: Any = None, **headers: str) -> tuple[int, str]:
     host, _, secret = address.removeprefix("http://").partition("/")
     path = path if path.startswith("/") else f"/{secret}{path}"
-    connection = http.client.HTTPConnection(host, timeout=10)
+    connection = http.client.HTTPConnection(host, timeout=60)
     try:
         content = None if body is None else json.dumps(body)
         connection.request(method, path, content, headers={"Host": host, **headers})

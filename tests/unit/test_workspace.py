@@ -76,12 +76,12 @@ def test_a_key_has_one_maker_at_a_time(tmp_path: Path) -> None:
     def first() -> None:
         with key_lock(tmp_path / "key"):
             held.set()
-            go.wait(10)
+            go.wait(60)
             order.append("first")
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert held.wait(10)
+    assert held.wait(60)
     with lab_error("artifact-busy"), key_lock(tmp_path / "key", timeout=0):
         pass
     go.set()
