@@ -1,9 +1,11 @@
 """`vllm serve` with the recorder under load: what it changes, what it leaves behind, and whether its recording answers.
 
 The same requests are sent at the same times to three servers: without the recorder, with it, and with it and another
-token budget. vLLM is the command of LABS_VLLM_COMMAND, or the one in PATH. They come in bursts, some leave after a few tokens, and the KV cache is so small that vLLM preempts.
+token budget. They come in bursts, some leave after a few tokens, and the KV cache is so small that vLLM preempts.
 Answers are greedy, in fp32: those of the first two servers are compared token by token. The second one's recording
 then answers `labctl explain`, and `labctl predict` of the third one's setting, whose recording says what was true.
+
+vLLM is the command of LABS_VLLM_COMMAND, or the one in PATH.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -186,8 +189,6 @@ def _serve(folder: Path, more: Sequence[str], budget: str, asks: Sequence[Ask], 
 @contextlib.contextmanager
 def _server(folder: Path, words: Sequence[str]) -> Iterator[tuple[psutil.Process, str]]:
     """A vLLM of its own process group on a free port of loopback, once it is healthy."""
-    import socket
-
     root = Workspace.find().root
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

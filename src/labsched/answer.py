@@ -29,7 +29,8 @@ class Prediction:
     """The figures of a replay, and of two more in which steps are as fast and as slow as they may be.
 
     Those two have the speeds of the recording's fastest and slowest parts, and the costs at both ends of what is known
-    of them. What held the machine up did so in all three. ``extrapolated``: the steps that are larger than any recorded one.
+    of them. What held the machine up did so in all three. ``extrapolated``: the steps that are larger than any
+    recorded one.
     """
 
     settings: Settings
@@ -108,6 +109,12 @@ class Predictor:
         return Prediction(
             settings, found, low, high, middle.rows, middle.arrived, self._extrapolated(settings, middle.rows)
         )
+
+    def likeliest(self, assignments: Mapping[str, str]) -> Mapping[str, float]:
+        """The figures of :meth:`predict` alone, in a third of its time. Raises LabError as it does."""
+        settings = self.changed(self.recording.settings, assignments)
+        done = self._replay(self.recording, settings, speeds=Speeds(self.model, self.recording.rows))
+        return figures(done.rows, done.arrived, self.slo)
 
     def _replay(
         self,

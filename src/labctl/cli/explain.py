@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from labsched.recording import Recording
 
 SHOWN = 5  # requests that an error names
+HELPS = 0.95  # of a p99, or less: then a setting is worth a try
 
 
 @click.command("explain")
@@ -83,8 +84,8 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
                 "percentiles": dict(zip(("p50", "p95", "p99"), causes.table(found, each.metric)[0], strict=True)),
                 "parts_ms": dict(causes.table(found, each.metric)[1]),
                 "largest": {"part": each.part, "share": each.share, "culprit": each.culprit},
-                "change": dict(each.change),
-                "p99_ms": what_if,
+                "change": dict(what_if.change),
+                "p99_ms": what_if.p99 or None,
             }
             for each, what_if in zip(findings, changed, strict=True)
         }
@@ -103,9 +104,7 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
     say(printable(f"\nstep by step: labctl explain {read.source} {findings[0].request.name}"))
 
 
-def _sentence(
-    found: Finding, what_if: tuple[float, float] | None, every: Mapping[str, Request], read: Recording
-) -> str:
+def _sentence(found: Finding, what_if: Advice, every: Mapping[str, Request], read: Recording) -> str:
     """The largest part of a p99, who was in the way, and what another setting would make of it."""
     from labkit.predict.vllm import their_names
     from labsched import causes
@@ -116,27 +115,54 @@ def _sentence(
         tenant = f", tenant {other.tenant}" if other.tenant else ""
         said += f", most often for {other.name} ({other.prompt:,} prompt and {other.made:,} output tokens{tenant})"
     said += "."
-    change = their_names(read.settings, found.change)
+    change = their_names(read.settings, what_if.change)
     settings = " --set ".join(f"{name}={value}" for name, value in change.items())
-    if what_if:
-        said += f" With {settings} the prediction for p99 is {what_if[1]:,.0f} ms instead of {what_if[0]:,.0f}."
-    elif found.change and not read.settings.own:
+    if found.part == causes.HELD:
+        said += " No setting helps against that: see what else the machine computed."
+    elif what_if.p99:
+        before, after = what_if.p99
+        if what_if.helps:
+            said += f" With {settings} the prediction for p99 is {after:,.0f} ms instead of {before:,.0f}."
+        else:
+            said += (
+                f" {settings} would not help: the prediction for p99 is {after:,.0f} ms; as recorded, {before:,.0f}."
+            )
+    elif what_if.change and not read.settings.own:
         said += f" The setting against it: {settings}. labctl predict {read.source} --set {settings} says what it does."
     return said
 
 
-def _what_if(read: Recording, found: Finding) -> tuple[float, float] | None:
-    """The predicted p99 (ms) as recorded, and with the change; None where there is no change or no answer."""
+class Advice(NamedTuple):
+    """A setting against a part; {} where there is none. ``p99``: as predicted for the recorded settings and with it,
+    in ms; () where there is no answer.
+    """
+
+    change: Mapping[str, str] = {}
+    p99: tuple[float, float] | tuple[()] = ()
+
+    @property
+    def helps(self) -> bool:
+        return bool(self.p99) and self.p99[1] <= HELPS * self.p99[0]
+
+
+def _what_if(read: Recording, found: Finding) -> Advice:
+    """The first of the settings against the part that helps, or the first of all where none does."""
     from labsched import answer
 
-    if not found.change or read.settings.vllm or read.settings.own:
-        return None
+    tried = [Advice(change) for change in found.changes]
+    if not tried or read.settings.vllm or read.settings.own:
+        return tried[0] if tried else Advice()
     figure = f"{found.metric.lower()}_p99_ms"
     try:
         predictor = answer.Predictor.of(read)
-        return predictor.predict({}).figures[figure], predictor.predict(found.change).figures[figure]
+        before = predictor.likeliest({})[figure]
+        for number, one in enumerate(tried):
+            tried[number] = Advice(one.change, (before, predictor.likeliest(one.change)[figure]))
+            if tried[number].helps:
+                return tried[number]
     except LabError:
-        return None
+        pass
+    return tried[0]
 
 
 def _sent(read: Recording) -> dict[str, Sent]:
