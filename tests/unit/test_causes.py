@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from recordings import SETTINGS, cost, written
 
 from labctl.cli.explain import explain_command
+from labkit.names import letter
 from labkit.pictures import explained
 from labsched import causes, figures, replay
 from labsched.recording import Arrival, Recording, Row, Settings
@@ -108,6 +109,8 @@ def test_explain_prints_the_cause_first_and_tables_whose_last_row_is_the_sum(tmp
         *parts, whole = document[metric]["parts_ms"].values()
         assert [sum(column) for column in zip(*parts, strict=True)] == pytest.approx(whole)
     assert document["TTFT"]["largest"]["part"] == causes.NO_SLOT
+    asked, called = document["TTFT"]["percentiles"]["p99"], document["TTFT"]["names"]["p99"]
+    assert called == letter(int(asked)) and f"labctl explain {path} {called}" in " ".join(shown.split())
     before, after = document["TTFT"]["p99_ms"]
     assert document["TTFT"]["change"] == {"max_num_sequences": "8"} and after < before
 

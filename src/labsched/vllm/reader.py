@@ -199,6 +199,12 @@ class Tail:
         return [line for line in found if line["kind"] in ("step", "change")]
 
 
+def sent(lines: Sequence[Line]) -> list[tuple[str, float]]:
+    """The name of each request of a recording, and when vLLM's front end had it (the log's time), in that order."""
+    found = [(str(line["name"]), line["arrived"] - line["waited"]) for line in lines if line["kind"] == REQUEST]
+    return sorted(found, key=lambda one: one[1])
+
+
 def ids(lines: Sequence[Line]) -> dict[str, str]:
     """vLLM's ids of the requests of a recording, by their names in it."""
     return {line["name"]: str(line["id"]) for line in lines if line["kind"] == REQUEST}

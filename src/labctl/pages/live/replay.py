@@ -80,9 +80,7 @@ def _of_vllm(folder: Path) -> dict[str, Any]:
     if not steps:
         raise LabError(f"{folder} has no step that can be shown", "", "send vLLM a request", code="steps-none")
     zero = steps[0]["t"] - steps[0]["dur"]
-    requests = [line for line in lines if line["kind"] == "request"]
-    sent = [(str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6)) for line in requests]
-    sent.sort(key=lambda one: one[1])
+    sent = [(name, round(at - zero, 6)) for name, at in reader.sent(lines)]
     ids, model = [name for name, _ in sent], str(lines[0]["model"])
     feed.names, lanes = Names.of_groups([ids]), set[int]()
     for line in steps:
