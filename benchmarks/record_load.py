@@ -1,9 +1,12 @@
 """`vllm serve` with the recorder under load: what it changes, what it leaves behind, and whether its recording answers.
 
-The same requests are sent at the same times to three servers: without the recorder, with it, and with it and another
-token budget. They come in bursts, some leave after a few tokens, and the KV cache is so small that vLLM preempts.
-Answers are greedy, in fp32: those of the first two servers are compared token by token. The second one's recording
-then answers `labctl explain`, and `labctl predict` of the third one's setting, whose recording says what was true.
+A crowd, ``--count`` requests as fast as they are answered, goes to a server without the recorder and to one with it.
+Some leave before their answers have ended, and the KV cache is so small that vLLM preempts. Answers are greedy, in
+fp32, and compared token by token. What the recording server holds must not grow.
+
+A stream of single requests, at random times, then goes to two servers with the recorder that have different token
+budgets. The recording of the first answers `labctl explain`, and `labctl predict` of the second one's setting, whose
+recording says what was true.
 
 vLLM is the command of LABS_VLLM_COMMAND, or the one in PATH.
 """
@@ -13,18 +16,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,97 +47,112 @@ BUDGET, OTHER = "256", "64"  # max_num_batched_tokens: recorded, and predicted
 SETTINGS = ("--max-model-len=256", "--max-num-seqs=32", "--block-size=32", "--num-gpu-blocks-override=33")
 RECORDER = ("--scheduler-cls", "labsched.vllm.RecordingScheduler")
 MIB = 64  # of a recording, at most
-BURST = 24  # requests that come together, at most
-LEAVE = 0.05  # of the requests leave before their answer has ended
-WARM, IN_FLIGHT = 500, 64  # requests before memory is looked at, so many at a time
-LOAD = 0.7  # of the rate at which those were answered
-START_S, SETTLE_S = 180.0, 30.0
+CALLS, EACH = 8, 8  # of the crowd at a time, and the requests of each call
+LEAVE = 0.05  # of the crowd's calls are left before they are answered
+WARM = 800  # requests before memory is looked at
+STREAM = 400  # single requests
+START_S, SETTLE_S = 400.0, 30.0
 PREEMPTIONS = "vllm:num_preemptions_total"
 SHOWN = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "e2e_mean_ms", "requests_per_s")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rate",
-        type=float,
-        default=0.0,
-        help="record-load: requests a second (0: 0.7 of what the first server can do)",
-    )
+    parser.add_argument("--rate", type=float, default=10.0, help="record-load: requests a second of the stream (10)")
 
 
-class Ask(NamedTuple):
-    at: float  # seconds since the first one, at one request a second
-    prompt: list[int]
+class Call(NamedTuple):
+    """Prompts that are sent together, and the most tokens of each answer; ``leaves``: its client does not wait."""
+
+    prompts: list[list[int]]
     limit: int
-    leaves: int  # after so many tokens; 0: it stays
+    leaves: bool = False
 
 
 @dataclass
-class Seen:
-    """What one server did. ``cpu`` is the seconds of processor time of its processes, ``late`` of the client's send."""
+class Crowd:
+    """What became of it. ``cpu`` is the seconds of processor time of the server's processes, after WARM requests."""
 
-    tokens: list[list[int]]
-    latencies: list[float]
-    late: list[float]
+    tokens: list[list[list[int]]]
+    failed: list[str]
+    seconds: float
     cpu: float
     before: leaks.Held
     after: leaks.Held
     preemptions: int
-    folder: Path
-    rate: float
-    failed: list[str] = field(default_factory=list)
 
 
-def requests(count: int) -> list[Ask]:
-    """In bursts; one a second on average."""
-    chance, now, found = random.Random(1), 0.0, list[Ask]()
-    while len(found) < count:
-        for _ in range(chance.randint(1, BURST)):
-            limit = chance.randint(2, 14)
-            prompt = [chance.randrange(5, VOCABULARY) for _ in range(chance.randint(8, 90))]
-            found.append(Ask(now, prompt, limit, chance.randint(1, limit) if chance.random() < LEAVE else 0))
-        now += chance.expovariate(2 / (BURST + 1))
-    return found[:count]
+def calls(count: int, each: int, leave: float, seed: int) -> list[Call]:
+    chance = random.Random(seed)
+
+    def prompt() -> list[int]:
+        return [chance.randrange(5, VOCABULARY) for _ in range(chance.randint(8, 90))]
+
+    return [
+        Call([prompt() for _ in range(each)], chance.randint(2, 14), chance.random() < leave)
+        for _ in range(count // each)
+    ]
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     """Print and return what differs, what grew, what it cost, and the errors of the prediction."""
-    asks = requests(asked.count or 10_000)
+    crowd = calls(asked.count or 10_000, EACH, LEAVE, 1)
+    stream = calls(STREAM, 1, 0.0, 2)
+    chance = random.Random(3)
+    times = list(itertools.accumulate(chance.expovariate(asked.rate) for _ in stream))
     with tempfile.TemporaryDirectory(prefix="labs-record-load-") as name:
         home = Path(name)
-        plain = _serve(home / "plain", (), BUDGET, asks, asked.rate)
-        recorded = _serve(home / "recorded", RECORDER, BUDGET, asks, plain.rate)
-        other = _serve(home / "other", RECORDER, OTHER, asks, plain.rate)
-        whole = sum(one == two for one, two in zip(plain.tokens, recorded.tokens, strict=True))
-        found: dict[str, Any] = {
-            "requests": len(asks),
-            "rate": plain.rate,
-            "left early": sum(ask.leaves > 0 for ask in asks),
-            "answers alike": whole,
+        seen = {}
+        for title, words in {"without": (), "with": RECORDER}.items():
+            with _server(home / title, BUDGET, words) as server:
+                seen[title] = asyncio.run(_crowd(*server, crowd))
+            print(f"{title}: {_said(seen[title], len(crowd) * EACH)}", flush=True)
+        plain, recorded = seen.values()
+        stay = [number for number, call in enumerate(crowd) if not call.leaves]
+        read = recording.read(home / "with")
+        crowded = {
+            "requests": len(crowd) * EACH,
+            "left": (len(crowd) - len(stay)) * EACH,
+            "answers": len(stay) * EACH,
+            "other answers": sum(
+                one != other for n in stay for one, other in zip(plain.tokens[n], recorded.tokens[n], strict=True)
+            ),
             "failed": plain.failed + recorded.failed,
-            "servers": {"without": _said(plain), "with": _said(recorded), "other": _said(other)},
             "grown": leaks.grown({"with": recorded.before}, {"with": recorded.after}),
-            **_recording(recorded.folder),
+            "recorded requests": len(read.arrivals),
+            "recorded as cancelled": sum(one.why == "cancelled" for one in read.arrivals),
+            "recorded steps": len(read.rows),
+            "recorded preemptions": sum(len(row.preempted) for row in read.rows),
+            "MiB": round(sum(file.stat().st_size for file in (home / "with").iterdir()) / 2**20, 2),
+            "at most MiB": MIB,
         }
-        sentence = _labctl("explain", str(recorded.folder)).partition("\n\n")[0]
+        print(table([(key, str(value)) for key, value in crowded.items()], ("the crowd", "")), flush=True)
+        for title, budget in {"stream": BUDGET, "other": OTHER}.items():
+            with _server(home / title, budget, RECORDER) as server:
+                asyncio.run(_stream(*server, stream, times))
+        sentence = _labctl("explain", str(home / "stream")).partition("\n\n")[0]
         changed = f"max_num_batched_tokens={OTHER}"
-        said = json.loads(_labctl("predict", str(recorded.folder), "-y", "--json", "--set", changed))
-        read = recording.read(other.folder)
-        true = figures(read.rows, {arrival.name: arrival.at for arrival in read.arrivals})
-    found |= {"explain": sentence, "predicted": said["predicted"], "measured": true, "recorded": said["recorded"]}
-    _show(found, said)
-    return found
+        said = json.loads(_labctl("predict", str(home / "stream"), "-y", "--json", "--set", changed))
+        other = recording.read(home / "other")
+        said["measured"] = figures(other.rows, {arrival.name: arrival.at for arrival in other.arrivals})
+    _show(sentence, said)
+    servers = {title: dict(zip(("cpu", "seconds"), (one.cpu, one.seconds), strict=True)) for title, one in seen.items()}
+    return {"crowd": crowded, "servers": servers, "explain": sentence, "predict": said}
 
 
-def _show(found: Mapping[str, Any], said: Mapping[str, Any]) -> None:
-    for name in ("requests", "rate", "left early", "answers alike", "failed", "grown", "bytes", "most_bytes", "steps"):
-        print(f"{name}: {found[name]}")
-    servers = found["servers"]
-    print(table([(name, *(one[name] for one in servers.values())) for name in servers["with"]], ("", *servers)))
-    print("\n" + found["explain"] + "\n")
+def _said(seen: Crowd, requests: int) -> str:
+    before, after = seen.before, seen.after
+    return (
+        f"{seen.seconds:.0f} s, {1e3 * seen.cpu / (requests - WARM):.2f} ms of processor time a request, "
+        f"{seen.preemptions:,} preemptions; memory {before.memory:.0f} -> {after.memory:.0f} MB, "
+        f"files {before.files} -> {after.files}, threads {before.threads} -> {after.threads}"
+    )
+
+
+def _show(sentence: str, said: Mapping[str, Any]) -> None:
+    print("\n" + sentence + "\n")
     rows = []
     for name in SHOWN:
-        was, predicted, true = (found[key][name] for key in ("recorded", "predicted", "measured"))
+        was, predicted, true = (said[key][name] for key in ("recorded", "predicted", "measured"))
         interval = f"{said['low'][name]:,.2f} to {said['high'][name]:,.2f}"
         rows.append(
             (name, f"{was:,.2f}", f"{predicted:,.2f}", interval, f"{true:,.2f}", f"{predicted / true - 1:+.1%}")
@@ -142,27 +160,8 @@ def _show(found: Mapping[str, Any], said: Mapping[str, Any]) -> None:
     print(
         table(rows, (f"max_num_batched_tokens {BUDGET} -> {OTHER}", "recorded", "predicted", "", "measured", "error"))
     )
-    print("extrapolated:", said["extrapolated"], "held up:", said["step_time"]["held_up_steps"])
-
-
-def _said(seen: Seen) -> dict[str, str]:
-    ms = sorted(1e3 * each for each in seen.latencies)
-    return {
-        "processor time, ms a request": f"{1e3 * seen.cpu / len(seen.latencies):.2f}",
-        "latency p50, ms": f"{statistics.median(ms):.1f}",
-        "latency p99, ms": f"{ms[int(0.99 * len(ms))]:.1f}",
-        "client late p99, ms": f"{1e3 * sorted(seen.late)[int(0.99 * len(seen.late))]:.1f}",
-        "preemptions": f"{seen.preemptions:,}",
-        "memory, MB": f"{seen.before.memory:.0f} -> {seen.after.memory:.0f}",
-        "open files": f"{seen.before.files} -> {seen.after.files}",
-        "threads": f"{seen.before.threads} -> {seen.after.threads}",
-    }
-
-
-def _recording(folder: Path) -> dict[str, Any]:
-    read = recording.read(folder)
-    size = sum(file.stat().st_size for file in folder.iterdir())
-    return {"bytes": size, "most_bytes": MIB * 2**20, "steps": len(read.rows), "recorded requests": len(read.arrivals)}
+    held = said["step_time"]["held_up_steps"]
+    print("extrapolated:", said["extrapolated"], "; steps held up in the recording:", held)
 
 
 def _labctl(*words: str) -> str:
@@ -179,15 +178,8 @@ def _labctl(*words: str) -> str:
     return done.stdout
 
 
-def _serve(folder: Path, more: Sequence[str], budget: str, asks: Sequence[Ask], rate: float) -> Seen:
-    """Start a server, send it all requests, and look at it before and after."""
-    with _server(folder, [*SETTINGS, f"--max-num-batched-tokens={budget}", *more]) as (process, address):
-        print(f"{folder.name}: {address}", flush=True)
-        return asyncio.run(_load(process, address, asks, folder, rate))
-
-
 @contextlib.contextmanager
-def _server(folder: Path, words: Sequence[str]) -> Iterator[tuple[psutil.Process, str]]:
+def _server(folder: Path, budget: str, words: Sequence[str]) -> Iterator[tuple[psutil.Process, str]]:
     """A vLLM of its own process group on a free port of loopback, once it is healthy."""
     root = Workspace.find().root
     with socket.socket() as free:
@@ -201,7 +193,8 @@ def _server(folder: Path, words: Sequence[str]) -> Iterator[tuple[psutil.Process
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     argv = [os.environ.get("LABS_VLLM_COMMAND") or "vllm", "serve", str(root / MODEL), "--served-model-name=tiny"]
-    argv += ["--enforce-eager", "--dtype=float32", "--host=127.0.0.1", f"--port={port}", *words]
+    argv += ["--enforce-eager", "--dtype=float32", "--host=127.0.0.1", f"--port={port}", "--uvicorn-log-level=warning"]
+    argv += [*SETTINGS, f"--max-num-batched-tokens={budget}", *words]
     with (folder.parent / f"{folder.name}.log").open("w+") as log:
         process = subprocess.Popen(argv, env=env, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -233,30 +226,44 @@ async def _healthy(process: subprocess.Popen[bytes], address: str, log: Any) -> 
     )
 
 
-async def _load(process: psutil.Process, address: str, asks: Sequence[Ask], folder: Path, rate: float) -> Seen:
-    timeout, most = aiohttp.ClientTimeout(total=600), aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(timeout=timeout, connector=most) as session:
-        room, began = asyncio.Semaphore(IN_FLIGHT), time.monotonic()
-
-        async def one(ask: Ask) -> tuple[list[int], float, str]:
-            async with room:
-                return await _ask(session, address, ask)
-
-        warm = await asyncio.gather(*map(one, asks[:WARM]))
-        rate = rate or LOAD * WARM / (time.monotonic() - began)
-        await asyncio.sleep(1.0)
-        before, cpu = leaks.held({"": process})[""], _cpu(process)
-        rest, late = await _open_loop(session, address, asks[WARM:], rate)
-        cpu = _cpu(process) - cpu
+async def _crowd(process: psutil.Process, address: str, crowd: Sequence[Call]) -> Crowd:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
+        warm = await _answers(session, address, crowd[: WARM // EACH])
+        await asyncio.sleep(1.0)  # connections end
+        before, cpu, began = leaks.held({"": process})[""], _cpu(process), time.monotonic()
+        rest = await _answers(session, address, crowd[WARM // EACH :])
+        seconds = time.monotonic() - began
         async with session.get(f"{address}/metrics") as answer:
             page = await answer.text()
-    await asyncio.sleep(1.0)  # connections end
-    after = leaks.held({"": process})[""]
+    await asyncio.sleep(1.0)
+    cpu, after = _cpu(process) - cpu, leaks.held({"": process})[""]
     preemptions = sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(PREEMPTIONS))
-    failed = [problem for *_, problem in (*warm, *rest) if problem]
-    latencies = [seconds for _, seconds, _ in rest]
-    tokens = [answer for answer, *_ in (*warm, *rest)]
-    return Seen(tokens, latencies, late, cpu, before, after, int(preemptions), folder, rate, failed)
+    failed = [problem for _, problem in (*warm, *rest) if problem]
+    return Crowd([tokens for tokens, _ in (*warm, *rest)], failed, seconds, cpu, before, after, int(preemptions))
+
+
+async def _answers(
+    session: aiohttp.ClientSession, address: str, crowd: Sequence[Call]
+) -> list[tuple[list[list[int]], str]]:
+    """With CALLS in flight."""
+    room = asyncio.Semaphore(CALLS)
+
+    async def one(call: Call) -> tuple[list[list[int]], str]:
+        async with room:
+            return await _answer(session, address, call)
+
+    return await asyncio.gather(*map(one, crowd))
+
+
+async def _stream(process: psutil.Process, address: str, stream: Sequence[Call], times: Sequence[float]) -> None:
+    """One request at each of the times (seconds from now)."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
+        began, tasks = time.monotonic(), []
+        for at, call in zip(times, stream, strict=True):
+            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+            tasks.append(asyncio.create_task(_answer(session, address, call)))
+        if problems := [problem for _, problem in await asyncio.gather(*tasks) if problem]:
+            raise LabError("the stream was not answered", problems[0], code="bench-failed")
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -264,36 +271,16 @@ def _cpu(process: psutil.Process) -> float:
     return sum(one.user + one.system for one in times)
 
 
-async def _open_loop(
-    session: aiohttp.ClientSession, address: str, asks: Sequence[Ask], rate: float
-) -> tuple[list[tuple[list[int], float, str]], list[float]]:
-    """The answers, and by how many seconds each request was sent late."""
-    began, tasks, late = time.monotonic(), list[asyncio.Task[tuple[list[int], float, str]]](), list[float]()
-    for ask in asks:
-        at = began + (ask.at - asks[0].at) / rate
-        await asyncio.sleep(max(0.0, at - time.monotonic()))
-        late.append(time.monotonic() - at)
-        tasks.append(asyncio.create_task(_ask(session, address, ask)))
-    return [await task for task in tasks], late
-
-
-async def _ask(session: aiohttp.ClientSession, address: str, ask: Ask) -> tuple[list[int], float, str]:
-    """The tokens of an answer, until its client leaves."""
-    began, tokens = time.monotonic(), list[int]()
-    body = {"model": "tiny", "prompt": ask.prompt, "max_tokens": ask.limit, "temperature": 0, "ignore_eos": True}
-    body |= {"return_token_ids": True, "stream": ask.leaves > 0}
+async def _answer(session: aiohttp.ClientSession, address: str, call: Call) -> tuple[list[list[int]], str]:
+    """The tokens for each prompt, and what failed, in words; nothing of a call that is left at its first token."""
+    body = {"model": "tiny", "prompt": call.prompts, "max_tokens": call.limit, "temperature": 0, "ignore_eos": True}
+    body |= {"return_token_ids": True, "stream": call.leaves}
     try:
         async with session.post(f"{address}/v1/completions", json=body) as answer:
-            if not ask.leaves:
-                tokens = (await answer.json())["choices"][0]["token_ids"]
-            else:
-                async for line in answer.content:
-                    if line.startswith(b"data: {"):
-                        tokens += json.loads(line[6:])["choices"][0]["token_ids"] or []
-                    if len(tokens) >= ask.leaves:
-                        tokens = tokens[: ask.leaves]
-                        answer.close()
-                        break
-    except (aiohttp.ClientError, LookupError, ValueError, TypeError) as error:
-        return tokens, time.monotonic() - began, f"{type(error).__name__}: {error}"
-    return tokens, time.monotonic() - began, ""
+            if call.leaves:
+                await answer.content.readline()
+                answer.close()
+                return [], ""
+            return [choice["token_ids"] for choice in (await answer.json())["choices"]], ""
+    except (aiohttp.ClientError, TimeoutError, LookupError, ValueError, TypeError) as error:
+        return [], f"{type(error).__name__}: {error}"

@@ -6,7 +6,6 @@ costs a copy of a few lists. Lengths, times, hashes of blocks and reasons are wr
 
 import base64
 import hashlib
-import os
 import secrets
 import time
 import weakref
@@ -415,17 +414,3 @@ class Lines:
                 line[name] = value
         self._waited = waiting
         return line | {"queue": found.queue, "slots": self._slots, "kv_blocks_used": found.blocks_used}
-
-
-def pid_of(name: str) -> int:
-    """The process that wrote a recording of this name."""
-    return int(name.split("-")[-2])
-
-
-def alive(name: str) -> bool:
-    """Whether the process that wrote a recording still runs on this machine."""
-    try:
-        os.kill(pid_of(name), 0)
-    except (OSError, ValueError):
-        return False
-    return True

@@ -14,7 +14,7 @@ from labctl.pages.live.replay import asked_for
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REPLICA
-from labkit.names import Names
+from labkit.names import Names, Numbered
 from labsched.vllm import reader
 
 FIRST, LAST = "steps-", ".jsonl"
@@ -88,7 +88,7 @@ def of_result(path: Path, phase: str = "") -> list[Lane]:
     if reader.is_recording(path):
         lines = reader.read(path, phase)
         found = _whole(_of_vllm(lines))
-        _name(found, Names(name for name, _ in reader.sent(lines)))
+        _name(found, Numbered())
         return found
     folder = path if path.is_dir() else path.parent
     lanes: dict[tuple[str, ...], Lane] = {}
