@@ -128,7 +128,7 @@ def main() -> None:
         "--part",
         action="append",
         choices=(*predict.PARTS, "ranks", *gpu.PARTS),
-        help="only this part; may be repeated (predict: its four; gpu: yardstick, a lab's; arena: ranks, with servers)",
+        help="only this part; may be repeated (predict: its five; gpu: yardstick, a lab's; arena: ranks, with servers)",
     )
     answers.options(parser)
     arena.options(parser)
