@@ -95,6 +95,7 @@ def calls(count: int, each: int, leave: float, seed: int) -> list[Call]:
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     """Print and return what differs, what grew, what it cost, and the errors of the prediction."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a server is not left behind
     crowd = calls(asked.count or 10_000, EACH, LEAVE, 1)
     stream = calls(STREAM, 1, 0.0, 2)
     chance = random.Random(3)
@@ -191,6 +192,7 @@ def _server(folder: Path, budget: str, words: Sequence[str]) -> Iterator[tuple[p
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",  # two that wait for each other stand still on a busy machine
     }
     argv = [os.environ.get("LABS_VLLM_COMMAND") or "vllm", "serve", str(root / MODEL), "--served-model-name=tiny"]
     argv += ["--enforce-eager", "--dtype=float32", "--host=127.0.0.1", f"--port={port}", "--uvicorn-log-level=warning"]
