@@ -89,7 +89,7 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
                 "parts_ms": dict(causes.table(found, each.metric)[1]),
                 "largest": {"part": each.part, "share": each.share, "culprit": each.culprit},
                 "change": dict(what_if.change),
-                "p99_ms": what_if.p99 or None,
+                "p99_ms": what_if.p99,
             }
             for each, what_if in zip(findings, changed, strict=True)
         }
@@ -149,15 +149,15 @@ def _sentence(
 
 class Advice(NamedTuple):
     """A setting against a part; {} where there is none. ``p99``: as predicted for the recorded settings and with it,
-    in ms; () where there is no answer.
+    in ms; None where there is no answer.
     """
 
     change: Mapping[str, str] = {}
-    p99: tuple[float, float] | tuple[()] = ()
+    p99: tuple[float, float] | None = None
 
     @property
     def helps(self) -> bool:
-        return bool(self.p99) and self.p99[1] <= HELPS * self.p99[0]
+        return self.p99 is not None and self.p99[1] <= HELPS * self.p99[0]
 
 
 def _what_if(read: Recording, found: Finding) -> Advice:

@@ -220,6 +220,6 @@ class Tail:
         return [line for line in found if line["kind"] in ("step", "change")]
 
 
-def ids(lines: Sequence[Line]) -> dict[str, str]:
+def ids(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """vLLM's ids of the requests of a recording, by their names in it."""
     return {line["name"]: str(line["id"]) for line in lines if line["kind"] == REQUEST}
