@@ -33,6 +33,19 @@ def recorded(
     return Recording(set_to, list(arrivals), rows, "steps-made-up.jsonl")
 
 
+def standing_still(*pauses: tuple[float, float]) -> Callable[[Row], float]:
+    """A step's time, where the machine stands still in these, each its beginning and its length in seconds."""
+
+    def seconds(row: Row) -> float:
+        over = row.began + cost(row)
+        for began, length in pauses:
+            if began < over and began + length > row.began:
+                over += began + length - max(began, row.began)
+        return over - row.began
+
+    return seconds
+
+
 def request(name: str, at: float, prompt: int, limit: int, tenant: str = "") -> Arrival:
     return Arrival(name, at, 0, prompt, limit, limit, "length", tenant=tenant)
 
@@ -48,10 +61,12 @@ def workloads(draw: st.DrawFn) -> list[Arrival]:
 
 
 @settings(max_examples=40)
-@given(workloads(), st.sampled_from(["guaranteed_no_evict", "max_utilization"]), st.booleans())
-def test_the_parts_of_each_request_add_up_to_its_times(arrivals: list[Arrival], policy: str, late: bool) -> None:
+@given(workloads(), st.sampled_from(["guaranteed_no_evict", "max_utilization"]), st.booleans(), st.floats(0, 1))
+def test_the_parts_of_each_request_add_up_to_its_times(
+    arrivals: list[Arrival], policy: str, late: bool, held: float
+) -> None:
     set_to = replace(SETTINGS, words={**SETTINGS.words, "batch_scheduler_policy": policy})
-    made = recorded(arrivals, set_to)
+    made = recorded(arrivals, set_to, standing_still((0.05, held)))
     sent = {a.name: causes.Sent(a.at - 0.002, a.at - 0.003 * late) for a in arrivals}
     came: dict[str, list[float]] = {a.name: [] for a in arrivals}
     for row in made.rows:
@@ -60,6 +75,8 @@ def test_the_parts_of_each_request_add_up_to_its_times(arrivals: list[Arrival], 
     found = causes.requests(made, sent)
     assert {one.name for one in found} == {*came}
     for one in found:
+        parts = [*one.ttft.items(), *one.tpot.items()]
+        assert all(ms >= -1e-9 for part, ms in parts if part != causes.LATE), "a client may send early"
         times, begun = came[one.name], sent[one.name].due or sent[one.name].start
         assert one.whole("TTFT") == pytest.approx(1e3 * (times[0] - begun), abs=1e-3)
         gaps = len(times) - 1
@@ -127,22 +144,13 @@ def test_the_picture_is_of_the_second_with_the_longest_waits(tmp_path: Path) -> 
 # -- four recordings of the same requests, each made slow in one way that can be taken away again ----------------------
 
 WIDE = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "16"}, step_tokens=512, blocks=200)
-PAUSES = ((1.0, 1.5), (3.2, 0.9))  # when the machine stood still, and for how long, in seconds
+PAUSED = standing_still((1.0, 1.5), (3.2, 0.9))
 
 
 def chats(prompt: int = 60, limit: int = 40) -> list[Arrival]:
     """A load that 16 slots and 200 blocks serve at once; ``prompt`` and ``limit`` are the most of its tokens."""
     rng = random.Random(5)
     return [request(str(n), 0.025 * n, rng.randint(5, prompt), rng.randint(limit // 2, limit)) for n in range(200)]
-
-
-def paused(row: Row) -> float:
-    """A step's time, where the machine stands still in each of PAUSES."""
-    over = row.began + cost(row)
-    for began, length in PAUSES:
-        if began < over and began + length > row.began:
-            over += began + length - max(began, row.began)
-    return over - row.began
 
 
 LONG = [request(f"long {n}", 0.3 + 2.4 * n, 500, 2) for n in range(2)]  # half a second each
@@ -195,7 +203,7 @@ CASES = {
         slow_prompts,
         lambda: recorded(chats(9, 9), WIDE, slow_prompts),
     ),
-    "machine": Case(causes.HELD, chats(), WIDE, paused, lambda: recorded(chats(), WIDE)),
+    "machine": Case(causes.HELD, chats(), WIDE, PAUSED, lambda: recorded(chats(), WIDE)),
 }
 
 
