@@ -35,7 +35,7 @@ from labsched.steptime import Paced
 
 LOADS = (0.3, 0.5, 0.7, 0.9, 1.1)
 WORKLOADS = (*KINDS, "mixed")
-COUNT = 60  # requests of each
+COUNT = 30  # requests of each
 QUESTIONS = (
     {"max_num_sequences": "4"},
     {"max_num_sequences": "16"},
