@@ -41,6 +41,7 @@ from benchmarks import (
     pbtxt,
     predict,
     record_cost,
+    record_load,
     replica_kills,
     replica_start,
     sequence,
@@ -83,6 +84,7 @@ YARDSTICKS = {
 LONG = {
     "engines": engines.run,
     "record-cost": lambda options: record_cost.run(options.rounds),
+    "record-load": record_load.run,
     "kv-precision": kv_precision.run,
     "arena": arena.run,
     "mystery": lambda options: mystery.run(options.count or mystery.RUNS),
@@ -120,13 +122,13 @@ def main() -> None:
         "--count",
         type=int,
         help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); arena: policies (200); "
-        "mystery: runs (100); kv-precision: prompts (16); exercises: seeds (200)",
+        "mystery: runs (100); record-load: requests (10000); kv-precision: prompts (16); exercises: seeds (200)",
     )
     parser.add_argument(
         "--part",
         action="append",
         choices=(*predict.PARTS, "ranks", *gpu.PARTS),
-        help="only this part; may be repeated (predict: its four; gpu: yardstick, a lab's; arena: ranks, with servers)",
+        help="only this part; may be repeated (predict: its five; gpu: yardstick, a lab's; arena: ranks, with servers)",
     )
     answers.options(parser)
     arena.options(parser)
@@ -138,6 +140,7 @@ def main() -> None:
     load_tools.options(parser)
     museum.options(parser)
     predict.options(parser)
+    record_load.options(parser)
     start_up.options(parser)
     options = parser.parse_args()
     if unknown := set(options.names) - EVERY.keys():

@@ -1,4 +1,4 @@
-"""What `labctl predict` gets right: steps, seconds and decisions on real servers, and how fast it answers."""
+"""What `labctl predict` gets right: steps, seconds and decisions on real servers, many recordings, and how fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks import predict_seconds, predict_steps
+from benchmarks import predict_recordings, predict_seconds, predict_steps
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import table
@@ -17,7 +17,7 @@ from labsched import recording, replay
 from labsched.recording import Arrival, Recording
 from labsched.request_log import WORDS
 
-PARTS = ("replay", "steps", "seconds", "decisions")
+PARTS = ("replay", "recordings", "steps", "seconds", "decisions")
 REPLAY_S = 3.0  # the target for ten recorded minutes
 
 
@@ -37,6 +37,8 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         match part:
             case "replay":
                 found[part] = speed()
+            case "recordings":
+                found[part] = predict_recordings.run(session.workspace)
             case "steps":
                 found[part] = predict_steps.run(session, asked.workloads, asked.vllm_workloads)
             case "seconds":

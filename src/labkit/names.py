@@ -55,6 +55,18 @@ class Names(dict[str, str]):
             self[id]
 
 
+class Numbered(Names):
+    """Of ids that are numbers, from 1, in order of arrival: each id alone says the name.
+
+    >>> Numbered(["27", "1"])
+    {'27': 'AA', '1': 'A'}
+    """
+
+    def __missing__(self, id: str) -> str:
+        name = self[id] = letter(int(id) - 1)
+        return name
+
+
 def letters(ids: Iterable[str]) -> dict[str, str]:
     """The name of each request, by its id; the ids are in order of arrival, and one that comes again keeps its name."""
     return dict(Names(ids))

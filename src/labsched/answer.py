@@ -29,7 +29,8 @@ class Prediction:
     """The figures of a replay, and of two more in which steps are as fast and as slow as they may be.
 
     Those two have the speeds of the recording's fastest and slowest parts, and the costs at both ends of what is known
-    of them. ``extrapolated``: the steps that are larger than any recorded one.
+    of them. What held the machine up did so in all three. ``extrapolated``: the steps that are larger than any
+    recorded one.
     """
 
     settings: Settings
@@ -95,18 +96,25 @@ class Predictor:
 
         Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones.
         """
-        model, known = self.model, Speeds(self.model, self.recording.rows) if recording is None else None
+        model, rows = self.model, self.recording.rows
+        every, held = (Speeds(model, rows), Speeds(model, rows, held_up=True)) if recording is None else (None, None)
         recording = recording or self.recording
         settings = self.changed(recording.settings, assignments)
-        middle = self._replay(recording, settings, speeds=known)
+        middle = self._replay(recording, settings, speeds=every)
         ends = ((model.fastest, -DEVIATIONS), (model.slowest, DEVIATIONS))
-        edges = [self._replay(recording, settings, *end) for end in ends]
+        edges = [self._replay(recording, settings, *end, held) for end in ends]
         found, *others = (figures(done.rows, done.arrived, self.slo) for done in (middle, *edges))
         low = {name: min(value, *(other[name] for other in others)) for name, value in found.items()}
         high = {name: max(value, *(other[name] for other in others)) for name, value in found.items()}
         return Prediction(
             settings, found, low, high, middle.rows, middle.arrived, self._extrapolated(settings, middle.rows)
         )
+
+    def likeliest(self, assignments: Mapping[str, str]) -> Mapping[str, float]:
+        """The figures of :meth:`predict` alone, in a third of its time. Raises LabError as it does."""
+        settings = self.changed(self.recording.settings, assignments)
+        done = self._replay(self.recording, settings, speeds=Speeds(self.model, self.recording.rows))
+        return figures(done.rows, done.arrived, self.slo)
 
     def _replay(
         self,

@@ -3,6 +3,10 @@
 Every moment between a request's sending and its last token belongs to one part, so that the parts add up to the whole.
 A step in which it waits belongs to the scheduler's reason for that. A step that computes it is divided: what other
 requests' prompts cost in it is theirs, by the model of a step's time, and the rest is its own.
+
+Where the machine was held up, as long as a step took more than the model says belongs to that, for whoever computes
+and whoever waits. So does what a later request waits because of it: a queue that was there when the machine stood
+still is that much later until it is empty.
 """
 
 from __future__ import annotations
@@ -15,14 +19,16 @@ from typing import NamedTuple
 
 from labsched.errors import LabError
 from labsched.recording import Recording, Row, Settings
-from labsched.steptime import Features, StepTime
+from labsched.steptime import HELD_UP, Features, StepTime
 
 LATE, TRITON, IN_PROGRESS = "client late", "waiting in Triton", "the step in progress"
+HELD = "machine held up"
 NO_SLOT, NO_BLOCK, NO_TOKENS, CLOSED = "no slot", "no KV block", "no tokens", "batch closed"
 PREEMPTED, PREFILL, PROMPTS, DECODING = "preempted, and again", "own prefill", "others' prompts", "own decoding"
 PARTS = (
     LATE,
     TRITON,
+    HELD,
     IN_PROGRESS,
     NO_SLOT,
     NO_BLOCK,
@@ -37,17 +43,19 @@ PARTS = (
 WORDS = {  # the largest part, in a sentence after "is" or "are"
     LATE: "the client's: it sent the request later than it should have",
     TRITON: "between the client and the model: Triton's queue and the network",
+    HELD: f"the machine's: it was held up, in steps that took over {HELD_UP} times as long as others like them",
     IN_PROGRESS: "the step that was being computed when the request came",
     NO_SLOT: "waiting for a slot",
     NO_BLOCK: "waiting for memory in the KV cache",
-    NO_TOKENS: "waiting for room in the token budget of a step",
+    NO_TOKENS: "waiting for room in the token budget of a step, which other prompts fill",
     CLOSED: "waiting for the batch to end, which no request may join",
     PREEMPTED: "being preempted, and computing tokens again",
     PREFILL: "the prefill of its own prompt",
-    PROMPTS: "the prefill of other requests' prompts in the same steps",
+    PROMPTS: "the prefill of other requests' prompts",
     DECODING: "its own decoding",
 }
 PERCENTILES = (50, 95, 99)
+MORE, LESS = (2, 4), (2, 4, 8)  # times as much of a setting, and parts of it, that are tried
 
 
 class Sent(NamedTuple):
@@ -85,10 +93,14 @@ class Request:
 
 @dataclass
 class _Live:
-    """A request on its way: until when its time is accounted for, and when its tokens came."""
+    """A request on its way: until when its time is accounted for, and how many tokens it has.
+
+    ``behind``: by how many seconds the queue was late when the request came.
+    """
 
     request: Request
     until: float
+    behind: float = 0.0
     tokens: int = 0
     again: bool = False
 
@@ -104,54 +116,71 @@ def requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> li
     waiting = iter(recording.arrivals)
     following = next(waiting, None)
     live: dict[str, _Live] = {}
+    late = 0.0  # seconds by which the queue is late, because the machine was held up
     for row in recording.rows:
+        times = share.of(row)
+        late = late if row.waiting else 0.0
         while following and following.at < row.over:
             request = Request(following.name, following.prompt, following.made, following.tenant)
-            live[request.name] = _Live(request, following.at)
-            if times := sent.get(request.name):
-                start = times.start - recording.zero
+            live[request.name] = _Live(request, following.at, late)
+            if client := sent.get(request.name):
+                start = client.start - recording.zero
                 request.ttft[TRITON] += 1e3 * (following.at - start)
-                if times.due:
-                    request.ttft[LATE] += 1e3 * (start - (times.due - recording.zero))
+                if client.due:
+                    request.ttft[LATE] += 1e3 * (start - (client.due - recording.zero))
             following = next(waiting, None)
-        others = share.of(row)
         for name in list(live):
             one = live[name]
-            _account(one, row, others)
+            _account(one, row, times)
             if name in row.ended:
                 del live[name]
                 if one.tokens:
                     found.append(_finished(one))
+        late += times.held
     return found
 
 
-def _account(one: _Live, row: Row, others: Mapping[str, float]) -> None:
+def _account(one: _Live, row: Row, times: _Times) -> None:
     """Give the time until the end of this step to its parts."""
     request, name = one.request, one.request.name
     seconds, began = row.over - one.until, one.until
     one.until = row.over
     parts = request.tpot if one.tokens else request.ttft
+    if held := min(seconds, times.held):
+        parts[HELD] += 1e3 * held
+        seconds -= held
     if name in row.preempted:
         one.again = True
     if name not in row.batch:
         part = _reason(row, name) if began <= row.began or name in row.waiting else IN_PROGRESS
         part = PREEMPTED if one.again else part
+        if late := min(seconds, one.behind):
+            parts[HELD] += 1e3 * late
+            one.behind -= late
+            seconds -= late
+        if part == IN_PROGRESS:
+            seconds -= _beside(one, row, seconds * times.prompts, parts)
         parts[part] += 1e3 * seconds
         for other in row.batch:
             request.blame[part][other] += seconds
         return
     place = row.batch.index(name)
-    theirs = seconds * others.get(name, 0.0)
-    parts[PROMPTS] += 1e3 * theirs
-    if theirs:
-        for other, letter, tokens in zip(row.batch, row.phase, row.tokens, strict=True):
-            if other != name and letter == "p":
-                request.blame[PROMPTS][other] += tokens
+    theirs = _beside(one, row, seconds * times.others.get(name, 0.0), parts)
     own = PREEMPTED if one.again else PREFILL if not one.tokens else DECODING
     parts[own] += 1e3 * (seconds - theirs)
     if row.made[place]:
         one.tokens += row.made[place]
         one.again = False
+
+
+def _beside(one: _Live, row: Row, theirs: float, parts: dict[str, float]) -> float:
+    """Give as many seconds to the prompts of others in this step, and return them."""
+    parts[PROMPTS] += 1e3 * theirs
+    if theirs:
+        for other, letter, tokens in zip(row.batch, row.phase, row.tokens, strict=True):
+            if other != one.request.name and letter == "p":
+                one.request.blame[PROMPTS][other] += tokens
+    return theirs
 
 
 def _reason(row: Row, name: str) -> str:
@@ -167,8 +196,19 @@ def _finished(one: _Live) -> Request:
     return one.request
 
 
+class _Times(NamedTuple):
+    """Of one step: the seconds for which the machine was held up, and what share of the rest prompts cost.
+
+    ``others``: those of others, for each request in it; ``prompts``: all of them.
+    """
+
+    held: float
+    others: Mapping[str, float]
+    prompts: float = 0.0
+
+
 class _Share:
-    """How much of a step's time the prompts of others cost each request in it."""
+    """What a step's time consists of, by the model of the recording."""
 
     def __init__(self, recording: Recording) -> None:
         from labsched.fitting import fit
@@ -180,18 +220,20 @@ class _Share:
         except LabError:  # too few steps for a model: then by tokens
             self._model = None
 
-    def of(self, row: Row) -> dict[str, float]:
+    def of(self, row: Row) -> _Times:
         shape = self._features.of(row)
+        held = self._model.excess(shape, row.over - row.began) if self._model else 0.0
         prompts = {n: t for n, t, letter in zip(row.batch, row.tokens, row.phase, strict=True) if letter == "p"}
         if not prompts:
-            return {}
+            return _Times(held, {})
         if self._model:
             costs = [cost * count for cost, count in zip(self._model.costs, shape, strict=True)]
             token = self._model.costs[2] / (sum(costs) or 1.0)
         else:
             token = 1 / sum(row.tokens)
         every = sum(prompts.values())
-        return {name: min(1.0, token * (every - prompts.get(name, 0))) for name in row.batch}
+        others = {name: min(1.0, token * (every - prompts.get(name, 0))) for name in row.batch}
+        return _Times(held, others, min(1.0, token * every))
 
 
 # -- what it comes to -------------------------------------------------------------------------------------------------
@@ -210,7 +252,7 @@ class Finding:
     Attributes:
         share: of the whole.
         culprit: the request that was most in the way; "" where none was.
-        change: settings that would make the part smaller; {} where none would.
+        changes: settings against the part, the smallest first; [] where there is none.
     """
 
     metric: str
@@ -218,7 +260,7 @@ class Finding:
     part: str
     share: float
     culprit: str
-    change: Mapping[str, str]
+    changes: Sequence[Mapping[str, str]]
 
 
 def finding(found: Sequence[Request], settings: Settings, metric: str = "TTFT") -> Finding:
@@ -231,25 +273,27 @@ def finding(found: Sequence[Request], settings: Settings, metric: str = "TTFT") 
         largest = max(parts, key=lambda part: parts[part])
     blame = request.blame.get(largest, {})
     culprit = max(blame, key=lambda name: blame[name], default="")
-    return Finding(metric, request, largest, parts[largest] / whole, culprit, remedy(largest, settings))
+    return Finding(metric, request, largest, parts[largest] / whole, culprit, remedies(largest, settings))
 
 
-def remedy(part: str, settings: Settings) -> dict[str, str]:
-    """The setting that works against a part: twice the room for what is missing, half of what is in the way."""
+def remedies(part: str, settings: Settings) -> list[dict[str, str]]:
+    """Settings against a part: twice or four times the room for what is missing, less of what is in the way."""
     words = settings.words
     slots, tokens = int(words.get("max_num_sequences") or 16), settings.step_tokens
     if part == NO_SLOT:
-        return {"max_num_sequences": str(2 * slots)}
+        return [{"max_num_sequences": str(times * slots)} for times in MORE]
     if part in (NO_BLOCK, PREEMPTED):
-        return {"max_tokens_in_paged_kv_cache": str(2 * settings.blocks * settings.block_size)}
+        cache = settings.blocks * settings.block_size
+        return [{"max_tokens_in_paged_kv_cache": str(times * cache)} for times in MORE]
     if part == NO_TOKENS:
-        return {"max_num_tokens": str(2 * tokens)}
+        return [{"max_num_tokens": str(times * tokens)} for times in MORE]
     if part == CLOSED:
-        return {"gpt_model_type": "inflight_fused_batching"}
+        return [{"gpt_model_type": "inflight_fused_batching"}]
+    if part == PROMPTS and words.get("enable_chunked_context", "").lower() == "false":
+        return [{"enable_chunked_context": "true"}]
     if part == PROMPTS:
-        chunked = words.get("enable_chunked_context", "").lower() != "false"
-        return {"max_num_tokens": str(max(1, tokens // 2))} if chunked else {"enable_chunked_context": "true"}
-    return {}
+        return [{"max_num_tokens": str(max(1, tokens // times))} for times in LESS]
+    return []
 
 
 def table(found: Sequence[Request], metric: str) -> tuple[list[str], list[tuple[str, list[float]]]]:

@@ -42,15 +42,19 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
     servers = [(Features(), server) for server in recorded]
     x = np.array([features.of(row) for features, server in servers for row in server], dtype=np.float64)
     y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
-    known = x.copy()
-    known[:, 1:][:, x[:, 1:].min(axis=0) == x[:, 1:].max(axis=0)] = 0  # else they would share the cost of a step
-    costs, said = _relative(known, y)
-    sizes, said = _corrected([size_of(one) for one in x], y, said, TRUST_SIZE)
-    shapes, said = _corrected([shape_of(one) for one in x], y, said, TRUST_SHAPE)
+    keys = [size_of(one) for one in x], [shape_of(one) for one in x]
+    kept = np.ones(len(y), dtype=bool)
+    costs, said = _relative(x, y, kept)
+    kept = _kept(keys[1], y / said)
+    if not kept.all():  # once more without the steps that the machine was held up in
+        costs, said = _relative(x, y, kept)
+        kept = _kept(keys[1], y / said)
+    sizes, said = _corrected(keys[0], y, said, kept, TRUST_SIZE)
+    shapes, said = _corrected(keys[1], y, said, kept, TRUST_SHAPE)
     pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
     gaps = [row.began - before.over for before, row in pairs if row.busy]
-    noise, twice = _noise(x, y)
-    parts = [part for part in np.array_split(np.arange(len(rows)), PARTS) if len(part) >= LEAST_PART]
+    noise, twice = _noise(x[kept], y[kept])
+    parts = [part for part in np.array_split(np.flatnonzero(kept), PARTS) if len(part) >= LEAST_PART]
     ratios = [float(y[part].sum() / said[part].sum()) for part in parts] or [1.0]
     most, held = x.max(axis=0), y > HELD_UP * said
     return StepTime(
@@ -64,18 +68,37 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
         max(ratios),
         (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
         len(rows),
-        _doubt(x, y, said),
+        _doubt(x[kept], y[kept], said[kept]),
         (int(held.sum()), float((y - said)[held].sum())),
     )
 
 
-def _relative(x: Array, y: Array) -> tuple[Array, Array]:
-    """The costs with the smallest relative errors, and what they say of each step; never less than a tenth of it."""
-    weights = np.ones(len(y))
+def _kept(shapes: Sequence[Shape], ratios: Array) -> npt.NDArray[np.bool_]:
+    """Which steps the machine was not held up in, by how many times the sum of costs each took.
+
+    A batch shape may take many times as long as a sum of costs says, each time. Among two that took as long as it
+    says, one alone is no such shape.
+    """
+    found: dict[Shape, list[float]] = defaultdict(lambda: [1.0, 1.0])
+    for shape, ratio in zip(shapes, ratios, strict=True):
+        found[shape].append(float(ratio))
+    usual = {shape: max(1.0, float(np.median(same))) for shape, same in found.items()}
+    return np.array([ratio <= HELD_UP * usual[shape] for shape, ratio in zip(shapes, ratios, strict=True)])
+
+
+def _relative(x: Array, y: Array, kept: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """The costs with the smallest relative errors on the steps ``kept``, and what they say of each step.
+
+    The latter is never less than a tenth of the time of a step that was kept.
+    """
+    known = x.copy()
+    constant = x[kept, 1:].min(axis=0) == x[kept, 1:].max(axis=0)
+    known[:, 1:][:, constant] = 0  # else they would share the cost of a step
+    weights = np.ones(int(kept.sum()))
     for _ in range(PASSES):
-        costs = non_negative(x * weights[:, None], y * weights)
-        said = np.maximum(x @ costs, y / 10)
-        weights = 1 / said
+        costs = non_negative(known[kept] * weights[:, None], y[kept] * weights)
+        said = np.maximum(known @ costs, np.where(kept, y / 10, 1e-6))
+        weights = 1 / said[kept]
     return costs, said
 
 
@@ -93,11 +116,15 @@ def _doubt(x: Array, y: Array, said: Array) -> Array:
     return covariance
 
 
-def _corrected(keys: Sequence[Key], y: Array, said: Array, trust: float) -> tuple[dict[Key, float], Array]:
+def _corrected(
+    keys: Sequence[Key], y: Array, said: Array, kept: npt.NDArray[np.bool_], trust: float
+) -> tuple[dict[Key, float], Array]:
     """By key, how many times ``said`` its steps took: the mean, among ``trust`` of 1.0. And ``said`` so many times."""
     found: dict[Key, list[float]] = defaultdict(list)
-    for key, ratio in zip(keys, y / said, strict=True):
-        found[key].append(float(ratio))
+    for key, ratio, counts in zip(keys, y / said, kept, strict=True):
+        same = found[key]
+        if counts:
+            same.append(float(ratio))
     ratios = {key: (sum(same) + trust) / (len(same) + trust) for key, same in found.items()}
     return ratios, said * np.array([ratios[key] for key in keys])
 

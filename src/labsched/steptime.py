@@ -136,6 +136,11 @@ class StepTime:
         off = deviations * self.deviation(shape) if deviations else 0.0
         return speed * (max(likeliest + off, likeliest / 10) + self.gap)
 
+    def excess(self, shape: Sequence[int], seconds: float) -> float:
+        """By how many seconds a step of this shape was held up, which took ``seconds``; 0.0: it was not."""
+        usual = self.seconds(shape) - self.gap
+        return seconds - usual if seconds > HELD_UP * usual else 0.0
+
     def deviation(self, shape: Sequence[int]) -> float:
         """The standard deviation (seconds) of a step's likeliest time, from what is known of the costs."""
         import numpy as np
@@ -177,9 +182,10 @@ class Speeds:
     Args:
         model: what was fitted on ``rows``.
         rows: every recorded step of one server, in order.
+        held_up: count only the steps in which the machine was held up, and take the others for as fast as the model.
     """
 
-    def __init__(self, model: StepTime, rows: Sequence[Row]) -> None:
+    def __init__(self, model: StepTime, rows: Sequence[Row], held_up: bool = False) -> None:
         self._at, self._done = [0.0], [0.0]  # a line of points: seconds of the recording, and of the model
         features = Features()
         for row, after in zip_longest(rows, rows[1:]):
@@ -189,7 +195,9 @@ class Speeds:
             idle = max(0.0, row.began - self._at[-1])
             self._done.append(self._done[-1] + idle)
             self._at.append(self._at[-1] + idle)
-            self._done.append(self._done[-1] + model.seconds(features.of(row)))
+            shape = features.of(row)
+            whole = held_up and not model.excess(shape, row.over - row.began)
+            self._done.append(self._done[-1] + (over - self._at[-1] if whole else model.seconds(shape)))
             self._at.append(max(over, self._at[-1]))
 
     def seconds(self, began: float, work: float) -> float:

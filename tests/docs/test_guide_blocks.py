@@ -78,7 +78,7 @@ SERVES = {  # what a quiet start on two cores needs, beside the guide's own line
     "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",
     "TORCH_COMPILE_DISABLE": "1",
-    "PYTHONPATH": str(ROOT / "src"),  # in the place of `pip install labs/packaging/labsched`
+    "PYTHONPATH": str(ROOT / "src"),  # in the place of `pip install ./packaging/labsched`
 }
 
 

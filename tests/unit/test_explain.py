@@ -153,9 +153,9 @@ def test_the_first_step_at_which_two_runs_part_is_shown_with_both_reasons(tmp_pa
     shown = explain("--diff", one, other)
     assert "engine, phase load: 3 requests, 0 steps alike; the runs part at step 1" in shown
     lines = [line.rstrip() for line in shown.splitlines()]
-    assert "batch            1 2                       1" in lines
+    assert "batch            A B                       A" in lines
     assert any(
-        line.startswith("request 2") and "joins: 2 computed" in line and "waits: no KV" in line for line in lines
+        line.startswith("request B") and "joins: 2 computed" in line and "waits: no KV" in line for line in lines
     )
 
 
@@ -166,7 +166,8 @@ def test_two_runs_that_never_part_say_so_and_one_that_is_over_has_parted(tmp_pat
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     (found,) = json.loads(explain("--diff", one, other, "--json"))
     assert (found["steps"], found["sides"][1]["step"]) == (7, 0)
-    assert found["sides"][1]["reasons"] == {"3": "the run is over"}
+    assert found["sides"][1]["reasons"] == {"C": "the run is over"}
+    assert found["ids"]["C"] == ["c", "8c"]
 
 
 def test_two_phases_of_one_run_are_compared_by_their_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -19,7 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labctl.pages.live.feed import FIELDS
+from labctl.pages.live.hub import Follower
 from labkit.errors import LabError
+from labkit.names import letter
 from labsched import recording
 from labsched.vllm import files, reader
 from labsched.vllm.decision import Decision, Reason
@@ -171,7 +175,8 @@ def test_every_step_and_every_request_is_read_as_it_happened(
         read = recording.read(folder)
         assert [row.batch for row in read.rows] == [line["ids"] for line in traffic.wanted]
         assert {arrival.name for arrival in read.arrivals} == {*ends}
-        assert read.way == pytest.approx(0.01)
+        idle = {name for row in read.rows if not row.busy for name in row.joined}
+        assert read.way == pytest.approx(0.01 if idle & {*ends} else 0.0)
 
 
 def test_no_text_no_token_and_no_plain_hash_is_written(tmp_path: Path) -> None:
@@ -305,6 +310,51 @@ def test_a_recording_is_followed_while_it_is_written(tmp_path: Path) -> None:
     seen += tail.read()
     steps = [line["ids"] for line in seen if line["kind"] == "step"]
     assert steps == [line["ids"] for line in traffic.wanted][-len(steps) :] and len(steps) > 100
+
+
+def test_an_open_page_is_told_each_step_as_it_is_written_and_comes_anew_for_another_server(tmp_path: Path) -> None:
+    traffic, lines = Traffic(5), Lines(SETTINGS, "0")
+    kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 2**20)
+    told: list[Any] = []
+
+    async def hear() -> None:
+        follower = Follower(tmp_path)
+        running = asyncio.create_task(follower.run())
+        queue, first, feed = follower.join()
+        while (message := await asyncio.wait_for(queue.get(), 20)) is not None:
+            told.extend(feed.events(message[0]))  # there was no recording before
+        queue, first, feed = follower.join()
+        assert first[0] == follower.head
+        for _ in range(3):
+            for event in [event for _ in range(40) for event in traffic.events()]:
+                kept.add(event)
+            while sum("n" in event for event in told) < len(traffic.wanted):
+                message = await asyncio.wait_for(queue.get(), 20)
+                assert message is not None
+                told.extend(feed.events(message[0]))
+        written(tmp_path, "vllm-2-1-0", [event for _ in range(40) for event in Traffic(2).events()])
+        while (message := await asyncio.wait_for(queue.get(), 20)) is not None:
+            assert not message[0]
+        running.cancel()
+
+    asyncio.run(hear())
+    kept.close()
+    called = {id: name for event in told for _, id, _, name in event.get("q", ())}
+    ids = [[*event["r"][::FIELDS]] for event in told if "n" in event]
+    number = {id: index for event in told for index, id, *_ in event.get("q", ())}
+    assert ids == [[number[name] for name in line["ids"]] for line in traffic.wanted]
+    assert called == {name: letter(int(name) - 1) for name in called}, "as `labctl explain` calls them afterwards"
+
+
+def test_a_recording_is_being_written_while_its_server_runs(tmp_path: Path) -> None:
+    over = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    for name, running in ((f"vllm-1-{os.getpid()}-0", True), (f"vllm-2-{int(over.stdout)}-0", False)):
+        written(tmp_path, name, Traffic(2).events())
+        assert reader.is_written(tmp_path), "a moment ago"
+        for file in tmp_path.iterdir():
+            os.utime(file, (1, 1))
+        os.utime(tmp_path / f"{name}.000001.jsonl", (2, 2))
+        assert reader.is_written(tmp_path) == running
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from labsched.recording import Recording
 
 SHOWN = 5  # requests that an error names
+HELPS = 0.95  # of a p99, or less: then a setting is worth a try
 
 
 @click.command("explain")
@@ -71,20 +72,24 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
         raise LabError(
             f"{read.source} has no request that was answered", "", "labctl bench STACK", code="recording-empty"
         )
+    called = _names(read, phase)
     if picture:
         from labkit.pictures import explained
 
-        explained.draw(found, read, picture, str(result))
+        explained.draw(found, read, picture, str(result), called)
     findings = [causes.finding(found, read.settings, metric) for metric in ("TTFT", "TPOT")]
     changed = [_what_if(read, each) for each in findings]
     if json_output:
+        percentiles = "p50", "p95", "p99"
+        asked = {each.metric: causes.table(found, each.metric)[0] for each in findings}
         document = {
             each.metric: {
-                "percentiles": dict(zip(("p50", "p95", "p99"), causes.table(found, each.metric)[0], strict=True)),
+                "percentiles": dict(zip(percentiles, asked[each.metric], strict=True)),
+                "names": dict(zip(percentiles, (called[id] for id in asked[each.metric]), strict=True)),
                 "parts_ms": dict(causes.table(found, each.metric)[1]),
                 "largest": {"part": each.part, "share": each.share, "culprit": each.culprit},
-                "change": dict(each.change),
-                "p99_ms": what_if,
+                "change": dict(what_if.change),
+                "p99_ms": what_if.p99,
             }
             for each, what_if in zip(findings, changed, strict=True)
         }
@@ -93,18 +98,26 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
     for number, (each, what_if) in enumerate(zip(findings, changed, strict=True)):
         if number:
             click.echo()
-        say(printable(_sentence(each, what_if, {one.name: one for one in found}, read)))
+        say(printable(_sentence(each, what_if, {one.name: one for one in found}, read, called)))
         names, rows = causes.table(found, each.metric)
         cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in rows]
-        cells.append(("request", *map(printable, names)))
+        cells.append(("request", *(called[name] for name in names)))
         click.echo("\n" + table(cells, (f"{each.metric}, ms", "p50", "p95", "p99"), right=(1, 2, 3)))
     if picture:
         say(printable(f"\nwritten: {picture}"))
-    say(printable(f"\nstep by step: labctl explain {read.source} {findings[0].request.name}"))
+    say(printable(f"\nstep by step: labctl explain {read.source} {called[findings[0].request.name]}"))
+
+
+def _names(read: Recording, phase: str) -> dict[str, str]:
+    """What a person calls the requests of a recording, by their names in it."""
+    from labctl.pages.live import story
+
+    called = {id: name for lane in story.of_result(Path(read.source), phase) for id, name in lane.names.items()}
+    return {arrival.name: called.get(arrival.name, arrival.name) for arrival in read.arrivals}
 
 
 def _sentence(
-    found: Finding, what_if: tuple[float, float] | None, every: Mapping[str, Request], read: Recording
+    found: Finding, what_if: Advice, every: Mapping[str, Request], read: Recording, called: Mapping[str, str]
 ) -> str:
     """The largest part of a p99, who was in the way, and what another setting would make of it."""
     from labkit.predict.vllm import their_names
@@ -114,29 +127,57 @@ def _sentence(
     said = f"p99 of {found.metric} is {whole:,.0f} ms; {found.share:.0%} of it is {part}"
     if other := every.get(found.culprit):
         tenant = f", tenant {other.tenant}" if other.tenant else ""
-        said += f", most often for {other.name} ({other.prompt:,} prompt and {other.made:,} output tokens{tenant})"
+        name, lengths = called[other.name], f"{other.prompt:,} prompt and {other.made:,} output tokens"
+        said += f", most often for {name} ({lengths}{tenant})"
     said += "."
-    change = their_names(read.settings, found.change)
+    change = their_names(read.settings, what_if.change)
     settings = " --set ".join(f"{name}={value}" for name, value in change.items())
-    if what_if:
-        said += f" With {settings} the prediction for p99 is {what_if[1]:,.0f} ms instead of {what_if[0]:,.0f}."
-    elif found.change and not read.settings.own:
+    if found.part == causes.HELD:
+        said += " No setting helps against that: see what else the machine computed."
+    elif what_if.p99:
+        before, after = what_if.p99
+        if what_if.helps:
+            said += f" With {settings} the prediction for p99 is {after:,.0f} ms instead of {before:,.0f}."
+        else:
+            said += (
+                f" {settings} would not help: the prediction for p99 is {after:,.0f} ms; as recorded, {before:,.0f}."
+            )
+    elif what_if.change and not read.settings.own:
         said += f" The setting against it: {settings}. labctl predict {read.source} --set {settings} says what it does."
     return said
 
 
-def _what_if(read: Recording, found: Finding) -> tuple[float, float] | None:
-    """The predicted p99 (ms) as recorded, and with the change; None where there is no change or no answer."""
+class Advice(NamedTuple):
+    """A setting against a part; {} where there is none. ``p99``: as predicted for the recorded settings and with it,
+    in ms; None where there is no answer.
+    """
+
+    change: Mapping[str, str] = {}
+    p99: tuple[float, float] | None = None
+
+    @property
+    def helps(self) -> bool:
+        return self.p99 is not None and self.p99[1] <= HELPS * self.p99[0]
+
+
+def _what_if(read: Recording, found: Finding) -> Advice:
+    """The first of the settings against the part that helps, or the first of all where none does."""
     from labsched import answer
 
-    if not found.change or read.settings.vllm or read.settings.own:
-        return None
+    tried = [Advice(change) for change in found.changes]
+    if not tried or read.settings.vllm or read.settings.own:
+        return tried[0] if tried else Advice()
     figure = f"{found.metric.lower()}_p99_ms"
     try:
         predictor = answer.Predictor.of(read)
-        return predictor.predict({}).figures[figure], predictor.predict(found.change).figures[figure]
+        before = predictor.likeliest({})[figure]
+        for number, one in enumerate(tried):
+            tried[number] = Advice(one.change, (before, predictor.likeliest(one.change)[figure]))
+            if tried[number].helps:
+                return tried[number]
     except LabError:
-        return None
+        pass
+    return tried[0]
 
 
 def _sent(read: Recording) -> dict[str, Sent]:
@@ -188,8 +229,8 @@ def _show_parting(one: str, other: str, json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
         return
-    say(f"A  {printable(one)}")
-    say(f"B  {printable(other)}")
+    say(f"1  {printable(one)}")
+    say(f"2  {printable(other)}")
     for each in found:
         click.echo()
         _show_sides(each)
@@ -208,7 +249,7 @@ def _show_sides(found: Parting) -> None:
         ("waiting", " ".join(one.waiting) or "-", " ".join(other.waiting) or "-"),
         *((f"request {name}", one.reasons[name], other.reasons[name]) for name in one.reasons),
     ]
-    click.echo("\n" + table(cells, ("", "A", "B")))
+    click.echo("\n" + table(cells, ("", "1", "2")))
 
 
 def _lanes(source: str) -> list[Lane]:

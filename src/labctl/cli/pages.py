@@ -88,8 +88,8 @@ def watch_command(
 ) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
-    RESULT is a folder below results/, or the folder that a vLLM of your own records into: with --terminal it is
-    followed while it is written. Ctrl-C ends the page.
+    RESULT is a folder below results/, or the folder that a vLLM of your own records into: while that is written, the
+    page follows it. Ctrl-C ends the page.
     """
     from labctl.manifest.settings import parse_assignments
     from labsched.vllm import reader

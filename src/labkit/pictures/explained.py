@@ -16,9 +16,14 @@ MOST_ROWS = 12  # requests in the timeline that computed, and so many that only 
 WAITS = "#c8c8c8"
 
 
-def draw(found: Sequence[Request], recording: Recording, path: Path, title: str) -> None:
+def draw(
+    found: Sequence[Request], recording: Recording, path: Path, title: str, names: Mapping[str, str] | None = None
+) -> None:
     """Write it: a stacked bar for each percentile of TTFT and of TPOT, and below them a row for each request that was
     in the worst second, with a bar for each step in which it computed or waited.
+
+    Args:
+        names: what a person calls the requests, by their names in the log.
     """
     import matplotlib as mpl
 
@@ -32,7 +37,7 @@ def draw(found: Sequence[Request], recording: Recording, path: Path, title: str)
     colors = {part: COLORS[number % len(COLORS)] for number, part in enumerate(parts)}
     for column, (metric, each) in enumerate(rows.items()):
         _bars(figure.add_subplot(grid[0, column]), each, metric, colors)
-    _second(figure.add_subplot(grid[1, :]), recording)
+    _second(figure.add_subplot(grid[1, :]), recording, names or {})
     figure.suptitle(title, x=0.01, y=0.98, ha="left", fontsize=13, fontweight="bold")
     save(figure, path, cropped=True)
 
@@ -50,7 +55,7 @@ def _bars(axis: Any, rows: Sequence[tuple[str, list[float]]], metric: str, color
         axis.spines[side].set_visible(False)
 
 
-def _second(axis: Any, recording: Recording) -> None:
+def _second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
     """The second with the most waiting requests."""
     began = worst_second(recording)
     rows = [row for row in recording.rows if row.over > began and row.began < began + SPAN_S]
@@ -67,7 +72,7 @@ def _second(axis: Any, recording: Recording) -> None:
             if name in row.batch or name in row.waiting:
                 letter = row.phase[row.batch.index(name)] if name in row.batch else ""
                 axis.barh(place, row.over - row.began, left=row.began, height=0.8, color=colors[letter])
-    axis.set_yticks(range(len(shown)), shown, fontsize=7)
+    axis.set_yticks(range(len(shown)), [names.get(name, name) for name in shown], fontsize=7)
     axis.invert_yaxis()
     axis.set_xlim(began, began + SPAN_S)
     axis.set_xlabel("seconds since the first request", fontsize=9)

@@ -21,6 +21,7 @@ FILES = 8  # that a whole recording consists of, at most
 FLUSH_S = 0.25  # between two writes: so much is lost where the process is killed
 MOST_EVENTS = 200_000  # that may wait for a disk: then the recording ends
 log = logging.getLogger("vllm.labsched")  # below vLLM's own, so that its lines stand in vLLM's log
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder for each line
 Line = dict[str, Any]
 
 
@@ -139,7 +140,7 @@ class Files:
 
 
 def _encoded(line: Line) -> bytes:
-    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    return ENCODE(line).encode() + b"\n"
 
 
 def named(rank: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,10 @@ from labsched.steplog import REQUEST, SCHEDULER
 from labsched.vllm.files import PREFIX
 
 ARRIVAL = "arrival"  # a kind of line: a request has come
+NO_TEXTS = "vLLM's recordings hold no texts"
 UNFINISHED = "unfinished"  # why a request has no end in a recording
 TOKEN_BYTES, HASH_BYTES = 3, 6  # of a token in `prefixes` (labsched.recording), and of a block in `hashes`
+WRITTEN_S = 10.0  # since the last line of a server on another machine, or in a container
 Line = dict[str, Any]
 
 
@@ -61,6 +64,20 @@ def latest(path: Path, run: str = "") -> str:
             code="recording-missing",
         )
     return run or max(found, key=lambda name: found[name][-1].stat().st_mtime)
+
+
+def is_written(path: Path) -> bool:
+    """Whether the newest recording is being written: a moment ago, or by a process that still runs on this machine."""
+    name = latest(path)
+    if time.time() - runs(path)[name][-1].stat().st_mtime < WRITTEN_S:
+        return True
+    try:
+        os.kill(int(name.split("-")[-2]), 0)
+    except PermissionError:  # somebody else's
+        return True
+    except (OSError, ValueError, IndexError):
+        return False
+    return True
 
 
 def read(path: Path, run: str = "") -> list[Line]:
@@ -169,17 +186,21 @@ class Whole:
 
 
 class Tail:
-    """Follows the newest recording of a folder while it is written; at first from the beginning of its last file."""
+    """Follows the newest recording of a folder while it is written; at first from the beginning of its last file.
+
+    ``run`` is that recording's name.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self.run = folder, ""
         self._file: Path | None = None
         self._place, self._rest, self._whole = 0, b"", Whole()
 
     def read(self) -> list[Line]:
         """The steps that were written since the last call, whole."""
         lines: list[Line] = []
-        newest = runs(self._folder).get(latest(self._folder), [])
+        self.run = latest(self._folder)
+        newest = runs(self._folder).get(self.run, [])
         for file in newest[-1:] if self._file not in newest else newest[newest.index(self._file) :]:
             if file != self._file:
                 self._file, self._place, self._rest, self._whole = file, 0, b"", Whole()
@@ -199,6 +220,6 @@ class Tail:
         return [line for line in found if line["kind"] in ("step", "change")]
 
 
-def ids(lines: Sequence[Line]) -> dict[str, str]:
+def ids(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """vLLM's ids of the requests of a recording, by their names in it."""
     return {line["name"]: str(line["id"]) for line in lines if line["kind"] == REQUEST}

@@ -6,7 +6,6 @@ costs a copy of a few lists. Lengths, times, hashes of blocks and reasons are wr
 
 import base64
 import hashlib
-import os
 import secrets
 import time
 import weakref
@@ -347,13 +346,8 @@ class Lines:
         decided it before that was known.
         """
         found = event.decision
-        made: dict[str, int] = {}
-        ended = []
-        for outputs in event.outputs:  # once over all of them: there may be hundreds
-            for one in outputs:
-                made[one.request_id] = len(one.new_token_ids)
-                if one.finish_reason is not None:
-                    ended.append(one)
+        made = {one.request_id: len(one.new_token_ids) for outputs in event.outputs for one in outputs}
+        ended = [one for outputs in event.outputs for one in outputs if one.finish_reason is not None]
         began, self._over = max(found.began, self._over), event.over
         here = [*found.tokens]
         if not self._names.keys() >= found.tokens.keys():
@@ -384,7 +378,8 @@ class Lines:
             "batch": len(here),
         }
         again = []
-        if here == self._last and {*found.tokens.values()} == {1} == {*made.values()} and len(made) == len(here):
+        counts = [*found.tokens.values()], [*made.values()]
+        if here == self._last and all(len(each) == each.count(1) == len(here) for each in counts):
             again.append("batch")
         else:
             letters = dict(zip(found.tokens, found.phase(self._prompts), strict=True))
@@ -415,17 +410,3 @@ class Lines:
                 line[name] = value
         self._waited = waiting
         return line | {"queue": found.queue, "slots": self._slots, "kv_blocks_used": found.blocks_used}
-
-
-def pid_of(name: str) -> int:
-    """The process that wrote a recording of this name."""
-    return int(name.split("-")[-2])
-
-
-def alive(name: str) -> bool:
-    """Whether the process that wrote a recording still runs on this machine."""
-    try:
-        os.kill(pid_of(name), 0)
-    except (OSError, ValueError):
-        return False
-    return True

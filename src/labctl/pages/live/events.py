@@ -103,6 +103,7 @@ class HeadEvent(TypedDict, total=False):
     models: list[str]
     limit: str  # why a pause ends by itself
     chosen: str
+    note: str  # how it comes about, where there is no clock
     what_if: list[str]  # the lane that replays another policy, that policy, and the model
     chat: str  # the address of the stack's chat page, "" where there is none
 

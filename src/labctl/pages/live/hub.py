@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from labctl.clock import texts
 from labctl.clock.clock import Clock
@@ -20,8 +22,9 @@ from labctl.pages.live.tail import Tail
 from labctl.pages.live.whatif import WhatIf
 from labkit.errors import LabError
 from labkit.evidence import metrics
-from labkit.names import Names
+from labkit.names import Names, Numbered
 from labsched.steplog import parsed, recorded
+from labsched.vllm import reader
 
 LOOK_S = 0.04
 COUNT_S = 1.0
@@ -30,27 +33,96 @@ BEHIND = 500  # messages that a page may be behind before it has to begin anew
 Message = tuple[Sequence[Line], Sequence[Event]]  # lines, and events that are no lines
 
 
-class Hub:
-    """One for a server; all of it but ``tell`` runs in the server's loop. ``endpoint`` is of Triton's metrics."""
+class Audience(ABC):
+    """The open pages of one server: what each of them is told. It runs in the server's loop."""
+
+    def __init__(self) -> None:
+        self.head: HeadEvent = {"k": "head"}  # what a page is told first
+        self._names = Names()  # all pages call a request the same
+        self._lines: deque[Line] = deque(maxlen=RECENT)
+        self._pages: set[asyncio.Queue[Message | None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Look, again and again; ends when it is cancelled."""
+
+    @abstractmethod
+    def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
+        """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
+
+    def leave(self, queue: asyncio.Queue[Message | None]) -> None:
+        self._pages.discard(queue)
+
+    def close(self) -> None:
+        """Let every page go, from any thread."""
+        if self._loop and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Let every page go; a browser comes again, and is told how things stand then."""
+        for queue in self._pages:
+            queue.put_nowait(None)
+
+    def _pass_on(self, lines: Sequence[Line], events: Sequence[Event]) -> None:
+        for queue in list(self._pages):
+            if queue.qsize() > BEHIND:
+                self._pages.discard(queue)
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait((lines, events))
+
+
+class Follower(Audience):
+    """Of a recording that a vLLM of somebody's own writes: nothing can be asked, and there is no clock."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._tail, self._run = reader.Tail(folder), ""
+        self.head = {
+            "k": "head",
+            "title": str(folder),
+            "send": [],
+            "note": f"recorded as it happens; {reader.NO_TEXTS}",
+        }
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        while True:
+            with contextlib.suppress(LabError):  # the folder has no recording now, or a line that is damaged
+                lines = await asyncio.to_thread(self._tail.read)
+                if self._tail.run != self._run:  # another server's, whose requests have the same names
+                    self._run = self._tail.run
+                    self._names, self._lines = Numbered(), deque(maxlen=RECENT)
+                    self._begin_anew()
+                if lines:
+                    self._lines.extend(lines)
+                    self._pass_on(lines, [])
+            await asyncio.sleep(LOOK_S)
+
+    def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
+        queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        feed = Feed(self._names)
+        self._pages.add(queue)
+        return queue, [self.head, *feed.events(self._lines)], feed
+
+
+class Hub(Audience):
+    """Of a stack that is up; all of it but ``tell`` runs in the server's loop. ``endpoint`` is of Triton's metrics."""
 
     def __init__(self, clock: Clock, endpoint: str, what_if: WhatIf | None = None) -> None:
-        self.head: HeadEvent = {"k": "head"}  # what a page is told first
+        super().__init__()
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._what_if, self._tail = what_if, Tail(clock.run_dir, recorded if what_if else parsed)
-        self._names = Names()  # all pages call a request the same
         self._chat, self._routes = "", RouteTail(clock.run_dir, self._names)
         self._epoch = time.time() - time.monotonic()
         self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
         self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for it
-        self._lines: deque[Line] = deque(maxlen=RECENT)
         self._asked: dict[str, AskEvent] = {}
         self._counters = Counters()
-        self._pages: set[asyncio.Queue[Message | None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
-        """Look, again and again; ends when it is cancelled."""
         self._loop = asyncio.get_running_loop()
         counted = 0.0
         while True:
@@ -73,23 +145,12 @@ class Hub:
                 await self._count()
             await asyncio.sleep(LOOK_S)
 
-    def close(self) -> None:
-        """Let every page go, from any thread."""
-
-        def leave() -> None:
-            for queue in self._pages:
-                queue.put_nowait(None)
-
-        if self._loop and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(leave)
-
     def tell(self, event: AskEvent) -> None:
         """Pass an event on to every page, from any thread."""
         if self._loop:
             self._loop.call_soon_threadsafe(self._told, event)
 
     def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
-        """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
         feed = Feed(self._names)
         steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
@@ -99,9 +160,6 @@ class Hub:
         first: list[Event] = [head, *feed.events(lines), *told, self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
-
-    def leave(self, queue: asyncio.Queue[Message | None]) -> None:
-        self._pages.discard(queue)
 
     def _told(self, event: AskEvent) -> None:
         if "name" in event:
@@ -133,14 +191,6 @@ class Hub:
             new = [line for key, line in held.items() if self._held.get(key) != line]
             self._held = held
             self._pass_on(new, [])
-
-    def _pass_on(self, lines: Sequence[Line], events: Sequence[Event]) -> None:
-        for queue in list(self._pages):
-            if queue.qsize() > BEHIND:
-                self._pages.discard(queue)
-                queue.put_nowait(None)
-            else:
-                queue.put_nowait((lines, events))
 
     async def _count(self) -> None:
         texts.ask_for_texts(self._clock.run_dir)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from labctl.pages.live.lines import CHANGE, HELD, Line
 from labctl.pages.live.story import Lane, events_of
 from labkit.errors import LabError
 
-Names = Mapping[str, str]  # the names that both runs share, by the names in one log
+Names = Mapping[str, str]  # the names that both runs share, by the ids in one log
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,30 @@ class Side:
     waiting: tuple[str, ...]
     reasons: Mapping[str, str]  # what this run did with each request that the other run treats in another way
 
+    def names(self) -> set[str]:
+        """Those of all its requests."""
+        return {*self.batch, *self.waiting, *self.reasons}
+
 
 @dataclass(frozen=True)
 class Parting:
-    """Where two runs part. ``sides`` is None if they never do; ``steps`` are the same before that."""
+    """Where two runs part. ``sides`` is None if they never do; ``steps`` are the same before that.
+
+    ``ids`` are those of the requests that the sides name, in both logs.
+    """
 
     title: str
     requests: int
     steps: int
     sides: tuple[Side, Side] | None = None
+    ids: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def parting(one: Lane, other: Lane) -> Parting:
     """The first step at which the batches differ, or the tokens that are computed for a request.
 
-    Requests are paired by their labels, or else by their order in the log. Raises LabError: the two runs did not have
-    the same number of requests.
+    Requests are paired by their labels, or else by their order in the log, and named as in the first run. Raises
+    LabError: the two runs did not have the same number of requests.
     """
     names = _pair_requests(one, other)
     first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
@@ -46,7 +54,10 @@ def parting(one: Lane, other: Lane) -> Parting:
         if differ := differing(lines, names):
             seen = [{name for line in all_[:at] for name in line["ids"]} for all_ in (first, second)]
             one_side, other_side = (side(*each, differ) for each in zip(lines, seen, names, strict=True))
-            return Parting(title, len(names[0]), at, (one_side, other_side))
+            shown = {*one_side.names(), *other_side.names()}
+            other_ids = {name: id for id, name in names[1].items()}
+            ids = {name: (id, other_ids[name]) for id, name in names[0].items() if name in shown}
+            return Parting(title, len(names[0]), at, (one_side, other_side), ids)
     return Parting(title, len(names[0]), len(first))
 
 
@@ -63,7 +74,7 @@ def pair_lanes(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane,
     phases = [", ".join(dict.fromkeys(lane.title for lane in lanes)) for lanes in (some, others)]
     raise LabError(
         "the two runs have no phase and model in common",
-        f"A has {phases[0]}; B has {phases[1]}",
+        f"the first has {phases[0]}; the second has {phases[1]}",
         "name the phases: labctl explain --diff RESULT/steps-PHASE.jsonl RESULT/steps-PHASE.jsonl",
         code="runs-without-common-phase",
     )
@@ -79,9 +90,11 @@ def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
             code="runs-with-other-requests",
         )
     shared = [[lane.labels.get(name, "") for name in names] for lane, names in zip((one, other), asked, strict=True)]
-    if "" in shared[0] or sorted(shared[0]) != sorted(shared[1]):
-        shared = [[str(number) for number, _ in enumerate(names, 1)] for names in asked]
-    return dict(zip(asked[0], shared[0], strict=True)), dict(zip(asked[1], shared[1], strict=True))
+    pairs = dict(zip(*asked, strict=True))
+    if "" not in shared[0] and sorted(shared[0]) == sorted(shared[1]):
+        known = dict(zip(shared[1], asked[1], strict=True))
+        pairs = {id: known[label] for id, label in zip(asked[0], shared[0], strict=True)}
+    return {id: one.names[id] for id in pairs}, {theirs: one.names[id] for id, theirs in pairs.items()}
 
 
 def differing(lines: Sequence[Line | None], names: Sequence[Names]) -> list[str]:

@@ -14,7 +14,7 @@ from labctl.pages.live.routes import RouteEvent, Routes
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.names import Names
+from labkit.names import Names, Numbered
 from labsched.vllm import reader
 
 NAME = "timeline.html"
@@ -84,12 +84,12 @@ def _of_vllm(folder: Path) -> dict[str, Any]:
     sent = [(str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6)) for line in requests]
     sent.sort(key=lambda one: one[1])
     ids, model = [name for name, _ in sent], str(lines[0]["model"])
-    feed.names, lanes = Names.of_groups([ids]), set[int]()
+    feed.names, lanes = Numbered(), set[int]()
     for line in steps:
         for event in feed.events([line | {"t": round(line["t"] - zero, 6)}]):
             packing.take(event)
             lanes |= {event["m"]} if event.get("k") != "model" else set()
-    head = {"title": str(folder), "note": "vLLM's recordings hold no texts"}
+    head = {"title": str(folder), "note": reader.NO_TEXTS}
     groups = [[model, sent[0][1], ids, sorted(lanes)]] if sent else []
     return {"head": head, **packing.document(), "sent": sent, "groups": groups}
 

@@ -24,7 +24,7 @@ from labctl.pages import address, gate
 from labctl.pages.live import replay
 from labctl.pages.live.asking import Asker
 from labctl.pages.live.events import Event
-from labctl.pages.live.hub import Hub
+from labctl.pages.live.hub import Audience, Follower, Hub
 from labctl.pages.live.lines import clock_of
 from labctl.pages.live.page import document
 from labctl.pages.live.whatif import WhatIf
@@ -32,6 +32,7 @@ from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labsched.lines import MODEL
+from labsched.vllm import reader
 
 MAX_BODY = 256 * 2**10
 MAX_PROMPT, MAX_TOKENS = 20_000, 4096
@@ -52,7 +53,7 @@ class WatchServer:
     it, if it has one.
     """
 
-    def __init__(self, html: str, hub: Hub | None, acts: Mapping[str, Act], exposed: bool) -> None:
+    def __init__(self, html: str, hub: Audience | None, acts: Mapping[str, Act], exposed: bool) -> None:
         self._html, self._hub, self._acts, self._exposed = html, hub, acts, exposed
         self.token, self.forwarded = secrets.token_urlsafe(16), ""
         routes = [Route("/", self._page), Route("/events", self._events), Route("/{act}", self._act, methods=["POST"])]
@@ -91,7 +92,7 @@ class WatchServer:
         return StreamingResponse(self._told(self._hub), media_type="text/event-stream", headers=HEADERS)
 
     @staticmethod
-    async def _told(hub: Hub) -> AsyncIterator[str]:
+    async def _told(hub: Audience) -> AsyncIterator[str]:
         queue, first, feed = hub.join()
         try:
             yield _message(first)
@@ -177,7 +178,12 @@ def page_of_stack(
 
 
 def page_of_run(folder: Path, exposed: bool) -> WatchServer:
-    """The server of a finished run's page, not started yet. Raises LabError: it has no step log."""
+    """The server of a finished run's page, not started yet; a recording of vLLM that is being written is followed.
+
+    Raises LabError: it has no step log.
+    """
+    if reader.is_recording(folder) and reader.is_written(folder):
+        return WatchServer(document(), Follower(folder), {}, exposed)
     return WatchServer(replay.page(folder), None, {}, exposed)
 
 

@@ -14,7 +14,7 @@ from labctl.pages.live.replay import asked_for
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REPLICA
-from labkit.names import Names
+from labkit.names import Names, Numbered
 from labsched.vllm import reader
 
 FIRST, LAST = "steps-", ".jsonl"
@@ -77,14 +77,18 @@ class Event:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def of_result(path: Path) -> list[Lane]:
+def of_result(path: Path, phase: str = "") -> list[Lane]:
     """The lanes of a run, by its folder, or of one of its phases, by its ``steps-PHASE.jsonl``. Warm-up is left out.
+
+    Args:
+        phase: of the recordings of somebody's own vLLM in a folder this one; "": the newest.
 
     Raises LabError: there is no step log, or it cannot be read.
     """
     if reader.is_recording(path):
-        found = _whole(_of_vllm(path))
-        _name(found, Names())
+        lines = reader.read(path, phase)
+        found = _whole(_of_vllm(lines))
+        _name(found, Numbered())
         return found
     folder = path if path.is_dir() else path.parent
     lanes: dict[tuple[str, ...], Lane] = {}
@@ -103,9 +107,8 @@ def of_result(path: Path) -> list[Lane]:
     return _whole(lanes)
 
 
-def _of_vllm(path: Path) -> dict[tuple[str, ...], Lane]:
+def _of_vllm(lines: Sequence[Line]) -> dict[tuple[str, ...], Lane]:
     """The lane of somebody's own vLLM; its requests' labels are vLLM's ids."""
-    lines = reader.read(path)
     steps: list[Line] = [line for line in lines if line["kind"] in ("step", "change")]
     key = ("", "", str(lines[0]["model"]), str(lines[0]["instance"]))
     return {key: Lane(*key, lines=steps, labels=reader.ids(lines))}

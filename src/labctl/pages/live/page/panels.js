@@ -24,7 +24,7 @@ function showInvitation(page) {
   const invite = $("invite");
   invite.hidden = !page.live || busy || store.asked.size > 0;
   if (invite.hidden) return;
-  const seen = store.lanes.some((lane) => lane.steps.length) ? " The marks below are of requests that are done, such as labctl's own test of the models." : "";
+  const seen = store.lanes.some((lane) => lane.steps.length) ? ` The marks below are of requests that are done${page.head.note ? "" : ", such as labctl's own test of the models"}.` : "";
   const how = page.head.send.length
     ? "Nothing runs now. Send a request (Ctrl+Enter in the prompt). Or press Pause, send a few, and press Step."
     : "Nothing runs now. Requests that reach this server are shown as they arrive.";

@@ -256,7 +256,8 @@ class Page {
 
   panels() {
     const clock = this.store.clock, state = $("state");
-    const words = this.live ? clockWords(clock, this.left()) : ["a recording", this.head.note].filter(Boolean).join("; ");
+    const note = [this.live ? "" : "a recording", this.head.note].filter(Boolean).join("; ");
+    const words = this.live && clock ? clockWords(clock, this.left()) : note;
     state.textContent = this.broken || words;
     showInvitation(this);
     state.title = this.left() < Infinity ? this.head.limit : "";

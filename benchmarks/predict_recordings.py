@@ -1,0 +1,194 @@
+"""A hundred recordings: do `predict` and `plan` answer, how often do they extrapolate, and are they right?
+
+A recording is made by a scheduler in virtual time, over an engine whose true times are known and are no sum of costs:
+a processor whose batches have steps in their cost, with noise and with moments at which it stands still, or a device
+that `pace` names. Workloads at LOADS of the knee go to each of the engines. Each recording is asked what QUESTIONS
+would have done and what to plan; the truth is the same engine with that setting, noise and all. Whoever predicts sees
+the recording alone.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from typing import Any
+
+from benchmarks.predict_seconds import KINDS, requests
+from benchmarks.predict_steps import BASE
+from labctl.runtimes.layers import layer
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+from labkit.predict import vllm
+from labkit.tables import table
+from labsched import answer, replay
+from labsched.figures import figures
+from labsched.recording import Arrival, Recording, Row, Settings
+from labsched.replay import Played
+from labsched.request_log import WORDS
+from labsched.slo import Slo
+from labsched.steptime import Paced
+
+LOADS = (0.3, 0.5, 0.7, 0.9, 1.1)
+WORKLOADS = (*KINDS, "mixed")
+COUNT = 30  # requests of each
+QUESTIONS = (
+    {"max_num_sequences": "4"},
+    {"max_num_sequences": "16"},
+    {"max_num_tokens": "64"},
+    {"max_tokens_in_paged_kv_cache": "1024"},
+)
+JUDGED = ("ttft_p50_ms", "e2e_mean_ms")
+DIFFERENT = 0.05  # by so much two settings truly differ, or neither is better
+ENGINES = {  # the recorded settings of ours, and the engine's part of them
+    "ours, a processor": {},
+    "ours, a processor, preemption": {
+        "batch_scheduler_policy": "max_utilization",
+        "max_tokens_in_paged_kv_cache": "640",
+    },
+    "ours, a processor, whole prompts": {"enable_chunked_context": "false"},
+    "ours, pace=h100": {"pace": "h100", "pace_shape": "llama-2-7b", "pace_slower": "1"},
+    "ours, pace=h100-measured": {"pace": "h100-measured", "pace_shape": "llama-2-7b", "pace_slower": "1"},
+    "vLLM's scheduler, a processor": {"engine": "vllm", "max_num_tokens": "256", "block_size": "32"},
+}
+
+
+@dataclass
+class Processor:
+    """What a step takes: every fourth request that decodes costs as much as four, large prompts have a price of their
+    own, and 6 % are noise.
+
+    It stands still for ``pauses``, each its beginning and its length in seconds.
+    """
+
+    seed: int
+    pauses: Sequence[tuple[float, float]] = ()
+    chance: random.Random = field(default_factory=random.Random)
+
+    def __post_init__(self) -> None:
+        self.chance.seed(self.seed)
+
+    def __call__(self, row: Row) -> float:
+        decoding = row.phase.count("d")
+        prompts = sum(row.tokens) - decoding
+        usual = 4e-3 + 1.2e-3 * -(-decoding // 4) + 9e-5 * prompts + (2e-3 if prompts > 64 else 0.0)
+        over = row.began + usual * self.chance.lognormvariate(0.0, 0.06)
+        for began, length in self.pauses:
+            if began < over and began + length > row.began:
+                over += began + length - max(began, row.began)
+        return over - row.began
+
+
+@dataclass
+class Engine:
+    """A scheduler over an engine: what makes recordings, and what predicts from them."""
+
+    settings: Settings
+    replayed: Callable[..., Played]
+    changed: Callable[[Settings, Mapping[str, str]], Settings]
+
+    def plays(self, arrivals: Sequence[Arrival], assignments: Mapping[str, str], seed: int, held: bool) -> Recording:
+        settings = self.changed(self.settings, assignments) if assignments else self.settings
+        pauses = ((1.0, 0.4), (3.0, 0.7)) if held else ()
+        times: Any = Paced(settings.pace) if settings.pace else Processor(seed, pauses)
+        done = self.replayed(Recording(settings, arrivals), settings, times)
+        return Recording(settings, arrivals, done.rows)
+
+
+def run(workspace: Workspace) -> dict[str, Any]:
+    rows: list[tuple[str, ...]] = []
+    whole = Counter[str]()
+    with ExitStack() as stack:
+        for name, words in ENGINES.items():
+            kinds = ["mixed"] if "engine" in words else WORKLOADS  # a replay of vLLM's takes a second
+            found = _engine(_made(stack, workspace, words), kinds)
+            whole.update(found["counts"])
+            errors = [sorted(map(abs, found["errors"][figure])) for figure in JUDGED]
+            counts = found["counts"]
+            rows.append(
+                (
+                    name,
+                    f"{counts['recordings']}",
+                    f"{counts['answered']} of {counts['asked']}",
+                    f"{counts['extrapolated']}",
+                    f"{counts['planned']} of {counts['plans']}",
+                    f"{counts['marked plans']}",
+                    f"{counts['right']} of {counts['pairs']}",
+                    *(f"{statistics.median(e):.1%}, {e[int(0.9 * len(e))]:.1%}" for e in errors),
+                )
+            )
+            print(*rows[-1], sep=" | ", flush=True)
+    header = ("engine", "recordings", "predictions", "extrapolated", "plans", "extrapolated", "decisions", *JUDGED)
+    print(table(rows, header))
+    right = whole["right"] / max(1, whole["pairs"])
+    target = (
+        "yes" if right >= 0.95 and whole["answered"] == whole["asked"] and whole["planned"] == whole["plans"] else "NO"
+    )
+    said = (
+        f"answered {whole['answered'] + whole['planned']} of {whole['asked'] + whole['plans']}, decisions {right:.1%}"
+    )
+    return {"counts": dict(whole), "rows": [(f"{whole['recordings']} recordings", said, "all, 95 %", target)]}
+
+
+def _made(stack: ExitStack, workspace: Workspace, words: Mapping[str, str]) -> Engine:
+    given = {**dict.fromkeys(WORDS, ""), **BASE, "gpt_model_type": "inflight_fused_batching", **words}
+    blocks = int(given["max_tokens_in_paged_kv_cache"] or 6400) // 32
+    settings = Settings(given, blocks, 32, int(given["max_num_tokens"] or 256), 2048, 3000)
+    if given["engine"] != "vllm":
+        return Engine(settings, replay.replay, replay.changed)
+    replays = stack.enter_context(vllm.VllmReplays(layer("vllm", workspace).require()))
+    return Engine(settings, replays.replay, vllm.changed)
+
+
+def _engine(engine: Engine, kinds: Sequence[str]) -> dict[str, Any]:
+    """The answers for each workload at each of LOADS, and how far they are off."""
+    counts, errors = Counter[str](), {figure: list[float]() for figure in JUDGED}
+    for number, (kind, load) in enumerate(product(kinds, LOADS)):
+        sent = requests(kind, COUNT, seed=number)
+        peak = _figures(engine.plays(sent, {}, number, False))["requests_per_s"]
+        arrivals = answer.at_rate(sent, load * peak)
+        made = engine.plays(arrivals, {}, 100 + number, held=number % 3 == 0)
+        counts["recordings"] += 1
+        recorded = _figures(made)
+        slo = Slo.parse(f"ttft<{2 * recorded['ttft_p50_ms'] + 50:.0f}ms")
+        predictor = answer.Predictor.of(made, 0, slo, engine.replayed, changed=engine.changed)
+        settings = {"as recorded": (recorded, recorded)}
+        for question in QUESTIONS:
+            try:
+                true = _figures(engine.plays(arrivals, question, 200 + number, held=number % 3 == 0))
+            except LabError:  # a server with this setting would refuse a request: there is no answer
+                counts["without an answer"] += 1
+                continue
+            counts["asked"] += 1
+            try:
+                said = predictor.predict(question)
+            except LabError as error:
+                print("no answer:", error.what, error.why, question, flush=True)
+                continue
+            counts["answered"] += 1
+            counts["extrapolated"] += said.extrapolated.steps > 0
+            settings[str(question)] = true, {**said.figures}
+            for figure in JUDGED:
+                errors[figure].append(said.figures[figure] / true[figure] - 1)
+        for (one, said_one), (two, said_two) in combinations(settings.values(), 2):
+            for figure in JUDGED:
+                if abs(one[figure] / two[figure] - 1) > DIFFERENT:
+                    counts["pairs"] += 1
+                    counts["right"] += (one[figure] < two[figure]) == (said_one[figure] < said_two[figure])
+        counts["plans"] += 1
+        try:
+            rate = load * peak
+            plans = predictor.slots_enough(rate), predictor.replicas_enough(rate), predictor.knee()
+            counts["planned"] += 1
+            counts["marked plans"] += any(plan.extrapolated.steps for plan in plans)
+        except LabError as error:
+            print("no plan:", error.what, error.why, kind, load, flush=True)
+    return {"counts": counts, "errors": errors}
+
+
+def _figures(made: Recording) -> dict[str, float]:
+    return figures(made.rows, {arrival.name: arrival.at for arrival in made.arrivals})
