@@ -95,7 +95,9 @@ def test_no_secret_is_in_the_environment_of_a_container(room: Room, monkeypatch:
     told_by_jupyterhub = {"JUPYTERHUB_API_TOKEN": "secret-1", "JPY_API_TOKEN": "secret-1", "JUPYTERHUB_USER": "ada"}
     monkeypatch.setattr(DockerSpawner, "get_env", lambda spawner: dict(told_by_jupyterhub))
 
-    class Ada(names["Seat"]):  # type: ignore[misc]
+    seat: Any = names["Seat"]
+
+    class Ada(seat):
         user = type("User", (), {"name": "ada"})
 
         def __init__(self) -> None:

@@ -12,7 +12,7 @@ from lab_errors import is_lab_error, lab_error
 
 from labctl.cli import options as opt
 from labctl.cli.main import cli
-from labctl.learn import classroom, seat
+from labctl.learn import seat
 from labctl.learn.room import TEACHER, Room
 from labctl.pages import gate
 
@@ -124,7 +124,7 @@ def test_trust_each_other_listens_on_loopback_alone() -> None:
 
 @pytest.mark.usefixtures("checkout")
 def test_a_machine_without_jupyterhub_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classroom.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(cli, ["hub", "up", "--learners", "1", "--trust-each-other"])
     is_lab_error(result.exception, "hub-not-installed", "make setup-hub")
 

@@ -99,7 +99,9 @@ class Classroom:
         return self.room.path / "compose.env"
 
     def _compose(self, call: whales.Call) -> Command:
-        return Command(whales.words(call, self._env_file), cwd=self.root, hidden=(*compose_commands.HIDDEN, "HUB_"))
+        return Command(
+            whales.words(call, env_file=self._env_file), cwd=self.root, hidden=(*compose_commands.HIDDEN, "HUB_")
+        )
 
     def _write_env(self, values: Mapping[str, str]) -> None:
         own = {"COMPOSE_PROJECT_NAME": values["HUB_NETWORK"], "COMPOSE_FILE": str(self.root / "compose.hub.yaml")}
