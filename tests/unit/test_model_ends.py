@@ -133,8 +133,8 @@ def test_the_server_is_not_asked_at_every_step_whether_each_client_is_still_ther
 ) -> None:
     """Each question is a message there and back between two steps, and the engine stands idle for it."""
     case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
-    model = load(case)
     monkeypatch.setattr(clients, "ASK_S", 1e9)
+    model = load(case)
     asked: list[Request] = []
 
     def is_cancelled(each: Request) -> bool:

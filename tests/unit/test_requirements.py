@@ -22,7 +22,8 @@ OWN = sorted(path.parent.name for path in (ROOT / "requirements").glob("*/pyproj
 CODE = [path for folder in ("src", "labs", "model_repos") for path in (ROOT / folder).rglob("*.py")]
 # Modules that no package index has: of Triton's python backend, and of NVIDIA's images.
 OF_SERVERS = {"triton_python_backend_utils", "tensorrt_llm", "cupy"}
-WITHIN = {"openvino"}  # openvino-genai is made of it, for exactly its version
+# What openvino-genai and JupyterHub, JupyterLab are made of, in their own versions.
+WITHIN = {"openvino", "tornado", "traitlets", "jupyterlab_server"}
 
 
 def requirements(project: dict[str, Any] = PROJECT) -> list[Requirement]:
@@ -48,7 +49,7 @@ def pins(name: str, python: str = "3.11", machine: str = "x86_64") -> dict[str, 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str, machine: str) -> None:
-    files = ("site.txt", "teach.txt", "labs.txt", "torch.txt", "build.txt")
+    files = ("site.txt", "teach.txt", "hub.txt", "labs.txt", "torch.txt", "build.txt")
     locked = {package: version for name in files for package, version in pins(name, python, machine).items()}
     for requirement in requirements():
         if requirement.marker and not requirement.marker.evaluate({"platform_machine": machine}):
@@ -65,13 +66,18 @@ def test_every_requirement_of_a_resolution_of_its_own_is_locked_to_a_version_tha
         assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
 
 
-PARTS = {*FILES} - {"labs.txt", "site.txt", "teach.txt", "vllm-oldest.txt", *(f"{name}.txt" for name in OWN)}
+PARTS = {*FILES} - {"labs.txt", "site.txt", "teach.txt", "hub.txt", "vllm-oldest.txt", *(f"{name}.txt" for name in OWN)}
 
 
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_the_images_have_the_versions_of_make_setup(name: str) -> None:
     everything = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}
     assert {package: everything.get(package) for package in pins(name)} == pins(name)
+
+
+def test_what_a_room_adds_to_make_setup_leaves_its_versions_as_they_are() -> None:
+    everything, room = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}, pins("hub.txt")
+    assert {name: version for name, version in room.items() if everything.get(name, version) != version} == {}
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "torch.txt"])
@@ -116,6 +122,6 @@ def test_every_third_party_module_that_is_imported_is_declared() -> None:
     undeclared = [
         f"{where[module]}: {module}"
         for module in sorted(where.keys() - sys.stdlib_module_names - own - OF_SERVERS - WITHIN)
-        if not declared & {canonicalize_name(name) for name in packages.get(module, [])}
+        if not declared & {canonicalize_name(name) for name in packages.get(module, [module])}
     ]
     assert undeclared == []

@@ -185,8 +185,8 @@ def test_under_pressure_of_memory_only_those_that_would_join_are_asked_after(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slots are free and the cache is full: to ask all that wait at every step would cost more than the step."""
-    model = load(replace(LLM, filled={**LLM.filled, "max_num_sequences": 16}))
     monkeypatch.setattr(clients, "ASK_S", 1e9)
+    model = load(replace(LLM, filled={**LLM.filled, "max_num_sequences": 16}))
     asked: list[Request] = []
 
     def is_cancelled(each: Request) -> bool:

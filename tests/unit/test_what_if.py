@@ -20,6 +20,7 @@ from labctl.pages.live.parting import parting
 from labctl.pages.live.story import Lane
 from labctl.pages.live.terminal import Screen
 from labctl.pages.live.whatif import WhatIf
+from labkit.names import Names
 from labsched import recording, replay
 from labsched.recording import Arrival, Recording
 from labsched.steplog import recorded
@@ -108,8 +109,9 @@ def test_the_first_difference_and_its_reasons_are_those_of_explain_diff(policy: 
     what_if, steps = followed(log, policy)
     sides = []
     for lines in ([line for line in lines_of(log) if "ids" in line], steps):
-        instance, names = Instance(), {str(n): str(n) for n in range(30)}
-        sides.append(Lane("", "", "engine", "0", [instance.whole(line) for line in lines], names))
+        instance, names = Instance(), Names()
+        names.update({str(n): str(n) for n in range(30)})  # as the event has them
+        sides.append(Lane("", "", "engine", "0", [instance.whole(line) for line in lines], names=names))
     wanted = parting(*sides).sides
     event = what_if.events[-1]
     assert wanted and event["at"] == [wanted[0].step, wanted[1].step]

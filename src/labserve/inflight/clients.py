@@ -25,7 +25,10 @@ class Clients:
     def __init__(self, scheduler: Scheduler | VllmScheduler, answers: Answers) -> None:
         self._scheduler, self._answers = scheduler, answers
         self._round: list[Request] = []  # those that are still to be asked about
-        self._due, self._gap = 0.0, ASK_S  # when the next question is due (monotonic seconds), and time between two
+        self._due, self._gap = (
+            time.monotonic() + ASK_S,
+            ASK_S,
+        )  # when the next question is due (monotonic seconds), and time between two
         self._next = 0  # where in the queue the next round begins
         self._asked: set[int] = set()  # the numbers of admitted requests that were asked about in this round
 
