@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit import results
 from labkit.clients.base import server_version
+from labkit.disk import atomic_write
 from labkit.evidence import steplog
 from labkit.records import RequestRecord
 from labkit.stage import Act, ask
@@ -19,7 +20,10 @@ from labsched.steplog import StepRecord
 
 @dataclass(frozen=True)
 class Context:
-    """The content of ``context-<phase>.json``, written by ``labctl run``; paths are as the client sees them."""
+    """The content of ``context-<phase>.json``: ``labctl run`` writes it, the client of the phase loads it.
+
+    Paths are as the client sees them.
+    """
 
     lab: str
     stack: str
@@ -33,7 +37,14 @@ class Context:
     run_dir: Path
     tokenizer_dir: str
     replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by number, where there is a balancer
-    began: float = field(default_factory=time.monotonic)  # seconds; a server that was up before has older steps
+    began: float = field(
+        default_factory=time.monotonic, metadata={"in_file": False}
+    )  # seconds; a server that was up before has older steps
+
+    def write(self, path: Path) -> None:
+        """Write the file that :func:`load` reads."""
+        known = {name: value for name, value in vars(self).items() if name != "began"}  # a client begins by itself
+        atomic_write(path, json.dumps(known, indent=1, default=str))
 
     def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[StepRecord]:
         """What the server executed of ``model`` since the first of ``records`` was sent, or since this client began."""

@@ -111,7 +111,8 @@ def _knots(text: str) -> Knots:
 def between(knots: Knots, size: float) -> float:
     """The seconds for a size: on the line between its neighbours; below the first as that, above the last as steep.
 
-    >>> between(((1, 6.0), (2, 7.0), (4, 8.0)), 3), between(((2, 6.0), (4, 8.0)), 1), between(((2, 6.0), (4, 8.0)), 6)
+    >>> knots = ((2, 6.0), (4, 8.0))
+    >>> between(((1, 6.0), (2, 7.0), (4, 8.0)), 3), between(knots, 1), between(knots, 6)
     (7.5, 6.0, 10.0)
     """
     if size <= knots[0][0] or len(knots) == 1:

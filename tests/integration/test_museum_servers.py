@@ -97,8 +97,7 @@ def test_the_text_for_upstream_reproduces_as_it_stands(tmp_path: Path, cache: Pa
             endpoints.http,
             ["steps"],
             {},
-            exited=lambda: server.ended() or None,
-            tail=lambda: [server.log()],
+            readiness.ServerOutside(lambda: server.ended() or None, lambda: [server.log()]),
             timeout=90,
             progress=lambda text: None,
         )

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.night
 SEEDS, STEPS = (1, 2), 400
 SHOWN = """(index, place, time) => {
     const { store } = watching, state = store.stateAt(index, place), lane = store.lanes[index];
-    const name = (request) => store.name(request), members = [];
+    const name = (request) => store.requests[request].id, members = [];
     for (let k = 0; state.step && k < state.step.r.length; k += 5) members.push(state.step.r[k]);
     const here = [...members, ...state.seated.values()];
     const texts = new Map(here.map((one) => [name(one), store.textOf(one, place, 1e6)]));

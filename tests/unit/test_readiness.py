@@ -46,15 +46,10 @@ def model(name: str, state: str, reason: str = "") -> dict[str, str]:
 
 def wait(endpoint: str, *models: str, **more: Any) -> Any:
     clock = Clock()
-    options: dict[str, Any] = {
-        "exited": lambda: None,
-        "tail": lambda: ["last words"],
-        "timeout": 30.0,
-        "progress": lambda text: None,
-        "clock": clock,
-        "pause": clock.pause,
-    }
-    return readiness.wait_ready(endpoint, models, more.pop("probes", {}), **{**options, **more})
+    known = {name: more.pop(name) for name in ("exited", "tail", "log", "stuck") if name in more}
+    server = readiness.ServerOutside(**{"exited": lambda: None, "tail": lambda: ["last words"], **known})
+    options: dict[str, Any] = {"timeout": 30.0, "progress": lambda text: None, "clock": clock, "pause": clock.pause}
+    return readiness.wait_ready(endpoint, models, more.pop("probes", {}), server, **{**options, **more})
 
 
 def test_ready_when_every_expected_model_is(fake: FakeTriton, endpoint: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,66 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     return numbers
 
 
+@dataclass(frozen=True)
+class LoadOptions:
+    """What `labctl bench` sends: which prompts, how many requests and when, and what they are held to."""
+
+    dataset: Path | None
+    trace: Path | None
+    speed: float
+    concurrency: list[int]
+    request_rate: float | None
+    request_count: int
+    warmup_request_count: int
+    output_tokens: int
+    random_seed: int
+    slo: str
+    price_per_hour: float | None
+
+    def prompts(self) -> list[str] | None:
+        """Those of ``dataset``; None without one. Raises LabError."""
+        from labkit.workloads.bench import prompts_from
+
+        return prompts_from(self.dataset) if self.dataset else None
+
+    def workload(self, prompts: Sequence[str] | None) -> Workload:
+        """The load with these prompts, or the labs' own. Raises LabError for a trace or limits that cannot be read."""
+        from labkit.workloads.bench import PROMPTS, Workload
+        from labsched.slo import Slo
+
+        return Workload(
+            PROMPTS if prompts is None else prompts,
+            self.output_tokens,
+            self.request_count,
+            self.warmup_request_count,
+            self.request_rate,
+            self.random_seed,
+            Slo.parse(self.slo) if self.slo else None,
+            trace=_read_trace(self.trace, self.request_count, self.speed, self.random_seed) if self.trace else [],
+            price=self.price_per_hour,
+        )
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Requests come at times of their own, whatever is still on its way."""
+        return bool(self.request_rate or self.trace)
+
+    @property
+    def traced(self) -> str:
+        """The trace in words, "" without one."""
+        return f"{self.trace.name}, {self.speed:g} times as fast" if self.trace else ""
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """How `labctl bench` measures: with our clients (one ``replica``), another project's, or beside the bare engine."""
+
+    against_engine: bool
+    rounds: int
+    client: str | None
+    replica: int | None
+
+
 @click.command("bench")
 @opt.maybe_stack
 @opt.endpoint_option("gRPC")
@@ -54,64 +114,76 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 )
 @opt.up_options
 @opt.model_option
-@click.option("--dataset", type=opt.A_FILE, metavar="FILE", help="A JSON file with the prompts to send.")
-@click.option(
-    "--trace",
-    type=opt.FILE,
-    metavar="FILE|NAME|agents",
-    help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Bailian, Azure, "
-    "BurstGPT or BLIS, a cut by its name in labs/shared/traces/, or made-up coding agents. Lengths are divided by 16.",
+@opt.gathered(
+    "load",
+    LoadOptions,
+    click.option("--dataset", type=opt.A_FILE, metavar="FILE", help="A JSON file with the prompts to send."),
+    click.option(
+        "--trace",
+        type=opt.FILE,
+        metavar="FILE|NAME|agents",
+        help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Bailian, Azure, "
+        "BurstGPT or BLIS, a cut by its name in labs/shared/traces/, or made-up coding agents. Lengths are divided by "
+        "16.",
+    ),
+    opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X"),
+    click.option(
+        "--concurrency",
+        default="1,4,8",
+        show_default=True,
+        callback=_numbers,
+        metavar="N,N",
+        help="Requests in flight; each number is a measurement.",
+    ),
+    opt.number_option(
+        "--request-rate",
+        None,
+        "Send R requests per second, with random gaps, instead of keeping --concurrency in flight.",
+        opt.SECONDS,
+        metavar="R",
+    ),
+    opt.number_option("--request-count", 32, "Requests in a measurement.", AT_LEAST_1),
+    opt.number_option(
+        "--warmup-request-count",
+        4,
+        "Requests before the first measurement, which are not counted.",
+        click.IntRange(min=0),
+    ),
+    opt.number_option("--output-tokens", 64, "Tokens to generate for each request.", AT_LEAST_1),
+    opt.number_option(
+        "--random-seed",
+        0,
+        "Seed for the gaps of --request-rate, and the requests of --against-engine and --trace agents.",
+        click.INT,
+    ),
+    click.option("--slo", default="", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}"),
+    opt.number_option(
+        "--price-per-hour",
+        None,
+        "Add what a million output tokens cost (with --slo: of the requests within it), when this machine costs P an "
+        "hour.",
+        opt.SECONDS,
+        "P",
+    ),
 )
-@opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X")
-@click.option(
-    "--concurrency",
-    default="1,4,8",
-    show_default=True,
-    callback=_numbers,
-    metavar="N,N",
-    help="Requests in flight; each number is a measurement.",
+@opt.gathered(
+    "method",
+    MethodOptions,
+    click.option(
+        "--against-engine",
+        is_flag=True,
+        help="Compare with the engine alone, without Triton, and say where the difference goes.",
+    ),
+    opt.number_option("--rounds", 3, "With --against-engine: measurements of each side.", AT_LEAST_1),
+    click.option(
+        "--client",
+        type=click.Choice(CLIENTS),
+        default=None,
+        help="Measure with another project's load tool, through the OpenAI API (docs/guide/load-tools.md).",
+    ),
+    opt.replica_option,
 )
-@opt.number_option(
-    "--request-rate",
-    None,
-    "Send R requests per second, with random gaps, instead of keeping --concurrency in flight.",
-    opt.SECONDS,
-    metavar="R",
-)
-@opt.number_option("--request-count", 32, "Requests in a measurement.", AT_LEAST_1)
-@opt.number_option(
-    "--warmup-request-count", 4, "Requests before the first measurement, which are not counted.", click.IntRange(min=0)
-)
-@opt.number_option("--output-tokens", 64, "Tokens to generate for each request.", AT_LEAST_1)
-@opt.number_option(
-    "--random-seed",
-    0,
-    "Seed for the gaps of --request-rate, and the requests of --against-engine and --trace agents.",
-    click.INT,
-)
-@click.option("--slo", default="", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}")
-@opt.number_option(
-    "--price-per-hour",
-    None,
-    "Add what a million output tokens cost (with --slo: of the requests within it), when this machine costs P an hour.",
-    opt.SECONDS,
-    "P",
-)
-@click.option(
-    "--against-engine",
-    is_flag=True,
-    help="Compare with the engine alone, without Triton, and say where the difference goes.",
-)
-@opt.number_option("--rounds", 3, "With --against-engine: measurements of each side.", AT_LEAST_1)
-@click.option(
-    "--client",
-    type=click.Choice(CLIENTS),
-    default=None,
-    help="Measure with another project's load tool, through the OpenAI API (docs/guide/load-tools.md).",
-)
-@opt.replica_option
-@opt.output_option
-@opt.as_json
+@opt.result_output
 @opt.dry_option
 @opt.verbose
 def bench_command(
@@ -120,23 +192,9 @@ def bench_command(
     counters: str,
     options: Options,
     model: str,
-    dataset: Path | None,
-    trace: Path | None,
-    speed: float,
-    concurrency: list[int],
-    request_rate: float | None,
-    request_count: int,
-    warmup_request_count: int,
-    output_tokens: int,
-    random_seed: int,
-    slo: str,
-    price_per_hour: float | None,
-    against_engine: bool,
-    rounds: int,
-    client: str | None,
-    replica: int | None,
-    output: Path | None,
-    json_output: bool,
+    load: LoadOptions,
+    method: MethodOptions,
+    shown: opt.ResultOutput,
     dry: bool,
     verbose: bool,
 ) -> None:
@@ -147,45 +205,34 @@ def bench_command(
     from labctl.labs import bench as benches
     from labctl.labs import load_tools, tool_bench
     from labctl.labs.tool import names_table
-    from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
-    from labsched.slo import Slo
+    from labkit.workloads.bench import tabulate
 
-    _refuse_together(bool(trace), against_engine, client)
-    arrivals = _read_trace(trace, request_count, speed, random_seed) if trace else []
-    prompts = prompts_from(dataset) if dataset else None
-    workload = Workload(
-        PROMPTS if prompts is None else prompts,
-        output_tokens,
-        request_count,
-        warmup_request_count,
-        request_rate,
-        random_seed,
-        Slo.parse(slo) if slo else None,
-        trace=arrivals,
-        price=price_per_hour,
-    )
+    _refuse_together(load, method)
+    prompts = load.prompts()
+    workload = load.workload(prompts)
     opt.require_named(stack, endpoint)
     if endpoint:
         there = {"grpc": endpoint, "metrics": counters}
-        _measure_there(there, opt.model_there(stack, model, "bench"), workload, concurrency, output, json_output)
+        _measure_there(there, opt.model_there(stack, model, "bench"), workload, load.concurrency, shown)
         return
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
-    if against_engine:
-        tokens = output_tokens if dataset or _is_given("output_tokens") else None
-        sent = _items(prompts, request_count, tokens, random_seed)
-        outcome = benches.against_engine(session, lab, name, options, sent, rounds, model)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=shown.json_output)
+    if method.against_engine:
+        tokens = load.output_tokens if load.dataset or _is_given("output_tokens") else None
+        sent = _items(prompts, load.request_count, tokens, load.random_seed)
+        outcome = benches.against_engine(session, lab, name, options, sent, method.rounds, model)
     else:
         model = benches.chosen_model(lab, name, model)
-        if client:
-            tool = load_tools.TOOLS[client](session.workspace)
-            outcome = tool_bench.bench(session, lab, name, options, model, workload, concurrency, tool)
+        if method.client:
+            tool = load_tools.TOOLS[method.client](session.workspace)
+            outcome = tool_bench.bench(session, lab, name, options, model, workload, load.concurrency, tool)
         else:
-            traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
-            outcome = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
+            outcome = benches.bench(
+                session, lab, name, options, model, workload, load.concurrency, method.replica, load.traced
+            )
     if session.dry:
         return
-    opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
-    if json_output:
+    shown.write((outcome.folder / "result.json").read_text())
+    if shown.json_output:
         return
     notes: Sequence[str] = ()
     if outcome.comparison:
@@ -193,36 +240,31 @@ def bench_command(
     else:
         header, rows = tabulate(outcome.metrics)
         click.echo(table(rows, header, right=range(1, len(header))))
-        if client:
-            names, theirs = names_table(load_tools.TOOLS[client], bool(slo))
+        if method.client:
+            names, theirs = names_table(load_tools.TOOLS[method.client], bool(load.slo))
             click.echo(f"\n{table(theirs, names)}")
-        notes = _table_notes(model, outcome, bool(request_rate or trace), concurrency, price_per_hour)
+        notes = _table_notes(model, outcome, load.is_open_loop, load.concurrency, load.price_per_hour)
     say_folder(outcome.folder, outcome.edited)
     for sentence in notes:
         say(sentence)
 
 
-def _refuse_together(trace: bool, against_engine: bool, client: str | None) -> None:
+def _refuse_together(load: LoadOptions, method: MethodOptions) -> None:
     """Raises UsageError for options of which one leaves the other no meaning."""
     if _is_given("request_rate") and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
-    if trace and (other := [word for word in NOT_WITH_TRACE if _is_given(word)]):
+    if load.trace and (other := [word for word in NOT_WITH_TRACE if _is_given(word)]):
         raise click.UsageError(f"--trace brings its own times and lengths: without --{other[0].replace('_', '-')}")
-    if _is_given("speed") and not trace:
+    if _is_given("speed") and not load.trace:
         raise click.UsageError("--speed is for --trace")
-    if against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
+    if method.against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
         raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
-    if client and (other := [word for word in NOT_WITH_CLIENT if _is_given(word)]):
-        raise click.UsageError(f"{client} has no counterpart of --{other[0].replace('_', '-')}")
+    if method.client and (other := [word for word in NOT_WITH_CLIENT if _is_given(word)]):
+        raise click.UsageError(f"{method.client} has no counterpart of --{other[0].replace('_', '-')}")
 
 
 def _measure_there(
-    endpoints: Mapping[str, str],
-    model: str,
-    workload: Workload,
-    concurrency: Sequence[int],
-    output: Path | None,
-    json_output: bool,
+    endpoints: Mapping[str, str], model: str, workload: Workload, concurrency: Sequence[int], shown: opt.ResultOutput
 ) -> None:
     """Measure a server that somebody else has started."""
     from labctl.labs.bench import bench_there
@@ -232,8 +274,8 @@ def _measure_there(
         raise click.UsageError(f"--endpoint measures a server as it is: without --{other[0].replace('_', '-')}")
     measured, records = bench_there(endpoints, model, workload, concurrency, Console())
     document = json.dumps({"metrics": measured, "requests": [vars(record) for record in records]})
-    opt.write_result(document, output, json_output)
-    if not json_output:
+    shown.write(document)
+    if not shown.json_output:
         header, rows = tabulate(measured)
         click.echo(table(rows, header, right=range(1, len(header))))
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -41,7 +41,49 @@ A_FILE, A_FOLDER = (  # that is there
 expose_option = click.option(
     "--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback."
 )
-output_option = click.option("--output", type=FILE, help="Also write the result, as JSON, to FILE.")
+
+
+def gathered(
+    name: str, kind: Callable[..., Any], *options: Callable[[Command], Command]
+) -> Callable[[Command], Command]:
+    """Options that belong together as one value: the command gets ``name``, a ``kind``.
+
+    ``kind`` is a dataclass with a field for the parameter of each of ``options``, which ``--help`` shows in this order.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            value = kind(**{field.name: kwargs.pop(field.name) for field in fields(cast(Any, kind))})
+            return command(*args, **{name: value}, **kwargs)
+
+        decorated: Command = wrapped
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class ResultOutput:
+    """Where a result goes: ``--output`` to a file beside the screen, ``--json`` to the screen instead of a table."""
+
+    output: Path | None
+    json_output: bool
+
+    def write(self, document: str) -> None:
+        from labkit.disk import atomic_write
+
+        if self.output:
+            atomic_write(self.output.absolute(), document)
+        if self.json_output:
+            click.echo(document)
+
+
+result_output = gathered(
+    "shown", ResultOutput, click.option("--output", type=FILE, help="Also write the result, as JSON, to FILE."), as_json
+)
 
 
 def number_option(
@@ -57,16 +99,6 @@ def choice_option(name: str, choices: Sequence[str], help: str) -> Callable[[Com
 
 
 runtime_option = functools.partial(choice_option, "--runtime", RUNTIMES)  # takes its help
-
-
-def write_result(document: str, output: Path | None, json_output: bool) -> None:
-    """Do what ``--output`` and ``--json`` of `run` and `bench` ask for."""
-    from labkit.disk import atomic_write
-
-    if output:
-        atomic_write(output.absolute(), document)
-    if json_output:
-        click.echo(document)
 
 
 stack_argument = click.argument("stack")

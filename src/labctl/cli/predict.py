@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,25 +40,62 @@ in_flight_option = click.option(
 )
 
 
+@dataclass(frozen=True)
+class ChangeOptions:
+    """What is changed in a recording's scheduler: settings, and with ``sweep`` each value of one more."""
+
+    assignments: tuple[str, ...]
+    sweep: str
+
+    def swept(self) -> tuple[str, list[str]]:
+        """Name and values of ``sweep``. Raises UsageError."""
+        key, _, values = self.sweep.partition("=")
+        if not key or not all(values.split(",")):
+            raise click.UsageError("--sweep takes KEY=A,B,C")
+        return key, values.split(",")
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How a recording is replayed: one ``phase``, what keeps its requests coming, their limits, and by which scheduler.
+
+    ``in_flight``: the next request comes when one of so many ends; 0: at the recorded times; None: as it was recorded.
+    """
+
+    phase: str
+    strict: bool
+    in_flight: int | None = 0
+    slo: str = ""
+    scheduler: Path | None = None
+
+
 @click.command("predict")
 @result_argument
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change a setting of the scheduler; may be repeated.",
+@opt.gathered(
+    "change",
+    ChangeOptions,
+    click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change a setting of the scheduler; may be repeated.",
+    ),
+    click.option("--sweep", default="", metavar="KEY=A,B,C", help="Predict each of these values."),
 )
-@click.option("--sweep", default="", metavar="KEY=A,B,C", help="Predict each of these values.")
-@phase_option
-@strict_option
-@in_flight_option
-@click.option("--slo", default="", metavar="LIMITS", help=opt.SLO_HELP)
-@click.option(
-    "--scheduler",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="A scheduler.py of your own, as one beside model.py.",
+@opt.gathered(
+    "how",
+    ReplayOptions,
+    phase_option,
+    strict_option,
+    in_flight_option,
+    click.option("--slo", default="", metavar="LIMITS", help=opt.SLO_HELP),
+    click.option(
+        "--scheduler",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="A scheduler.py of your own, as one beside model.py.",
+    ),
 )
 @click.option("--run", "run_it", is_flag=True, help="Then run it on the real server, and print the error.")
 @click.option(
@@ -67,23 +105,16 @@ in_flight_option = click.option(
     help="Only write the recorded requests as a trace: FILE.jsonl (Mooncake) or FILE.yaml (BLIS's TraceV2).",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for a guess.")
-@opt.output_option
-@opt.as_json
+@opt.result_output
 @opt.verbose
 def predict_command(
     result: Path,
-    assignments: tuple[str, ...],
-    sweep: str,
-    phase: str,
-    strict: bool,
-    in_flight: int | None,
-    slo: str,
-    scheduler: Path | None,
+    change: ChangeOptions,
+    how: ReplayOptions,
     run_it: bool,
     export: Path | None,
     yes: bool,
-    output: Path | None,
-    json_output: bool,
+    shown: opt.ResultOutput,
     verbose: bool,
 ) -> None:
     """Predict the requests of RESULT under other settings of the in-flight scheduler.
@@ -96,23 +127,20 @@ def predict_command(
     from labkit.predict.vllm import labs_names
 
     if export:
-        _export(result, phase, export)
+        _export(result, how.phase, export)
         return
-    wanted = dict(parse_assignments(assignments))
-    if sweep and run_it:
+    wanted = dict(parse_assignments(change.assignments))
+    if change.sweep and run_it:
         raise click.UsageError("--run measures one prediction: leave out --sweep")
-    if scheduler and run_it:
+    if how.scheduler and run_it:
         raise click.UsageError("--run serves the shipped scheduler: leave out --scheduler")
-    predictor = _predictor(result, phase, in_flight, slo, scheduler, strict)
+    predictor = _predictor(result, how)
     wanted = labs_names(predictor.recording.settings, wanted)
-    if sweep:
-        key, _, values = sweep.partition("=")
-        if not key or not all(values.split(",")):
-            raise click.UsageError("--sweep takes KEY=A,B,C")
-        _sweep(predictor, wanted, key, values.split(","), output, json_output)
+    if change.sweep:
+        _sweep(predictor, wanted, *change.swept(), shown)
         return
     recorded = predictor.recorded()
-    guess = None if yes or json_output or not _terminal() else _guess(recorded[GUESSED])
+    guess = None if yes or shown.json_output or not _terminal() else _guess(recorded[GUESSED])
     predicted = predictor.predict(wanted)
     document = {
         "set": wanted,
@@ -128,8 +156,8 @@ def predict_command(
     }
     if run_it:
         document = _measure(predictor, document, verbose)
-    _finish(document, output, json_output)
-    if not json_output:
+    _write(document, shown)
+    if not shown.json_output:
         _show(document)
 
 
@@ -145,18 +173,15 @@ def predict_command(
 )
 @phase_option
 @strict_option
-@opt.output_option
-@opt.as_json
-def plan_command(
-    result: Path, slo: str, rate: float, phase: str, strict: bool, output: Path | None, json_output: bool
-) -> None:
+@opt.result_output
+def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, shown: opt.ResultOutput) -> None:
     """Find the smallest setting and number of replicas that keep 99 % of requests within limits.
 
     The requests are those of RESULT, at R per second. The knee is the highest rate that one replica keeps up.
     """
     from labkit import prediction
 
-    predictor = _predictor(result, phase, 0, slo, None, strict)
+    predictor = _predictor(result, ReplayOptions(phase, strict, slo=slo))
     found = {
         "max_num_sequences": predictor.slots_enough(rate),
         "replicas": predictor.replicas_enough(rate),
@@ -165,8 +190,8 @@ def plan_command(
     marks = {name: _marked(predictor, one.extrapolated, {}) for name, one in found.items()}
     document: dict[str, Any] = {"rate": rate, "slo": slo, **{name: one.value for name, one in found.items()}}
     document |= {"tried": {name: one.tried for name, one in found.items()}, "extrapolated": marks}
-    _finish(document, output, json_output)
-    if json_output:
+    _write(document, shown)
+    if shown.json_output:
         return
     slots, replicas, knee = found.values()
     own = next(iter(_theirs(predictor.recording.settings, {"max_num_sequences": ""}).get("vllm", ())), "")
@@ -194,12 +219,7 @@ def _slots(predictor: Predictor) -> str:
 
 
 def _sweep(
-    predictor: Predictor,
-    wanted: Mapping[str, str],
-    key: str,
-    values: Sequence[str],
-    output: Path | None,
-    json_output: bool,
+    predictor: Predictor, wanted: Mapping[str, str], key: str, values: Sequence[str], shown: opt.ResultOutput
 ) -> None:
     """A column for each value that has an answer, and a line for each that has none."""
     from labkit import prediction
@@ -225,8 +245,8 @@ def _sweep(
         "extrapolated": marks,
         "step_time": predictor.model.to_json(),
     }
-    _finish(document, output, json_output)
-    if json_output:
+    _write(document, shown)
+    if shown.json_output:
         return
     names = next(iter(found.values())).figures
     rows = [(name, *(prediction.number(each.figures[name]) for each in found.values())) for name in names]
@@ -278,35 +298,33 @@ def _export(result: Path, phase: str, file: Path) -> None:
         say(printable(f"written: {path}"))
 
 
-def _predictor(
-    result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None, strict: bool = False
-) -> Predictor:
+def _predictor(result: Path, how: ReplayOptions) -> Predictor:
     from labkit.errors import LabError
     from labkit.predict import vllm
     from labsched import answer, recording, replay
     from labsched.slo import Slo
 
-    read = recording.read(result, phase)
+    read = recording.read(result, how.phase)
+    limits = Slo.parse(how.slo) if how.slo else None
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
+    in_flight = how.in_flight
     if in_flight is None:
         number = name.removesuffix(IN_FLIGHT)
         in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
     if read.settings.beyond:
         vllm.changed(read.settings, {})  # it is refused before vLLM is started
     if read.settings.vllm:
-        replays = _vllm(read.settings, scheduler)
-        return answer.Predictor.of(
-            read, in_flight, Slo.parse(slo) if slo else None, replays.replay, strict, vllm.changed
-        )
-    if read.settings.own and not scheduler:
+        replays = _vllm(read.settings, how.scheduler)
+        return answer.Predictor.of(read, in_flight, limits, replays.replay, how.strict, vllm.changed)
+    if read.settings.own and not how.scheduler:
         raise LabError(
             f"{result} was recorded with a scheduler of your own",
             "the recording does not hold its code",
             f"--scheduler {read.settings.own}",
             code="scheduler-not-recorded",
         )
-    own = partial(replay.replay, kind=answer.own_scheduler(scheduler)) if scheduler else replay.replay
-    return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, own, strict)
+    own = partial(replay.replay, kind=answer.own_scheduler(how.scheduler)) if how.scheduler else replay.replay
+    return answer.Predictor.of(read, in_flight, limits, own, how.strict)
 
 
 def _vllm(settings: Settings, scheduler: Path | None) -> VllmReplays:
@@ -373,8 +391,8 @@ def _guess(recorded: float) -> float:
     return guess
 
 
-def _finish(document: Mapping[str, Any], output: Path | None, json_output: bool) -> None:
-    opt.write_result(json.dumps(document, indent=2), output, json_output)
+def _write(document: Mapping[str, Any], shown: opt.ResultOutput) -> None:
+    shown.write(json.dumps(document, indent=2))
 
 
 def _show(document: Mapping[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -29,8 +28,7 @@ WIDTH = max(map(len, COLORS))
 @click.option("--texts", is_flag=True, help="Record every answer's text for timeline.html (up to 0.1 ms a step).")
 @click.option("--strict", is_flag=True, help="Exit 1 when a verdict is not met.")
 @opt.replica_option
-@opt.output_option
-@opt.as_json
+@opt.result_output
 @opt.dry_option
 @opt.verbose
 def run_command(
@@ -41,13 +39,12 @@ def run_command(
     texts: bool,
     strict: bool,
     replica: int | None,
-    output: Path | None,
-    json_output: bool,
+    shown: opt.ResultOutput,
     dry: bool,
     verbose: bool,
 ) -> None:
     """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
-    session = opt.open_session(verbose, dry=dry, json_output=json_output)
+    session = opt.open_session(verbose, dry=dry, json_output=shown.json_output)
     began = time.monotonic()
     taught = session.catalog.lab(lab)
     only = lab if lab in taught.stacks and len(taught.stacks) > 1 else ""
@@ -56,8 +53,8 @@ def run_command(
         return
     replay.write(outcome.folder)
     document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}
-    opt.write_result(json.dumps(document, indent=2), output, json_output)
-    if not json_output:
+    shown.write(json.dumps(document, indent=2))
+    if not shown.json_output:
         _show(outcome, time.monotonic() - began)
     if strict and outcome.missed:
         raise LabError(

@@ -171,21 +171,23 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
 
 def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> int:
     """Run the client of a phase, in a process of its own or one of those that share one; its exit status."""
+    from labkit.context import Context  # with its clients: nothing before a run's first phase needs them
+
     runtime, record = stack.runtime, stack.record
-    context = {
-        "lab": stack.lab.folder,
-        "stack": record.stack,
-        "phase": phase.name,
-        "profile": record.profile,
-        "runtime": record.runtime,
-        "endpoints": vars(runtime.client_endpoints(record)),  # of the metrics, each server's
-        "settings": dict(record.settings),
-        "quick": quick,
-        "out": runtime.client_path(out),
-        "run_dir": runtime.client_path(stack.folder.run_dir()),
-        "tokenizer_dir": runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
-        "replicas": endpoints(runtime, record),
-    }
+    context = Context(
+        lab=stack.lab.folder,
+        stack=record.stack,
+        phase=phase.name,
+        profile=record.profile,
+        runtime=record.runtime,
+        endpoints=vars(runtime.client_endpoints(record)),  # of the metrics, each server's
+        settings=dict(record.settings),
+        quick=quick,
+        out=Path(runtime.client_path(out)),
+        run_dir=Path(runtime.client_path(stack.folder.run_dir())),
+        tokenizer_dir=runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
+        replicas=endpoints(runtime, record),
+    )
     path = out / f"context-{phase.name}.json"
     script = stack.session.workspace.labs / stack.lab.folder / phase.client
     arguments, listener = [runtime.client_path(script), runtime.client_path(path)], stack.session.listener
@@ -193,7 +195,7 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared
     if listener.dry:
         listener.step(f"the client of phase {phase.name}")
     else:
-        atomic_write(path, json.dumps(context, indent=1))
+        context.write(path)
     if shared:
         return shared.client(listener, arguments, path)
     return runtime.client(listener, [*SCRIPT, *arguments], record.stack)

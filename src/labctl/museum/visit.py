@@ -123,8 +123,7 @@ def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str)
                 endpoints.http,
                 named or models,
                 {},
-                exited=lambda: started.ended() or None,
-                tail=lambda: started.log().splitlines()[-10:],
+                readiness.ServerOutside(lambda: started.ended() or None, lambda: started.log().splitlines()[-10:]),
                 timeout=READY_S,
                 progress=lambda text: None,
             )

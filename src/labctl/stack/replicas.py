@@ -13,7 +13,7 @@ from labctl.stack import faults, observe
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack, with_servers
-from labctl.triton.readiness import wait_ready
+from labctl.triton.readiness import ServerOutside, wait_ready
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -97,10 +97,12 @@ def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited:
             (one.endpoints if number else record.endpoints).http,
             stack.plan.stack.models,
             stack.plan.stack.probes,
-            exited=exited,
-            tail=functools.partial(faults.tail, runtime, name, number),
-            log=functools.partial(faults.whole_log, runtime, name, number),
-            stuck=faults.stuck_check(folder.run_dir(number)),
+            ServerOutside(
+                exited,
+                tail=functools.partial(faults.tail, runtime, name, number),
+                log=functools.partial(faults.whole_log, runtime, name, number),
+                stuck=faults.stuck_check(folder.run_dir(number)),
+            ),
             timeout=stack.options.patience,
             spent=time.monotonic() - began,
             progress=functools.partial(_report, stack.session, where),

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from labctl.triton import server_api
@@ -90,15 +91,29 @@ def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: floa
     return ill
 
 
+@dataclass(frozen=True)
+class ServerOutside:
+    """What is known of a server without asking it, while it is not ready.
+
+    Attributes:
+        exited: how it ended, None while it runs.
+        tail: its last log lines, for the error.
+        log: all of them. Triton answers nobody until its models are loaded: till then only its log tells how far it is.
+        stuck: as :func:`probe` takes it.
+    """
+
+    exited: Callable[[], str | None]
+    tail: Callable[[], Iterable[str]]
+    log: Callable[[], Iterable[str]] = tuple
+    stuck: Callable[[], Sequence[str]] = tuple
+
+
 def wait_ready(
     endpoint: str,
     models: Sequence[str],
     probes: Mapping[str, ProbeLike],
+    server: ServerOutside,
     *,
-    exited: Callable[[], str | None],
-    tail: Callable[[], Iterable[str]],
-    log: Callable[[], Iterable[str]] = tuple,
-    stuck: Callable[[], Sequence[str]] = tuple,
     timeout: float,
     spent: float = 0.0,
     progress: Callable[[str], None],
@@ -109,10 +124,6 @@ def wait_ready(
     """Return when the server is live, every model READY and every probe answered.
 
     Args:
-        exited: how the server ended, None while it runs.
-        tail: its last log lines, for the error.
-        log: all of them. Triton answers nobody until its models are loaded: till then only its log tells how far it is.
-        stuck: as :func:`probe` takes it.
         timeout: seconds for all of it.
         spent: those of them that are gone already; one is always left.
 
@@ -123,18 +134,18 @@ def wait_ready(
     states: list[ModelState] = []
     answered, look = False, clock()
     while True:
-        if how := exited():
+        if how := server.exited():
             raise LabError(
                 f"the server ended before it was ready: {how}",
                 "",
                 "",
-                details=[*tail()][-LOG_TAIL:],
+                details=[*server.tail()][-LOG_TAIL:],
                 code="server-died",
             )
         with contextlib.suppress(Unreachable):
             states, answered = model_states(endpoint, secret), True
         if clock() >= look and not {*models} <= {state.name for state in states if state.state}:
-            states, look = _complete_from_log(states if answered else [], [*log()], models), clock() + LOG_S
+            states, look = _complete_from_log(states if answered else [], [*server.log()], models), clock() + LOG_S
         _refuse_unavailable(states, models)
         ready = {state.name for state in states if state.state == "READY"}
         missing = [name for name in models if name not in ready]
@@ -146,18 +157,20 @@ def wait_ready(
                 f"not ready within {timeout:g} s: {', '.join(missing) or 'the server'}",
                 "the server is still loading" if answered else "the server does not answer yet",
                 "allow more time with --timeout, or see labctl logs",
-                details=[*tail()][-LOG_TAIL:],
+                details=[*server.tail()][-LOG_TAIL:],
                 code="not-ready-in-time",
             )
         pause(POLL_S)
     for model, request in probes.items():
         progress(f"asking {model} for a first answer")
         try:
-            probe(endpoint, model, request, max(1.0, deadline - clock()), stuck)
+            probe(endpoint, model, request, max(1.0, deadline - clock()), server.stuck)
         except LabError as error:
-            how = exited()
+            how = server.exited()
             why = f"{error.why}; the server ended: {how}" if how else error.why
-            raise LabError(error.what, why, "labctl logs", details=[*tail()][-LOG_TAIL:], code=error.code) from error
+            raise LabError(
+                error.what, why, "labctl logs", details=[*server.tail()][-LOG_TAIL:], code=error.code
+            ) from error
     return states
 
 

@@ -30,16 +30,17 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
     if name == "openvino" and device != "cpu":
         raise ValueError("engine: openvino computes on the processor; on a GPU take transformers")
     module = import_module(f"labserve.inflight.{name}_engine")
+    kind = getattr(module, ENGINES[name])
     exact = word("exact").lower() == "true"
     usual = module.STEP_TOKENS[device.partition(":")[0]]
     features = Features.of(word, usual, batch, shape.context, module.SPECULATION, module.SHARES, module.STORES)
     stored = features.kv_precision
-    token_bytes = own_bytes = module.token_bytes(shape, exact, device, stored)
+    token_bytes = own_bytes = kind.token_bytes(shape, exact, device, stored)
     if features.draft_model:
         draft = Shape.of(features.draft_model)
         if draft.vocabulary != shape.vocabulary:
             raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
-        token_bytes += module.token_bytes(draft, exact, device, stored)
+        token_bytes += kind.token_bytes(draft, exact, device, stored)
     kv = KVBudget.of(
         word("max_tokens_in_paged_kv_cache"),
         word("kv_cache_free_gpu_mem_fraction"),
@@ -47,9 +48,8 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
         token_bytes=token_bytes,
         block_size=module.BLOCK_SIZE,
     )
-    make = getattr(module, ENGINES[name])
     more = {} if device == "cpu" else {"device": device}
-    engine = make(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **more)
+    engine = kind(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **more)
     engine.warm_up()
     if stored != AUTO and engine.cache_bytes > (kv.blocks + batch) * kv.block_size * own_bytes:
         features = replace(features, kv_precision=AUTO)  # it did not do as it was told: `labctl status` says so

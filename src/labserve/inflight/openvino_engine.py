@@ -127,13 +127,13 @@ class OpenVinoEngine:
         """Memory of the KV cache as allocated."""
         return int(self._pipeline.get_metrics().kv_cache_size_in_bytes)
 
-
-def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str = AUTO) -> int:
-    """Bytes of one token's keys and values: of a number 1 with `U8`, else 4 in exact mode and at most 2 otherwise."""
-    if kv_precision == U8:  # a head's values have a scale for each token, its keys one for each number and block
-        heads = shape.token_values // shape.head_dim // 2
-        return shape.token_values + heads * (SCALE + SCALE * shape.head_dim // BLOCK_SIZE)
-    return shape.token_values * (4 if exact else 2)
+    @staticmethod
+    def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str = AUTO) -> int:
+        """Bytes of one token: a number takes 1 with `U8`, else 4 in exact mode and at most 2 otherwise."""
+        if kv_precision == U8:  # a head's values have a scale for each token, its keys one for each number and block
+            heads = shape.token_values // shape.head_dim // 2
+            return shape.token_values + heads * (SCALE + SCALE * shape.head_dim // BLOCK_SIZE)
+        return shape.token_values * (4 if exact else 2)
 
 
 def _in_the_text(ids: Sequence[int], most: int) -> int:

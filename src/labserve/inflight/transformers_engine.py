@@ -121,14 +121,14 @@ class TransformersEngine:
         cache = self._processor.cache
         return sum(t.numel() * t.element_size() for t in (*cache.key_cache, *cache.value_cache))
 
+    @staticmethod
+    def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str) -> int:
+        """Keys and values of one token: 4 bytes a number in fp32, 2 otherwise."""
+        return shape.token_values * (4 if in_fp32(exact, device) else 2)
+
 
 def in_fp32(exact: bool, device: str) -> bool:
     return exact or (device == "cpu" and not has_bf16())
-
-
-def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str) -> int:
-    """Keys and values of one token: 4 bytes a number in fp32, 2 otherwise."""
-    return shape.token_values * (4 if in_fp32(exact, device) else 2)
 
 
 def _only_greedy(sampling: Sampling) -> None:

@@ -125,17 +125,16 @@ class LaneView {
 
   /** A step, and the mark in it, in words. */
   words(step, place, seat) {
-    const store = this.store, members = step.r.length / FIELDS;
+    const store = this.store;
     const time = this.whatIf ? "" : `${(step.d * 1e3).toFixed(1)} ms, ${(step.t - store.zero).toFixed(3)} s in; `;
-    const lines = [`step ${step.n}: ${time}batch of ${members}`];
+    const lines = [`step ${step.n}: ${time}batch of ${batchOf(step)}`];
     if (step.kv) lines.push(`KV blocks: ${step.kv[0]} of ${step.kv[1]}`);
-    for (let k = 0; k < step.r.length; k += FIELDS) {
-      if (step.r[k + 1] !== seat) continue;
-      const request = store.requests[step.r[k]], text = store.pieceOf(step.r[k], place);
-      const tokens = step.r[k + 3];
-      lines.push(`request ${request.called}: ${store.title(step.r[k])}`);
-      lines.push(`${step.r[k + 2] ? "prefill" : "decode"}, ${tokens} token${tokens === 1 ? "" : "s"}${text ? `: “${text}”` : ""}`);
-      if (step.r[k + 4]) lines.push(`${step.r[k + 4]} KV blocks`);
+    for (const { request: index, slot, prefill, tokens, blocks } of membersOf(step)) {
+      if (slot !== seat) continue;
+      const request = store.requests[index], text = store.pieceOf(index, place);
+      lines.push(`request ${request.called}: ${store.title(index)}`);
+      lines.push(`${prefill ? "prefill" : "decode"}, ${tokens} token${tokens === 1 ? "" : "s"}${text ? `: “${text}”` : ""}`);
+      if (blocks) lines.push(`${blocks} KV blocks`);
       if (request.waited || request.at[0] <= place) lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
       if (request.endedAt === place) lines.push(`ends here: ${request.end}`);
     }
@@ -156,7 +155,7 @@ class LaneView {
   update() {
     const page = this.page, lane = this.lane, store = this.store, place = page.placeOf(this.index);
     const now = store.stateAt(this.index, place), row = page.rowHeight(lane);
-    const size = now.step ? now.step.r.length / FIELDS : 0;
+    const size = now.step ? batchOf(now.step) : 0;
     if (page.live && lane.over()) now.seated.clear();
     const idle = now.step && !now.seated.size && !now.next?.length;
     // What is paused or idle makes no tokens: the rate of its last steps would be taken for its speed.

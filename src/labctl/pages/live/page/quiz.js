@@ -71,8 +71,7 @@ class Quiz {
   look() {
     const lane = this.page.store.lanes[this.index];
     if (this.from === null || !lane || lane.end <= this.from) return;
-    const step = lane.at(this.from), names = [];
-    for (let k = 0; k < step.r.length; k += FIELDS) names.push(this.page.store.name(step.r[k]));
+    const names = membersOf(lane.at(this.from)).map(({ request }) => this.page.store.name(request));
     const right = names.length === this.picks.size && names.every((name) => this.picks.has(name));
     this.asked++;
     this.right += right;

@@ -2,7 +2,7 @@
 //
 // A step, as it comes, is a LaneEvent (labctl.pages.live.events). How things stand after it (`stateAt`) is what
 // labctl.pages.live.lines defines.
-const FIELDS = 5;
+const FIELDS = 5; // numbers of each member in `r` of a step, see `membersOf`
 const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
 const MANY = 16; // seats
 const RATE_S = 2; // tokens/s are those of so many seconds
@@ -15,9 +15,9 @@ class Lane {
     this.steps = [];
   }
 
-  /** Take note of the seats that stand in a list, one in so many. */
-  seat(list, first, every) {
-    for (let i = first; i < list.length; i += every) if (list[i] >= this.taken) this.taken = list[i] + 1;
+  /** Take note of the slots that are in use. */
+  take(occupants) {
+    for (const { slot } of occupants) if (slot >= this.taken) this.taken = slot + 1;
     this.seats = Math.max(this.seats, this.taken);
   }
 
@@ -57,7 +57,7 @@ class Lane {
       const step = this.at(i);
       if (step.t < now - RATE_S) break;
       from = step.t - step.d;
-      for (let k = 0; k < step.r.length; k += FIELDS) tokens += step.r[k + 3];
+      for (const member of membersOf(step)) tokens += member.tokens;
     }
     return tokens ? tokens / Math.max(now - from, 0.05) : 0;
   }
@@ -108,7 +108,7 @@ class Store {
     for (const [index, why] of event.e || []) this.requests[index].end = why;
     this.lanes[event.m].now = event;
     this.lanes[event.m].heard = performance.now();
-    this.lanes[event.m].seat(event.s || [], 1, 2);
+    this.lanes[event.m].take(seatedOf(event));
     this.last = Math.max(this.last, event.t);
   }
 
@@ -164,14 +164,14 @@ class Store {
     lane.heard = performance.now();
     lane.tells ||= Boolean(step.e || step.s); // when a request ends
     for (const [index, text] of step.b || []) this.requests[index].text = text;
-    lane.seat(step.r, 1, FIELDS);
-    lane.seat(step.s || [], 1, 2);
-    for (let k = 0; k < step.r.length; k += FIELDS) {
-      const request = this.requests[step.r[k]];
+    lane.take(membersOf(step));
+    lane.take(seatedOf(step));
+    membersOf(step).forEach((member, row) => {
+      const request = this.requests[member.request];
       request.at.push(place);
-      if (texts) request.text += texts[k / FIELDS];
+      if (texts) request.text += texts[row];
       request.cuts.push(request.text.length);
-    }
+    });
     (step.w || []).forEach((index, i) => {
       const request = this.requests[index];
       if (!request.at.length) request.from ??= place;
@@ -223,13 +223,13 @@ class Store {
     const lane = this.lanes[index], step = place > lane.first ? lane.at(place - 1) : null;
     const now = place === lane.end ? lane.now : null, newest = now || step;
     const seated = new Map(), ended = new Set((step?.e || []).map(([request]) => request));
-    const seats = newest?.s;
-    if (now || seats) for (let i = 0; i < (seats || []).length; i += 2) seated.set(seats[i + 1], seats[i]);
-    else for (let k = 0; step && k < step.r.length; k += FIELDS) if (!ended.has(step.r[k])) seated.set(step.r[k + 1], step.r[k]);
+    const members = step ? membersOf(step) : [];
+    const stay = now || newest?.s ? seatedOf(newest) : members.filter(({ request }) => !ended.has(request));
+    for (const { request, slot } of stay) seated.set(slot, request);
     const blocks = new Map(); // of the KV cache, by owner
-    for (let k = 0; step && k < step.r.length; k += FIELDS) {
-      const gone = ended.has(step.r[k]) || (now && this.requests[step.r[k]].end);
-      if (step.r[k + 4] && !gone) blocks.set(step.r[k], step.r[k + 4]);
+    for (const member of members) {
+      const gone = ended.has(member.request) || (now && this.requests[member.request].end);
+      if (member.blocks && !gone) blocks.set(member.request, member.blocks);
     }
     return {
       step, seated, blocks, tables: (step?.kb || []).filter(([owner]) => blocks.has(owner)), next: now?.next, waiting: newest?.w || [], why: newest?.y || "", more: newest?.more || 0,
@@ -254,10 +254,30 @@ class Store {
   }
 }
 
-/** The row of a request among a step's members; -1 where it is none. */
-function member(step, request) {
-  for (let k = 0; k < step.r.length; k += FIELDS) if (step.r[k] === request) return k / FIELDS;
-  return -1;
+// The only lines that know how a step is packed: of 100,000 steps, objects with names would be most of the file.
+
+/** The requests that a step computed, in the order of its batch. */
+function membersOf({ r }) {
+  const members = [];
+  for (let k = 0; k < r.length; k += FIELDS) members.push({ request: r[k], slot: r[k + 1], prefill: r[k + 2] === 1, tokens: r[k + 3], blocks: r[k + 4] });
+  return members;
+}
+
+/** How many requests a step computed. */
+function batchOf(step) {
+  return step.r.length / FIELDS;
+}
+
+/** What a step computed for one request; undefined where that was not in it. */
+function memberOf(step, request) {
+  return membersOf(step).find((member) => member.request === request);
+}
+
+/** Which requests hold a slot after a step, or between two, where the event says so. */
+function seatedOf({ s = [] }) {
+  const seated = [];
+  for (let i = 0; i < s.length; i += 2) seated.push({ request: s[i], slot: s[i + 1] });
+  return seated;
 }
 
 // Okabe and Ito's colours, told apart also by the colour-blind; a second round of them is lighter, with an outline.

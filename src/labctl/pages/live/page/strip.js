@@ -97,12 +97,12 @@ class Strip {
     const base = row * lane.rows + GAP + this.batchHigh, top = Math.max(1, lane.rows);
     for (let place = from; place < to; place++) {
       const step = lane.at(place), x = this.xOf(place, cursor) + pad;
-      for (let k = 0; k < step.r.length; k += FIELDS) {
-        const color = store.color(step.r[k]), first = step.r[k + 2];
-        const high = first ? tall : low, y = step.r[k + 1] * row + (row - high) / 2;
+      for (const { request, slot, prefill } of membersOf(step)) {
+        const color = store.color(request);
+        const high = prefill ? tall : low, y = slot * row + (row - high) / 2;
         context.fillStyle = color.fill;
         context.fillRect(x, y, wide, high);
-        if (first) { // prefill: tall, with a hollow middle
+        if (prefill) { // tall, with a hollow middle
           context.fillStyle = "#fff";
           context.fillRect(x + wide * 0.28, y + high * 0.2, Math.max(1, wide * 0.44), high * 0.6);
         } else if (color.line !== color.fill && width >= 5) {
@@ -113,7 +113,7 @@ class Strip {
       }
       this.endings(step, place, x, wide);
       context.fillStyle = BAR;
-      const batch = (step.r.length / FIELDS / top) * this.batchHigh;
+      const batch = (batchOf(step) / top) * this.batchHigh;
       context.fillRect(x, base - batch, wide, batch);
       if (step.kv && step.kv[0]) {
         context.fillStyle = KV;
@@ -127,10 +127,10 @@ class Strip {
   endings(step, place, x, wide) {
     const { context, row } = this;
     for (const [request] of step.e || []) {
-      const k = member(step, request);
-      if (k < 0) continue;
+      const member = memberOf(step, request);
+      if (!member) continue;
       context.fillStyle = INK;
-      context.fillRect(x + wide - 2, step.r[k * FIELDS + 1] * row + row * 0.12, 2, row * 0.76);
+      context.fillRect(x + wide - 2, member.slot * row + row * 0.12, 2, row * 0.76);
     }
     for (const request of step.v || []) {
       const seat = this.seatBefore(request, place);
@@ -147,8 +147,7 @@ class Strip {
 
   seatBefore(request, place) {
     const before = this.store.stepsBefore(request, place), step = this.lane.at(this.store.requests[request].at[before - 1]);
-    const k = step ? member(step, request) : -1;
-    return k < 0 ? -1 : step.r[k * FIELDS + 1];
+    return (step && memberOf(step, request))?.slot ?? -1;
   }
 
   /** From far away: for each column of pixels one step, and neighbours of the same request as one rectangle. */
@@ -167,7 +166,7 @@ class Strip {
     for (let x = left; x < right; x++) {
       const step = lane.at(Math.min(to - 1, Math.max(from, this.placeAt(x + 0.5, cursor))));
       here.fill(-1);
-      for (let k = 0; k < step.r.length; k += FIELDS) here[step.r[k + 1]] = step.r[k];
+      for (const { request, slot } of membersOf(step)) here[slot] = request;
       for (let seat = 0; seat < lane.rows; seat++) {
         if (here[seat] === open[seat]) continue;
         flush(seat, x);
@@ -175,7 +174,7 @@ class Strip {
         began[seat] = x;
       }
       context.fillStyle = BAR;
-      const batch = (step.r.length / FIELDS / lane.rows) * this.batchHigh;
+      const batch = (batchOf(step) / lane.rows) * this.batchHigh;
       context.fillRect(x, base - batch, 1, batch);
       if (step.kv && step.kv[0]) {
         context.fillStyle = KV;

@@ -48,9 +48,10 @@ class Times {
 
   /** One request in seconds since the group's first arrival: when it came, its steps, and when it waited. */
   row(lane, request, zero) {
+    const index = this.page.store.requests.indexOf(request);
     const steps = request.at.filter((place) => place >= lane.first).map((place) => {
-      const step = lane.at(place), k = member(step, this.page.store.requests.indexOf(request)) * FIELDS;
-      return { place, began: step.t - step.d - zero, end: step.t - zero, prefill: Boolean(step.r[k + 2]) };
+      const step = lane.at(place);
+      return { place, began: step.t - step.d - zero, end: step.t - zero, prefill: memberOf(step, index).prefill };
     });
     const sent = this.page.store.arrived(request.id, steps[0].end + zero);
     const queued = request.from === undefined ? steps[0].began : lane.at(request.from).t - lane.at(request.from).d - zero;

@@ -18,11 +18,11 @@ function sentence(store, lane, request, before) {
   const steps = request.at.filter((place) => place < before), begun = steps.length ? steps[0] : before;
   const parts = [`request ${request.called} ${waitOf(store, lane, request, begun, steps.length > 0)}`];
   if (steps.length) {
-    const row = (place) => lane.at(place).r, last = steps.at(-1), own = (r) => member({ r }, store.requests.indexOf(request)) * FIELDS;
+    const index = store.requests.indexOf(request), own = (place) => memberOf(lane.at(place), index), last = steps.at(-1);
     const kept = steps.filter((place) => place >= lane.first);
-    const made = kept.reduce((sum, place) => sum + row(place)[own(row(place)) + 3], 0);
+    const made = kept.reduce((sum, place) => sum + own(place).tokens, 0);
     const where = kept.length > 1 ? `steps ${lane.at(kept[0]).n} to ${lane.at(last).n}` : `step ${lane.at(last).n}`;
-    parts.push(`${made ? `${count(made, "token")} in ` : ""}${where}, slot ${row(last)[own(row(last)) + 1] + 1}`);
+    parts.push(`${made ? `${count(made, "token")} in ` : ""}${where}, slot ${own(last).slot + 1}`);
   }
   const out = request.out.filter((place) => place < before).length;
   if (out) parts.push(`preempted ${count(out, "time")}`);
@@ -37,10 +37,9 @@ function waitOf(store, lane, request, begun, over) {
   const others = new Set();
   let tokens = 0;
   for (let place = from; place < begun; place++) {
-    const { r } = lane.at(place);
-    for (let k = 0; k < r.length; k += FIELDS) {
-      others.add(store.name(r[k]));
-      tokens += r[k + 3];
+    for (const member of membersOf(lane.at(place))) {
+      others.add(store.name(member.request));
+      tokens += member.tokens;
     }
   }
   const why = request.why ? ` (${request.why})` : "";
