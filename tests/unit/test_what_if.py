@@ -111,7 +111,7 @@ def test_the_first_difference_and_its_reasons_are_those_of_explain_diff(policy: 
     for lines in ([line for line in lines_of(log) if "ids" in line], steps):
         instance, names = Instance(), Names()
         names.update({str(n): str(n) for n in range(30)})  # as the event has them
-        sides.append(Lane("", "", "engine", "0", [instance.whole(line) for line in lines], names=names))
+        sides.append(Lane("", "", "engine", "0", [instance.whole(line) for line in lines], dict(names), names))
     wanted = parting(*sides).sides
     event = what_if.events[-1]
     assert wanted and event["at"] == [wanted[0].step, wanted[1].step]
