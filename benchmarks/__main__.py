@@ -54,7 +54,7 @@ from labctl.workspace import Workspace
 from labkit import proxies
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.results import machine, versions
+from labkit.results import describe_machine, installed_versions
 
 
 def beside_a_gpu(options: argparse.Namespace) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def main() -> None:
             found = EVERY[name](options)
         except LabError as error:
             sys.exit(f"benchmarks: {error}")
-        document = {"benchmark": name, "versions": versions(), "machine": machine(), "found": found}
+        document = {"benchmark": name, "versions": installed_versions(), "machine": describe_machine(), "found": found}
         atomic_write(Workspace.find().root / "results" / "benchmarks" / f"{name}.json", json.dumps(document, indent=1))
 
 

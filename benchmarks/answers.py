@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from labctl.learn import server
-from labctl.learn.exercise import Exercise, find_all
+from labctl.learn.exercise import Exercise, find_exercises
 from labctl.listener import Silent
 from labctl.stack.session import Session
 
@@ -29,9 +29,9 @@ def desk(only: str) -> Iterator[tuple[Session, list[Exercise]]]:
     if mine.exists() and not aside.exists():  # after a run that was killed, what lies there is an answer
         mine.rename(aside)
     try:
-        yield session, [e for e in find_all(session.workspace, session.catalog) if e.id.startswith(words)]
+        yield session, [e for e in find_exercises(session.workspace, session.catalog) if e.id.startswith(words)]
     finally:
-        server.stop(session)
+        server.stop_exercise_server(session)
         shutil.rmtree(mine, ignore_errors=True)
         if aside.exists():
             aside.rename(mine)

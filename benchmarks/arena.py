@@ -21,7 +21,7 @@ from labctl.labs import arena as on_servers
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.predict import games, referee
-from labkit.tables import table
+from labkit.tables import format_table
 from labsched.recording import Arrival
 
 POLICIES = Path(__file__).resolve().parents[1] / "labs" / "extras" / "arena"
@@ -80,7 +80,7 @@ def ranks(requests: int) -> dict[str, Any]:
     paths = [path for path in sorted(POLICIES.glob("*.py")) if not path.stem.startswith("wrong")]
     traces = {name: _made(name, requests) for name in TRACES}
     began = time.monotonic()
-    pairs = on_servers.play(
+    pairs = on_servers.play_policies(
         Session.open(Silent()), paths, traces, lambda policy, trace: print(policy, trace, flush=True)
     )
     out = [
@@ -102,7 +102,7 @@ def ranks(requests: int) -> dict[str, Any]:
         alike, count = sum(one[0] for one in sums), sum(one[1] for one in sums)
         found[column] = alike, count
         rows.append(["all", column, f"{alike} of {count}", f"{alike / max(1, count):.1%}"])
-    print(table(rows, ["trace", "column", "pairs ranked alike", "share"], right=[2, 3]))
+    print(format_table(rows, ["trace", "column", "pairs ranked alike", "share"], right=[2, 3]))
     print(
         f"{same} of {found['games']} games are the same step by step; {time.monotonic() - began:.0f} s", *out, sep="\n"
     )
@@ -114,7 +114,7 @@ def _made(name: str, requests: int) -> list[Arrival]:
     return maker(random.Random(f"ranks {name}"), requests)
 
 
-def _alike(pairs: Sequence[on_servers.Pair], trace: str, column: str) -> tuple[int, int]:
+def _alike(pairs: Sequence[on_servers.PolicyResult], trace: str, column: str) -> tuple[int, int]:
     """How many pairs of policies both sides rank alike, ties too, and of how many."""
     values = [(pair.replay.games[trace][column], pair.server.games[trace][column]) for pair in pairs]
     both = list(itertools.combinations(values, 2))
@@ -128,13 +128,17 @@ def _sign(number: float) -> int:
 def of_the_referee(count: int) -> dict[str, Any]:
     """All measurements that need no server."""
     ends = _mutants(count)
-    print(table([[word, str(number)] for word, number in ends.most_common()], ["mutated policies", "count"], right=[1]))
+    print(
+        format_table(
+            [[word, str(number)] for word, number in ends.most_common()], ["mutated policies", "count"], right=[1]
+        )
+    )
     lost = {name: [_recomputed(file, seed) for seed in range(SEEDS)] for name, file in RULES.items()}
     order = list(RULES)
     kept = sum(all(lost[a][seed] <= lost[b][seed] for a, b in itertools.pairwise(order)) for seed in range(SEEDS))
     ends_kept = sum(lost[order[0]][seed] < lost[order[-1]][seed] for seed in range(SEEDS))
     rows = [[name, f"{sum(numbers) / SEEDS:,.0f}"] for name, numbers in lost.items()]
-    print(table(rows, ["victim", "recomputed tokens"], right=[1]))
+    print(format_table(rows, ["victim", "recomputed tokens"], right=[1]))
     print(f"whole order in {kept} of {SEEDS} seeds; least computed below most computed in {ends_kept}")
     over = _over_the_best()
     return {"mutants": dict(ends), "recomputed": lost, "whole_order": kept, "ends_in_order": ends_kept, "over": over}
@@ -148,7 +152,7 @@ def _over_the_best() -> dict[str, dict[str, float]]:
     means = {kind: {name: statistics.mean(them) for name, them in of.items()} for kind, of in measured.items()}
     order = sorted(means["limits are lengths"], key=means["limits are lengths"].__getitem__)
     rows = [[name, *(f"{means[kind][name]:.3f}" for kind in kinds)] for name in order]
-    print(table(rows, ["steps until answered, over the best", *kinds], right=[1, 2]))
+    print(format_table(rows, ["steps until answered, over the best", *kinds], right=[1, 2]))
     return means
 
 
@@ -161,10 +165,10 @@ def _mutants(count: int) -> Counter[str]:
             rng = random.Random(number)
             path = Path(folder) / f"mutant_{number}.py"
             path.write_text(mutant(rng.choice(paths).read_text(), rng))
-            ends[referee.judge(path, trace).foul or "plays"] += 1
+            ends[referee.judge_policy(path, trace).foul or "plays"] += 1
     return ends
 
 
 def _recomputed(policy: str, seed: int) -> float:
     trace = {"thrash": games.thrash(random.Random(seed), games.REQUESTS)}
-    return referee.judge(POLICIES / f"{policy}.py", trace).figure("recomputed_tokens")
+    return referee.judge_policy(POLICIES / f"{policy}.py", trace).figure("recomputed_tokens")

@@ -24,7 +24,7 @@ from benchmarks.kills import ROOT, STACK, checkout
 from benchmarks.steal import undisturbed
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
-from labkit.tables import table
+from labkit.tables import format_table
 
 USERS, REQUESTS, THEIRS = 32, 4000, 2000
 BODY = b'{"text_input": "hello"}'
@@ -58,7 +58,11 @@ def run(rounds: int) -> dict[str, Any]:
     more = {way: p99[way] - p99["straight"] for way in BALANCE}
     rows = [_row(name, each, ".0f", ratios[name], ".2f") for name, each in medians.items()]
     rows.append(_row(f"p99 at {PACED_PER_S}/s, ms", p99, ".2f", more, "+.2f"))
-    print(table(rows, (f"requests/s of {USERS} users", "straight", "l7", "", "l4", ""), right=range(1, 6), width=80))
+    print(
+        format_table(
+            rows, (f"requests/s of {USERS} users", "straight", "l7", "", "l4", ""), right=range(1, 6), width=80
+        )
+    )
     ratio = ratios[YARDSTICK]["l7"]
     verdict = "met" if ratio >= PER_S and more["l7"] <= P99_MS else "not met"
     print(

@@ -9,11 +9,11 @@ from typing import Any
 
 from benchmarks import answers
 from labctl.learn import server
-from labctl.learn.attempts import Attempt, attempt
+from labctl.learn.attempts import Attempt, find_attempt
 from labctl.learn.exercise import Exercise
-from labctl.learn.verify import judged
+from labctl.learn.verify import judge_attempt
 from labctl.stack.session import Session
-from labkit.tables import markdown, table
+from labkit.tables import format_table, markdown
 
 COLD_S, WARM_S = 30, 15  # at most
 HEADER = ["exercise", "the first, s", "solution, s", "starter, s"]
@@ -25,7 +25,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     with answers.desk(asked.only) as (session, exercises):
         times = {e.id: _measured(session, e, asked.rounds) for e in exercises}
     rows = [[id, f"{one['cold']:.1f}", f"{one['solution']:.1f}", f"{one['starter']:.1f}"] for id, one in times.items()]
-    print(table(rows, HEADER, right=range(1, 4)), "\n")
+    print(format_table(rows, HEADER, right=range(1, 4)), "\n")
     print(f"for {PAGE}:\n")
     print(markdown(rows, HEADER))
     slow = [
@@ -39,8 +39,8 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measured(session: Session, exercise: Exercise, rounds: int) -> dict[str, float]:
-    solution, starter = attempt(exercise, "solution"), attempt(exercise, "starter")
-    server.stop(session)
+    solution, starter = find_attempt(exercise, "solution"), find_attempt(exercise, "starter")
+    server.stop_exercise_server(session)
     cold = _seconds(session, exercise, solution)
     warm = [(_seconds(session, exercise, solution), _seconds(session, exercise, starter)) for _ in range(rounds)]
     print(f"{exercise.id}: {cold:.1f} s, then {warm}", flush=True)
@@ -53,7 +53,7 @@ def _measured(session: Session, exercise: Exercise, rounds: int) -> dict[str, fl
 
 def _seconds(session: Session, exercise: Exercise, attempt: Attempt) -> float:
     began = time.monotonic()
-    outcome = judged(session, exercise, attempt, "local", ())
+    outcome = judge_attempt(session, exercise, attempt, "local", ())
     took = time.monotonic() - began
     if outcome.passed != (not attempt.says):
         raise RuntimeError(f"{exercise.id}, {attempt.name}: {outcome.sentence}")

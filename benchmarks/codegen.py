@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from labctl.labs.run import run as run_lab
-from labctl.labs.servers import ephemeral
+from labctl.labs.run import run_lab
+from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
@@ -16,7 +16,7 @@ from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.evidence import metrics
 from labkit.records import RequestRecord
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads import load
 
 LENGTHS = (8, 32, 128, 512)
@@ -56,7 +56,7 @@ def true_shape(rounds: int) -> dict[str, Any]:
         settings = {"model": MODEL, "exact": False, "threads": 2, "dynamic_batching": batching, **DELAY}
         lab, name = session.catalog.stack("codegen")
         options = Options(set=settings, runtime="local", ports="auto", timeout=600.0)
-        with ephemeral(session, lab, name, options) as handle:
+        with ephemeral_stack(session, lab, name, options) as handle:
             endpoints = vars(handle.record.endpoints)
             measure(endpoints, 8, USERS)  # a warm-up
             for tokens in LENGTHS if batching else ONE_BY_ONE:
@@ -79,7 +79,7 @@ def true_shape(rounds: int) -> dict[str, Any]:
             )
     header = ("tokens", "batches", "RPS", "p50 ms", "mean batch", *SIDES)
     print(f"{MODEL}, {USERS} users")
-    print(table(rows, header, right=(0, 2, 3, 4, 5, 6)))
+    print(format_table(rows, header, right=(0, 2, 3, 4, 5, 6)))
     for length, variants in found.items():
         share = sum(variants["batching"]["shares"].values())
         print(

@@ -19,9 +19,9 @@ from labctl.listener import Silent
 from labctl.runtimes import images
 from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session
-from labctl.triton.server_api import call
+from labctl.triton.server_api import call_triton
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 
 STACK = "iterative"
 LIMIT_S = 1.0
@@ -40,7 +40,7 @@ def run(rounds: int) -> dict[str, Any]:
     added = statistics.median(mine - hand for hand, mine in pairs)
     ratio = statistics.median(mine / hand for hand, mine in pairs)
     rows = [(f"{hand:.2f}", f"{mine:.2f}", f"{mine - hand:+.2f}", f"{mine / hand:.2f}") for hand, mine in pairs]
-    print(table(rows, ("by hand s", "labctl up s", "difference s", "ratio"), right=(0, 1, 2, 3)))
+    print(format_table(rows, ("by hand s", "labctl up s", "difference s", "ratio"), right=(0, 1, 2, 3)))
     print(f"labctl up adds {added:+.2f} s (limit: {LIMIT_S:.1f} s), ratio {ratio:.2f}")
     return {"pairs_s": pairs, "added_s": added, "ratio": ratio}
 
@@ -71,7 +71,7 @@ def by_hand(session: Session) -> float:
         began = time.monotonic()
         _run([*compose, "up", "--wait"], root, environment)
         took = time.monotonic() - began
-        if call(endpoints.http, "GET", "/v2/health/ready")[0] != 200:  # its exit status alone proves nothing
+        if call_triton(endpoints.http, "GET", "/v2/health/ready")[0] != 200:  # its exit status alone proves nothing
             raise RuntimeError("docker compose up --wait has ended, and the server is not ready")
         return took
     finally:

@@ -18,7 +18,7 @@ from benchmarks.decode_worker import BATCH, NEW, PROMPT
 from labctl.artifacts import engines, weights
 from labctl.listener import Silent
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 
 MODEL = "random:gpt2"
 HERE = "lab 02, fp32"
@@ -35,7 +35,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
     def silent(text: str) -> None: ...
 
-    folder = str(weights.parse(MODEL).make(session.workspace, silent))
+    folder = str(weights.parse_source(MODEL).make(session.workspace, silent))
     engine = str(engines.request("openvino", MODEL, {"precision": "fp32"}).make(session.workspace, silent))
     sides = {HERE: Side("labs", folder, "fp32"), "OpenVINO GenAI, fp32": Side("openvino", engine, "fp32")}
     if asked.precision != "fp32":
@@ -59,7 +59,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         rate = f"{BATCH / ms['step'] * 1e3:.0f}"
         rows.append((name, f"{ms['step']:.1f}", rate, f"{ratio:.2f}", f"{ms['first']:.0f}"))
     print(f"{MODEL}, {BATCH} sequences, prompts of {PROMPT} tokens, {NEW} new ones; {asked.rounds} rounds in turn")
-    print(table(rows, ("", "step, ms", "tokens/s", "step / ours", "prompts, ms"), right=range(1, 5)))
+    print(format_table(rows, ("", "step, ms", "tokens/s", "step / ours", "prompts, ms"), right=range(1, 5)))
     return {"medians_ms": found, "rounds_s": rounds}
 
 

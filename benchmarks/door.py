@@ -29,13 +29,13 @@ import uvloop
 from benchmarks import leaks
 from benchmarks.door_clients import Ask, OverGrpc, OverHttp, processor_ms
 from benchmarks.steal import undisturbed
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.runtimes import door
 from labctl.runtimes.record import Options, Record
 from labctl.stack import ports
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 
 STACK, MODEL, PROMPT = "two-servers", "apart-gpt2", "I have lived in"
 TOKENS, FEW, MANY, EACH = 64, 8, 32, 4  # tokens of an answer, streams at a time, answers of each stream
@@ -65,9 +65,9 @@ def served() -> Iterator[tuple[Record, int]]:
     session = Session.open(Silent())
     lab, _ = session.catalog.stack(STACK)
     options = Options(set={"slots": MANY, "step_ms": 10, "token_ms": 0.1}, runtime="local", ports="auto", timeout=300.0)
-    with ephemeral(session, lab, STACK, options) as handle:
+    with ephemeral_stack(session, lab, STACK, options) as handle:
         (port,) = ports.free_ports("127.0.0.1", 1)
-        door.beside(session.workspace, handle.record, port, Silent())
+        door.start_door_server(session.workspace, handle.record, port, Silent())
         yield handle.record, port
 
 
@@ -84,7 +84,7 @@ def run(rounds: int) -> dict[str, Any]:
                 for way, values in undisturbed(measure).items():
                     for name, value in values.items():
                         found.setdefault(f"{name}, {streams} {case}", {}).setdefault(way, []).append(value)
-    print(table([_row(name, ways) for name, ways in found.items()], HEADER, right=range(1, 6)))
+    print(format_table([_row(name, ways) for name, ways in found.items()], HEADER, right=range(1, 6)))
     spent = {name: [statistics.median(one[name][at] for one in costs) for at in (0, 1)] for name in costs[0]}
     for name, (request, token) in spent.items():
         print(f"processor time, {name}: {request:.2f} ms a request, {token:.3f} ms a token")

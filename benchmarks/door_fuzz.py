@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import leaks
 from benchmarks.door import MODEL, served
-from labkit.tables import table
+from labkit.tables import format_table
 
 COUNT, SEED, CLIENTS, SILENCE_S, BLOCK = 10_000, 28, 8, 60.0, 500
 BAD = {"silence": "silences", "inside": "texts from inside", "500": "internal errors"}
@@ -148,13 +148,17 @@ class Seen:
 
 def _tell(seen: Seen, sizes: Sequence[tuple[int, Mapping[str, leaks.Held]]]) -> None:
     for title, counted in (("what was sent", seen.kinds), ("what came", seen.outcomes)):
-        print(table([(name, str(number)) for name, number in counted.most_common()], (title, "requests"), right=(1,)))
+        print(
+            format_table(
+                [(name, str(number)) for name, number in counted.most_common()], (title, "requests"), right=(1,)
+            )
+        )
         print()
     rows = [
         (str(sent), *(f"{value:.0f}" for one in held.values() for value in vars(one).values())) for sent, held in sizes
     ]
     head = [f"{part} {what}" for part in ("door", "server") for what in ("MB", "files", "threads")]
-    print(table(rows, ("requests", *head), right=range(7)))
+    print(format_table(rows, ("requests", *head), right=range(7)))
 
 
 @dataclass(frozen=True)

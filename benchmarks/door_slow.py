@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import leaks
 from benchmarks.door import MODEL, PROMPT, served
 from labkit.evidence import metrics
-from labkit.tables import table
+from labkit.tables import format_table
 
 MINUTES, LOOK_S, PATIENCE_S = 10.0, 5.0, 30.0
 CHOICES, TOKENS, LIKELY = 16, 1000, 5  # of the answer: some 10 MB, with the log probabilities of the likeliest tokens
@@ -121,7 +121,7 @@ def _verdict(looks: list[dict[str, Any]], reader: Reader, left: list[str], load:
     shown = looks[:: max(1, len(looks) // SHOWN)]
     rows = [[f"{one[name] or 0:.{2 if name == 'other' else 0}f}" for name in columns] for one in shown]
     head = ("second", "bytes taken", "the engine has", "door MB", "server MB", "another client waits, s")
-    print(table(rows, head, right=range(6)))
+    print(format_table(rows, head, right=range(6)))
     warm = [one for one in looks if one["s"] >= WARM * looks[-1]["s"]]
     faults = [f"{one}: {many} streams" for one, many in reader.ends.items() if one.startswith("cut")]
     faults += [f"still in flight: {one}" for one in left]

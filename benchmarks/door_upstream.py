@@ -16,7 +16,7 @@ from benchmarks import upstream_tests
 from benchmarks.door import MODEL, served
 from benchmarks.upstream_tests import FAILED, NOT_APPLICABLE, PASSED
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 
 #: Files about what the door does not have.
 ABSENT = {
@@ -55,7 +55,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         outcomes = upstream_tests.run(files, f"http://127.0.0.1:{port}", MODEL, ABSENT, BEYOND)
     order = (PASSED, NOT_APPLICABLE, FAILED)
     outcomes.sort(key=lambda one: (order.index(one.result), one.test))
-    print(table([(one.result, one.test, one.reason[:120]) for one in outcomes], ("result", "test", "reason")))
+    print(format_table([(one.result, one.test, one.reason[:120]) for one in outcomes], ("result", "test", "reason")))
     counts = Counter(one.result for one in outcomes)
     print(
         f"{'not met' if counts[FAILED] or not counts[PASSED] else 'met'}: "

@@ -29,7 +29,7 @@ class EchoUser(TritonHttpUser):
 
 def main(endpoint: str, metrics: str) -> None:
     EchoUser.host = f"http://{endpoint}"
-    load = stepped.run([EchoUser], [USERS], SECONDS, WARM_UP_S, metrics, 0, lambda text: None)
+    load = stepped.run_stepped_load([EchoUser], [USERS], SECONDS, WARM_UP_S, metrics, 0, lambda text: None)
     print(load.stages[0].requests_per_second)
 
 

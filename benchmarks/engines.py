@@ -16,7 +16,7 @@ from labctl.artifacts import engines, weights
 from labctl.listener import Silent
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 
 MODELS = ("random:gpt2", "random:llama-100m")
 OWN = "gpt2"  # in the name of a model that lab 02's decoder can compute
@@ -54,7 +54,7 @@ def _compare(session: Session, model: str, rounds: int) -> dict[str, Any]:
             rows.append((name, precision, str(count), *map("{:.2f}".format, values)))
             found.append(dict(zip(COLUMNS, (name, precision, count, *values), strict=True)))
     print(f"\n{model}: prompts of {PROMPT} tokens, {NEW} new ones, medians of {rounds} rounds in turn")
-    print(table(rows, COLUMNS, right=range(2, len(COLUMNS))))
+    print(format_table(rows, COLUMNS, right=range(2, len(COLUMNS))))
     return {"medians": found}
 
 
@@ -65,7 +65,7 @@ def _sides(session: Session, model: str) -> dict[tuple[str, str], Side]:
 
     workspace, vllm = session.workspace, layer("vllm", session.workspace)
     vllm.require()
-    folder = str(weights.parse(model).make(workspace, silent))
+    folder = str(weights.parse_source(model).make(workspace, silent))
     sides: dict[tuple[str, str], Side] = {}
     for precision, stored in (("own", "fp16"), ("fp32", "fp32")):
         built = engines.request("openvino", model, {"precision": stored}).make(workspace, silent)

@@ -114,7 +114,7 @@ def judged(auto_complete: bool, count: int) -> list[Mapping[str, Any]]:
         for name, text in texts.items():
             _write(repository, name, text)
             (repository / name / "1" / "model.py").write_text(MODEL)
-            server_api.call(http, "POST", f"/v2/repository/models/{name}/load", {}, LOAD_S)
+            server_api.call_triton(http, "POST", f"/v2/repository/models/{name}/load", {}, LOAD_S)
         configs = {name: parse_config(name, text)[0] for name, text in texts.items()}
 
         @settings(
@@ -128,7 +128,7 @@ def judged(auto_complete: bool, count: int) -> list[Mapping[str, Any]]:
         def judge(text: str) -> None:
             name = f"e{len(found)}"
             _write(repository, name, text)
-            status, body = server_api.call(http, "POST", f"/v2/repository/models/{name}/load", {}, LOAD_S)
+            status, body = server_api.call_triton(http, "POST", f"/v2/repository/models/{name}/load", {}, LOAD_S)
             said = "" if status == 200 else server_api.triton_message(body)
             ours = check_ensembles({**configs, name: parse_config(name, text)[0]}, auto_complete)
             found.append({"text": text, "ours": [str(problem) for problem in ours], "triton": said})

@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks import answers
 from labctl.learn import server, verify
-from labctl.learn.attempts import Attempt, attempts
+from labctl.learn.attempts import Attempt, exercise_attempts
 from labctl.learn.exercise import Exercise
 from labctl.stack.session import Session
-from labkit.tables import markdown, table
+from labkit.tables import format_table, markdown
 
 HEADER = ["exercise", "answer", "as foreseen", "seconds each"]
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
             named = {"solution", *exercise.manifest.chance}
-            chance = [one for one in attempts(exercise) if one.name.removeprefix("wrong/") in named]
+            chance = [one for one in exercise_attempts(exercise) if one.name.removeprefix("wrong/") in named]
             wrong = [one for one in chance if one.name != "solution"]
             for attempt in chance:
                 first = wrong.index(attempt) if attempt in wrong else 0
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 counts[f"{exercise.id} {attempt.name}"] = {"seeds": len(runs), "foreseen": good, "problems": problems}
                 rows.append([exercise.id, attempt.name, f"{good} of {len(runs)}", f"{each:.1f}"])
                 print(*rows[-1], *problems, flush=True)
-    print(table(rows, HEADER, right=(3,)), "\n")
+    print(format_table(rows, HEADER, right=(3,)), "\n")
     print(markdown(rows, HEADER))
     return counts
 
@@ -74,7 +74,7 @@ def _runs(session: Session, exercise: Exercise, attempt: Attempt, seeds: range, 
     for seed in seeds:
         if seed not in done:
             began = time.monotonic()
-            problem = verify.problem(attempt, verify.judged(session, exercise, attempt, "local", [seed]))
+            problem = verify.problem_with(attempt, verify.judge_attempt(session, exercise, attempt, "local", [seed]))
             # These answers leave nothing behind in their model, so the next seed need not load it anew.
             folder = session.workspace.folder(server.STACK)
             if folder.path.is_dir():

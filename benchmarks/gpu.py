@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from labbuild import random_weights
 from labctl import repository
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
 from labctl.plan import make_plan
@@ -35,11 +35,11 @@ from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
 from labkit.errors import LabError
 from labkit.evidence import steplog
-from labkit.results import machine, versions
-from labkit.tables import table
+from labkit.results import describe_machine, installed_versions
+from labkit.tables import format_table
 from labkit.workloads import dataset, identity
-from labserve.model_shape import Shape
-from labserve.vllm.settings import Settings
+from labserve.model_shape import ModelShape
+from labserve.vllm.settings import VllmSettings
 
 # Seconds that each part may take, the most important first.
 LIMITS = {
@@ -109,7 +109,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     except LabError:
         size, gpu = REHEARSAL, "none: a rehearsal on the CPU"
     bench = Bench(size, asked.out, time.monotonic() + asked.budget)
-    bench.tell("machine", gpu=gpu, size=vars(size), machine=machine(), versions=versions())
+    bench.tell("machine", gpu=gpu, size=vars(size), machine=describe_machine(), versions=installed_versions())
     for part in asked.part or PARTS:
         left = bench.left(bench.limit(part))
         if left < LEAST_S:
@@ -200,7 +200,7 @@ class Bench:
         def ids_of(text: str) -> list[int]:
             return list(tokenizer.encode(text).ids)
 
-        items = dataset.articles(lambda text: len(ids_of(text)), self.size.requests, scale=self.size.scale)
+        items = dataset.make_articles(lambda text: len(ids_of(text)), self.size.requests, scale=self.size.scale)
         requests = identity.encode(items, ids_of, 1900)
         began = time.monotonic()
         for number, side in enumerate(SIDES):
@@ -228,7 +228,7 @@ class Bench:
         lab, _ = self.session.catalog.stack(STACK)
         chosen = Options(profile=self.size.profile, set=self.choices())
         began = time.monotonic()
-        with ephemeral(
+        with ephemeral_stack(
             self.session,
             self.with_knob(lab, chosen),
             STACK,
@@ -239,11 +239,11 @@ class Bench:
             for limit in self.size.turns:
                 self.knob.write_text(str(limit), encoding="utf-8")
                 began = time.monotonic()
-                records = identity.run(handle.record.endpoints.grpc, requests)
+                records = identity.run_identity_test(handle.record.endpoints.grpc, requests)
                 first, over = min(r.start for r in records), max(r.end for r in records)
                 names = {record.id for record in records}
-                steps = [s for s in steplog.read(run_dir, MODEL, since=first) if names & set(s.ids)]
-                figures = identity.table(records)
+                steps = [s for s in steplog.read_step_log(run_dir, MODEL, since=first) if names & set(s.ids)]
+                figures = identity.identity_metrics(records)
                 self.tell(
                     "yardstick",
                     what="served",
@@ -289,7 +289,7 @@ class Bench:
             "execution": "graphs" if self.size.profile == "gpu" else "eager",
         }
         device = "cuda:0" if self.size.profile == "gpu" else "cpu"
-        arguments = Settings.of(lambda name: words.get(name, ""), Shape.of(chosen["model"]), device).arguments
+        arguments = VllmSettings.of(lambda name: words.get(name, ""), ModelShape.of(chosen["model"]), device).arguments
         for name in ("async_scheduling", "structured_outputs_config"):
             del arguments[name]
         return arguments
@@ -400,7 +400,7 @@ class Bench:
                 steps = [str(found[-1]["steps"]) for found in sides.values()]
                 ratio = rates["served"] / rates["alone"]
                 rows.append((str(limit), *(f"{rates[side]:.2f}" for side in sides), f"{ratio:.3f}", *steps))
-        print("\n" + table(rows, head, right=range(len(head))))
+        print("\n" + format_table(rows, head, right=range(len(head))))
         for row in self.rows:
             if verdicts := row.get("result", {}).get("verdicts"):
                 for one in verdicts:
@@ -416,7 +416,7 @@ def draw(shape: str, folder: Path, models: Path) -> None:
 
     torch.set_default_device("cuda")
     with replace_dir(folder) as fresh:
-        random_weights.make(shape, fresh, models, print)
+        random_weights.make_random_weights(shape, fresh, models, print)
 
 
 def spawn(argv: Sequence[str], folder: Path, log: IO[str]) -> subprocess.Popen[Any]:

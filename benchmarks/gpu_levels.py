@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.tables import table
+from labkit.tables import format_table
 from labsched.fitting import non_negative
 
 DATA = Path(__file__).parent / "data" / "h100_levels.jsonl"
@@ -40,7 +40,7 @@ def run(options: object = None) -> dict[str, Any]:
             found[f"{name}, {level['run']}"] = error
             fitted = " ".join(other["run"].replace("inflight", "in-flight") for other in others)
             rows.append((name, level["run"], fitted, f"{seconds:.2f}", f"{level['total_s']:.2f}", f"{error:+.1%}"))
-    print(table(rows, ("group", "level", "fitted on", "predicted s", "measured s", "error"), right=(3, 4, 5)))
+    print(format_table(rows, ("group", "level", "fitted on", "predicted s", "measured s", "error"), right=(3, 4, 5)))
     middle = float(np.median(np.abs([*found.values()])))
     print(f"median error {middle:.1%} of {len(found)} levels")
     return {"error": found, "median": middle}

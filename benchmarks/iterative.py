@@ -9,16 +9,16 @@ from typing import Any
 
 from labctl.cli.bench import account
 from labctl.labs import bench
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labkit.clients.stream import TextStream
 from labkit.evidence import steplog
-from labkit.evidence.overhead import Comparison
+from labkit.evidence.overhead import OverheadComparison
 from labkit.records import RequestRecord
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads.dataset import Count, Item
 
 MODEL = "random:gpt2"
@@ -39,9 +39,9 @@ def run(rounds: int) -> dict[str, Any]:
             lab, name = session.catalog.stack(handle.record.stack)
             prompts = [prompt_of(PROMPT, handle.record.tokenizer_dir, 7 * i) for i in range(CLIENTS)]
             items = [Item(prompt, NEW) for prompt in prompts]
-            work = bench.Work(handle, bench.engine_of(lab, name, "cpu"), partial(given, items))
+            work = bench.OverheadWork(handle, bench.engine_of(lab, name, "cpu"), partial(given, items))
             turns = [(work.served()[0], work.alone()) for _ in range(rounds if cache else 1)]
-            compared[cache] = Comparison([served for served, _ in turns], [alone for _, alone in turns])
+            compared[cache] = OverheadComparison([served for served, _ in turns], [alone for _, alone in turns])
             newcomer = newcomers(session, handle, min(rounds, 3)) if cache else {}
     rates = {
         cache: tuple(
@@ -56,7 +56,7 @@ def run(rounds: int) -> dict[str, Any]:
     gain = [rates[True][side] / rates[False][side] for side in (0, 1)]
     print(f"{CLIENTS} concurrent, {PROMPT}-token prompts, {NEW} new tokens each, {MODEL}; {rounds} rounds in turn")
     print(
-        table(
+        format_table(
             [*rows, ("ratio", f"{gain[0]:.1f}", f"{gain[1]:.1f}", "")],
             ("tokens/s", "through Triton", "plain loop", "Triton / loop"),
             right=(1, 2, 3),
@@ -89,7 +89,7 @@ def given(items: list[Item], count: Count) -> list[Item]:
 def stack(session: Session, kv_cache: bool) -> Any:
     settings = {"model": MODEL, "kv_cache": kv_cache, "max_batch_size": CLIENTS}
     lab, name = session.catalog.stack("iterative")
-    return ephemeral(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
+    return ephemeral_stack(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
 
 
 def prompt_of(tokens: int, tokenizer_dir: str, start: int = 0) -> str:
@@ -122,7 +122,7 @@ def newcomers(session: Session, handle: RunningStack, rounds: int) -> dict[str, 
             busy.append(first_token(stream, prompt))
             stream.wait(*others, timeout=TIMEOUT_S)
         run_dir = session.workspace.folder(handle.record.stack).run_dir()
-        steps = steplog.read(run_dir, "iterative-gpt2", since=began)
+        steps = steplog.read_step_log(run_dir, "iterative-gpt2", since=began)
         full = [s.ended - s.began for s in steps if s.batch == CLIENTS - 1 and not s.more.get("prefill")]
         steps_ms.append(statistics.median(full) * 1e3)
         waits.append((busy[-1] - alone[-1]) / steps_ms[-1])

@@ -14,7 +14,7 @@ from typing import Any
 from labctl.artifacts import engines, weights
 from labctl.listener import Silent
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads import dataset
 
 MODEL = "shipped:tiny-llama"
@@ -27,7 +27,7 @@ def run(options: Any) -> dict[str, Any]:
     prompts = options.count or PROMPTS
     workspace = Session.open(Silent()).workspace
     folder = str(engines.request("openvino", MODEL, {"precision": "fp32"}).make(workspace, print))
-    tokenizer = str(weights.parse(MODEL).make(workspace, print))
+    tokenizer = str(weights.parse_source(MODEL).make(workspace, print))
     with ProcessPoolExecutor(1, get_context("spawn")) as one:  # OpenVINO takes signals from the process that loads it
         exact = one.submit(measure, folder, tokenizer, prompts, "auto", None).result()
     with ProcessPoolExecutor(1, get_context("spawn")) as one:
@@ -46,7 +46,7 @@ def run(options: Any) -> dict[str, Any]:
     count = prompts * TOKENS
     cells = [(name, f"{size:.0f}", f"{mib:.1f}", *map(str, rest)) for name, size, mib, *rest in rows]
     print(f"{MODEL}: {prompts} prompts, {count} tokens, {BLOCKS} blocks")
-    print(table(cells, COLUMNS, right=range(1, len(COLUMNS))))
+    print(format_table(cells, COLUMNS, right=range(1, len(COLUMNS))))
     *_, more, changed, _ = rows[1]
     bought = f"{(more - BLOCKS) / changed:.1f} blocks for each changed token" if changed else "no token changed"
     print(f"{more - BLOCKS} more blocks in the same bytes; {changed} of {count} tokens changed: {bought}")
@@ -64,7 +64,9 @@ def measure(folder: str, tokenizer: str, count: int, precision: str, answers: li
     features = Features(max_num_tokens=256, kv_precision=precision)
     engine = OpenVinoEngine(folder, KVBudget(BLOCKS - TOGETHER, BLOCK_SIZE), TOGETHER, True, 1, features)
     words = Tokenizer.from_file(f"{tokenizer}/tokenizer.json")
-    prompts = [words.encode(item.prompt).ids for item in dataset.chat(lambda text: len(words.encode(text).ids), count)]
+    prompts = [
+        words.encode(item.prompt).ids for item in dataset.make_chats(lambda text: len(words.encode(text).ids), count)
+    ]
     own = _answers(engine, prompts, TOKENS)
     again = []
     for prompt, answer in zip(prompts, answers or own, strict=True):

@@ -100,7 +100,7 @@ def in_flight(pages: Iterable[str], patience: float = SETTLE_S) -> list[str]:
         left = [
             line
             for page in pages
-            for line in metrics.page(page).splitlines()
+            for line in metrics.metrics_page(page).splitlines()
             if line.startswith(IN_FLIGHT) and float(line.rpartition(" ")[2])
         ]
         if not left:

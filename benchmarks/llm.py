@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from labctl.labs import bench
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
@@ -18,7 +18,7 @@ from labkit.clients.tensors import kind_of, tensor, text_tensor
 from labkit.clients.unary import UnaryClient
 from labkit.evidence import steplog
 from labkit.records import RequestRecord
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads import dataset, identity
 
 LIMITS = (8, 16, 32)
@@ -50,7 +50,7 @@ def batching(rounds: int) -> dict[str, Any]:
                 medians = {key: statistics.median(one[key] for one in seen) for key in seen[0]}
                 found[f"{name} {limit}"] = {"medians": medians, "rounds": seen}
                 rows.append((name, limit, *(f"{medians[key]:.2f}" if key in medians else "" for key in COLUMNS)))
-    print(table(rows, ("workload", "limit", *COLUMNS), right=range(1, 2 + len(COLUMNS))))
+    print(format_table(rows, ("workload", "limit", *COLUMNS), right=range(1, 2 + len(COLUMNS))))
     return found
 
 
@@ -62,9 +62,9 @@ def compared(
     steps = []
     for kind, handle in zip(STACKS, handles, strict=True):
         records = through_ensemble(handle.record.endpoints.grpc, items)
-        found[f"{kind} req/s"] = identity.table(records)["Requests/Sec"]
+        found[f"{kind} req/s"] = identity.identity_metrics(records)["Requests/Sec"]
         run_dir = session.workspace.folder(handle.record.stack).run_dir()
-        steps.append(len(steplog.read(run_dir, "tensorrt_llm", since=records[0].start)))
+        steps.append(len(steplog.read_step_log(run_dir, "tensorrt_llm", since=records[0].start)))
     found["ratio"] = found["inflight req/s"] / found["static req/s"]
     found["steps ratio"] = steps[0] / steps[1]
     if limit in AGAINST_ENGINE:
@@ -100,7 +100,7 @@ def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRe
 def served_over_alone(session: Session, handle: RunningStack, items: list[dataset.Item]) -> float:
     """The workload through the server, then by its engine alone (the idle servers stay up): work per second."""
     lab, name = session.catalog.stack(handle.record.stack)
-    work = bench.Work(handle, bench.engine_of(lab, name, "cpu"), lambda count: items)
+    work = bench.OverheadWork(handle, bench.engine_of(lab, name, "cpu"), lambda count: items)
     through, _ = work.served()
     return work.alone().seconds / through.seconds
 
@@ -113,7 +113,7 @@ def hundred(rounds: int) -> dict[str, Any]:
         requests = [*requests, *requests][:100]
         used, shared = [], []
         for _ in range(max(10, rounds)):
-            identity.run(handle.record.endpoints.grpc, requests, warmup=0)
+            identity.run_identity_test(handle.record.endpoints.grpc, requests, warmup=0)
             used.append(engine_memory() / 2**20)
             shared.append(psutil.disk_usage("/dev/shm").used / 2**20)
     print(f"memory of the engine's process, MiB: {', '.join(f'{value:.0f}' for value in used)}")
@@ -123,7 +123,7 @@ def hundred(rounds: int) -> dict[str, Any]:
 
 def server(session: Session, stack: str, **settings: Any) -> Any:
     lab, name = session.catalog.stack(stack)
-    return ephemeral(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
+    return ephemeral_stack(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
 
 
 def workloads(handle: RunningStack) -> dict[str, list[dataset.Item]]:
@@ -132,7 +132,7 @@ def workloads(handle: RunningStack) -> dict[str, list[dataset.Item]]:
     def count(text: str) -> int:
         return len(ids_of(text))
 
-    return {"chat": dataset.chat(count), "published": dataset.articles(count)}
+    return {"chat": dataset.make_chats(count), "published": dataset.make_articles(count)}
 
 
 def encoder(handle: RunningStack) -> Callable[[str], list[int]]:

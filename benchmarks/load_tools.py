@@ -13,11 +13,11 @@ from typing import Any
 
 from labctl.labs import bench, tool_bench
 from labctl.labs.load_tools import TOOLS
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads.bench import Workload
 
 STACK, MODEL = "two-servers", "apart-gpt2"
@@ -47,11 +47,11 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     tool.prepare(session.listener)
     as_asked = Options(set=PACE, runtime="local", ports="auto", timeout=300.0)
     rounds: list[dict[str, dict[str, Any]]] = []
-    with ephemeral(session, lab, STACK, as_asked):
+    with ephemeral_stack(session, lab, STACK, as_asked):
         up = Options(runtime="local")  # it is measured as it runs
         ways = {
-            "labctl bench": lambda: bench.bench(session, lab, STACK, up, MODEL, WORK, [IN_FLIGHT]),
-            tool.name: lambda: tool_bench.bench(session, lab, STACK, up, MODEL, WORK, [IN_FLIGHT], tool),
+            "labctl bench": lambda: bench.bench_stack(session, lab, STACK, up, MODEL, WORK, [IN_FLIGHT]),
+            tool.name: lambda: tool_bench.bench_with_tool(session, lab, STACK, up, MODEL, WORK, [IN_FLIGHT], tool),
         }
         for number in range(asked.rounds):
             order = [*ways] if number % 2 == 0 else [*reversed(ways)]
@@ -88,7 +88,7 @@ def _compared(rounds: list[dict[str, dict[str, Any]]], tool: str) -> dict[str, A
         )
         if FIGURES[title][2] and abs(ratio - 1) > WITHIN:
             far.append(f"{title} {ratio - 1:+.1%}")
-    print(table(rows, ("median", "labctl bench", tool, "ratio", "least", "most"), right=range(1, 6)))
+    print(format_table(rows, ("median", "labctl bench", tool, "ratio", "least", "most"), right=range(1, 6)))
     load = os.getloadavg()[0]
     print(f"{'not met: ' + ', '.join(far) if far else 'met'} (within {WITHIN:.0%}); load of the machine {load:.1f}")
     return {"client": tool, "rounds": rounds, "ratios": ratios, "load": load, "far": far}

@@ -20,7 +20,7 @@ from labctl.museum import exhibit as exhibits
 from labctl.museum import visit
 from labctl.museum.exhibit import Exhibit
 from labctl.workspace import Workspace
-from labkit.tables import table
+from labkit.tables import format_table
 
 RUNS, AT_ONCE = 50, 2
 GOOD = {False: visit.REPRODUCES, True: visit.PASSES}  # by whether it is run with its work-around
@@ -36,7 +36,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     workspace = Workspace.find()
     log = workspace.root / "results" / "benchmarks" / "museum.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
-    shown = {one.number: one for one in exhibits.find_all(workspace)}
+    shown = {one.number: one for one in exhibits.find_exhibits(workspace)}
     files = {number: _digest(one) for number, one in shown.items()}
     lines = [line for line in _logged(log) if files.get(line["number"]) == line["files"]]
     counts = Counter((line["number"], line["workaround"]) for line in lines)
@@ -61,7 +61,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
                     print(f"run {number + 1}: {ended.number} {ended.verdict}: {ended.measured}", flush=True)
     load.append(os.getloadavg()[0])
     found = {number: _counted([line for line in lines if line["number"] == number]) for number in shown}
-    print(table([_row(number, figures) for number, figures in found.items()], HEADER, right=range(1, 6)))
+    print(format_table([_row(number, figures) for number, figures in found.items()], HEADER, right=range(1, 6)))
     print(f"load average before {load[0]:.1f}, after {load[1]:.1f}")
     return {"exhibits": found, "load": load}
 

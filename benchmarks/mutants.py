@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S, WHOLE_S = 600, 1800  # for the files of a mutant, and for all unit tests
@@ -233,7 +233,7 @@ def run(options: Any) -> dict[str, Any]:
     made, left = (Counter(mutant.of for mutant in found) for found in (judged, living(judged)))
     rows = [(of, made[of], made[of] - left[of]) for of in TESTS]
     whole = ("all", made.total(), made.total() - left.total())
-    print(table([*rows, whole], ["mutants of", "made", "fail a test"], right=(1, 2)))
+    print(format_table([*rows, whole], ["mutants of", "made", "fail a test"], right=(1, 2)))
     return {"made": dict(made), "live": [f"{mutant.of}: {mutant.name}" for mutant in living(judged)]}
 
 

@@ -10,7 +10,7 @@ from labctl.mystery.case import find_faults
 from labctl.workspace import Workspace
 from labkit.predict import clinic
 from labkit.predict.clinic import HEALTHY, Fault, Line
-from labkit.tables import table
+from labkit.tables import format_table
 
 RUNS = 100
 
@@ -25,7 +25,7 @@ def run(count: int) -> dict[str, Any]:
     rows = [
         (name, f"{one['found']} of {count}", f"{one['false']} of {count}", *_words(one)) for name, one in found.items()
     ]
-    print(table(rows, ["fault", "found", "false", "steps that show it", "also called"], right=[1, 2, 3]))
+    print(format_table(rows, ["fault", "found", "false", "steps that show it", "also called"], right=[1, 2, 3]))
     return found
 
 
@@ -48,7 +48,7 @@ def judge(fault: Fault, healthy: Sequence[Sequence[Line]], faults: Sequence[Faul
 
 
 def _runs(fault: Fault, count: int, seed: str) -> list[list[Line]]:
-    return [clinic.record(fault, f"{seed} {number}") for number in range(count)]
+    return [clinic.record_fault(fault, f"{seed} {number}") for number in range(count)]
 
 
 def _logged(fault: Fault) -> list[str]:
@@ -56,7 +56,7 @@ def _logged(fault: Fault) -> list[str]:
 
 
 def _within(fault: Fault, counter: str, runs: Sequence[Sequence[Line]]) -> int:
-    return sum(fault.within(counter, clinic.counted(steps)[counter]) for steps in runs)
+    return sum(fault.within(counter, clinic.count_step_metrics(steps)[counter]) for steps in runs)
 
 
 def _words(one: dict[str, Any]) -> tuple[str, str]:

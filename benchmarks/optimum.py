@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labkit.predict.policy import Player
 from labkit.predict.refereed import Refereed
 from labsched.recording import Arrival
 from labsched.replay import Replay, scheduler_of
 
-GROUND = Field(slots=3, blocks=7, block_size=4, step_tokens=512)
+GROUND = PlayingField(slots=3, blocks=7, block_size=4, step_tokens=512)
 REQUESTS, PROMPT, ANSWER = 5, 8, 8  # of a trace; most tokens of each
 
 
@@ -35,7 +35,7 @@ def trace(seed: int, told: bool) -> list[Arrival]:
     return made
 
 
-def best(arrivals: Sequence[Arrival], ground: Field = GROUND) -> int:
+def best(arrivals: Sequence[Arrival], ground: PlayingField = GROUND) -> int:
     """The least sum, over all requests, of the steps until they are answered."""
     need = [[-(-(one.prompt + made) // ground.block_size) for made in range(one.made)] for one in arrivals]
 
@@ -72,7 +72,7 @@ def best(arrivals: Sequence[Arrival], ground: Field = GROUND) -> int:
     raise ValueError("a request does not fit into the cache")
 
 
-def of_policy(policy: Player, arrivals: Sequence[Arrival], ground: Field = GROUND) -> int:
+def of_policy(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField = GROUND) -> int:
     """The same sum under a policy, in the scheduler of the labs. Raises Foul."""
     scheduler = scheduler_of(ground.settings(arrivals), Refereed)
     assert isinstance(scheduler, Refereed)

@@ -16,8 +16,8 @@ import torch
 from torch.nn import functional
 
 from labkit.errors import LabError
-from labkit.tables import table
-from labsched.pace import DEVICES, SHAPES, Decoder, Pace, Work
+from labkit.tables import format_table
+from labsched.pace import DEVICES, SHAPES, DecoderShape, Pace, StepWork
 
 CONTEXT = 800  # tokens, as in the published test of lab 05
 STEPS = [("decode", batch, 1, CONTEXT) for batch in (1, 8, 32, 64)] + [
@@ -46,7 +46,7 @@ def run() -> dict[str, Any]:
         model = Model(decoder, "cuda")
         pace = Pace(DEVICES[device], decoder, 1.0)
         for kind, batch, tokens, context in STEPS:
-            said = 1e3 * pace.seconds([Work(tokens, context)] * batch)
+            said = 1e3 * pace.seconds([StepWork(tokens, context)] * batch)
             step = model.step(batch, tokens, context)
             graph, launched = graphed(step), timed(step)
             one = {"shape": shape, "kind": kind, "batch": batch, "tokens": tokens, "context": context}
@@ -67,7 +67,7 @@ def run() -> dict[str, Any]:
     ]
     head = ("shape", "step", "model, ms", "graph, ms", "launched, ms")
     print(f"{name}, PyTorch {torch.__version__}, context {CONTEXT}, medians of {TIMES}")
-    print(table(rows, head, right=range(2, 5)))
+    print(format_table(rows, head, right=range(2, 5)))
     of = DEVICES[device]
     print(f"peaks: {peaks['copied_bytes_per_s'] / of.bandwidth:.2f} of the data sheet's bytes/s in a copy, ", end="")
     print(f"{peaks['flops'] / of.flops:.2f} of its FLOP/s in a product")
@@ -77,7 +77,7 @@ def run() -> dict[str, Any]:
 class Model:
     """A Llama's layers and head with random weights in 16 bits, and the numbers of ``decoder``."""
 
-    def __init__(self, decoder: Decoder, device: str) -> None:
+    def __init__(self, decoder: DecoderShape, device: str) -> None:
         self.width, self.layers, self.device = decoder.width, decoder.layers, device
         self.groups, inner = decoder.kv_width // HEAD, decoder.inner
 

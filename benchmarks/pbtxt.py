@@ -259,7 +259,7 @@ def triton() -> Iterator[Judge]:
             model = f"m{next(numbers)}"
             (repository / model / "1").mkdir(parents=True)
             (repository / model / "config.pbtxt").write_bytes(text.encode("utf-8", "surrogatepass"))
-            answer = server_api.call(http, "POST", f"/v2/repository/models/{model}/load", {}, LOAD_S)[1]
+            answer = server_api.call_triton(http, "POST", f"/v2/repository/models/{model}/load", {}, LOAD_S)[1]
             if UNREAD not in server_api.triton_message(answer):
                 return ""
             said = ""

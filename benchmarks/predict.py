@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import predict_recordings, predict_seconds, predict_steps
 from labctl.listener import Silent
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 from labsched import recording, replay
 from labsched.recording import Arrival, Recording
 from labsched.request_log import WORDS
@@ -47,7 +47,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
                 found[part] = predict_seconds.decisions(session, asked.shape, asked.requests)
         print(f"{part}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     rows = [row for part in found.values() for row in part["rows"]]
-    print("\n" + table(rows, ("what", "found", "target", "")))
+    print("\n" + format_table(rows, ("what", "found", "target", "")))
     after = os.getloadavg()[0]
     print(f"load average before {before:.1f}, after {after:.1f}")
     return {**found, "load": [before, after]}
@@ -56,7 +56,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 def speed() -> dict[str, Any]:
     """Ten recorded minutes: steps of 15 ms, four chats a second of up to 110 prompt and 70 output tokens."""
     words = {**dict.fromkeys(WORDS, ""), **predict_steps.BASE, "gpt_model_type": "inflight_fused_batching"}
-    settings = recording.Settings(words, 200, 32, 256, 2048, 3000)
+    settings = recording.SchedulerSettings(words, 200, 32, 256, 2048, 3000)
     rng, now = random.Random(1), 0.0
     arrivals: list[Arrival] = []
     while now < 600.0:

@@ -24,11 +24,11 @@ from labctl.runtimes.layers import layer
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.predict import vllm
-from labkit.tables import table
+from labkit.tables import format_table
 from labsched import answer, replay
 from labsched.figures import figures
-from labsched.recording import Arrival, Recording, Row, Settings
-from labsched.replay import Played
+from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
+from labsched.replay import ReplayResult
 from labsched.request_log import WORDS
 from labsched.slo import Slo
 from labsched.steptime import Paced
@@ -72,7 +72,7 @@ class Processor:
     def __post_init__(self) -> None:
         self.chance.seed(self.seed)
 
-    def __call__(self, row: Row) -> float:
+    def __call__(self, row: StepRow) -> float:
         decoding = row.phase.count("d")
         prompts = sum(row.tokens) - decoding
         usual = 4e-3 + 1.2e-3 * -(-decoding // 4) + 9e-5 * prompts + (2e-3 if prompts > 64 else 0.0)
@@ -87,9 +87,9 @@ class Processor:
 class Engine:
     """A scheduler over an engine: what makes recordings, and what predicts from them."""
 
-    settings: Settings
-    replayed: Callable[..., Played]
-    changed: Callable[[Settings, Mapping[str, str]], Settings]
+    settings: SchedulerSettings
+    replayed: Callable[..., ReplayResult]
+    changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings]
 
     def plays(self, arrivals: Sequence[Arrival], assignments: Mapping[str, str], seed: int, held: bool) -> Recording:
         settings = self.changed(self.settings, assignments) if assignments else self.settings
@@ -123,7 +123,7 @@ def run(workspace: Workspace) -> dict[str, Any]:
             )
             print(*rows[-1], sep=" | ", flush=True)
     header = ("engine", "recordings", "predictions", "extrapolated", "plans", "extrapolated", "decisions", *JUDGED)
-    print(table(rows, header))
+    print(format_table(rows, header))
     right = whole["right"] / max(1, whole["pairs"])
     target = (
         "yes" if right >= 0.95 and whole["answered"] == whole["asked"] and whole["planned"] == whole["plans"] else "NO"
@@ -137,11 +137,11 @@ def run(workspace: Workspace) -> dict[str, Any]:
 def _made(stack: ExitStack, workspace: Workspace, words: Mapping[str, str]) -> Engine:
     given = {**dict.fromkeys(WORDS, ""), **BASE, "gpt_model_type": "inflight_fused_batching", **words}
     blocks = int(given["max_tokens_in_paged_kv_cache"] or 6400) // 32
-    settings = Settings(given, blocks, 32, int(given["max_num_tokens"] or 256), 2048, 3000)
+    settings = SchedulerSettings(given, blocks, 32, int(given["max_num_tokens"] or 256), 2048, 3000)
     if given["engine"] != "vllm":
-        return Engine(settings, replay.replay, replay.changed)
+        return Engine(settings, replay.replay, replay.change_settings)
     replays = stack.enter_context(vllm.VllmReplays(layer("vllm", workspace).require()))
-    return Engine(settings, replays.replay, vllm.changed)
+    return Engine(settings, replays.replay, vllm.change_vllm_settings)
 
 
 def _engine(engine: Engine, kinds: Sequence[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.predict_steps import BASE, Server, serving
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 from labsched import answer, figures
 from labsched.fitting import fit
 from labsched.recording import HASH_BYTES, Arrival, Recording
@@ -171,7 +171,7 @@ def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
             noise[name] = max(*one.noise, differences(off[name]))
         allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
         found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed, "rounds": off})
-    print(table([_said(one) for one in found], ("trace", "load", *TARGETS)))
+    print(format_table([_said(one) for one in found], ("trace", "load", *TARGETS)))
     rows = []
     for name, target in TARGETS.items():
         good = sum(abs(one["errors"][name]) <= one["allowed"][name] for one in found)
@@ -228,5 +228,5 @@ def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
         what = f"decisions by {name}: {len(pairs)} pairs that differ by more than the noise"
         named = f"the better one named in {right} ({right / max(1, len(pairs)):.1%})"
         rows.append((what, named, f"{DECISIONS:.0%}", "yes" if good else "NO"))
-    print("\n" + table(shown, ("what", "order", "slots", "predicted", "measured", "error", "noise")))
+    print("\n" + format_table(shown, ("what", "order", "slots", "predicted", "measured", "error", "noise")))
     return {"decided": found, "rows": rows}

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from labctl.labs import rerun
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.settings import parse_assignments
 from labctl.runtimes.layers import layer
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit.predict import vllm as vllms
 from labsched import figures, recording, replay
-from labsched.recording import HASH_BYTES, Arrival, Recording, Settings
-from labsched.replay import Played
+from labsched.recording import HASH_BYTES, Arrival, Recording, SchedulerSettings
+from labsched.replay import ReplayResult
 
 STACK = "inflight-batching"
 EACH = 40  # workloads on one server, one after the other
@@ -49,29 +49,29 @@ class Server:
         assert not any(record.error for record in records), next(r.error for r in records if r.error)
         with tempfile.TemporaryDirectory() as folder:
             file = rerun.log_of(self.run_dir, Path(folder) / "steps-played.jsonl", began, records)
-            return recording.read(file).since_sent({record.id: record.start for record in records}).numbered()
+            return recording.read_recording(file).since_sent({record.id: record.start for record in records}).numbered()
 
     def pinned(self, arrivals: Sequence[Arrival]) -> Recording:
-        return self.play(lambda: rerun.pinned(self.endpoint, self.run_dir, arrivals, VOCABULARY))
+        return self.play(lambda: rerun.send_step_by_step(self.endpoint, self.run_dir, arrivals, VOCABULARY))
 
     def timed(self, arrivals: Sequence[Arrival], in_flight: int = 0) -> list[Any]:
-        return rerun.timed(self.endpoint, arrivals, VOCABULARY, in_flight, 600.0)
+        return rerun.send_on_time(self.endpoint, arrivals, VOCABULARY, in_flight, 600.0)
 
 
 @contextmanager
 def serving(session: Session, settings: Mapping[str, str]) -> Iterator[Server]:
     wanted = parse_assignments(tuple(f"{key}={value}" for key, value in {**settings, "decoupled_mode": "true"}.items()))
     lab, stack = session.catalog.stack(STACK)
-    with ephemeral(session, lab, stack, Options("cpu", set=wanted, runtime="local", ports="auto")) as handle:
+    with ephemeral_stack(session, lab, stack, Options("cpu", set=wanted, runtime="local", ports="auto")) as handle:
         yield Server(handle.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir())
 
 
 def run(session: Session, ours: int, vllm: int) -> dict[str, Any]:
-    found = {"our": compared(session, ours, OURS, chosen, replay.replay, replay.changed)}
+    found = {"our": compared(session, ours, OURS, chosen, replay.replay, replay.change_settings)}
     installed = layer("vllm", session.workspace)
     if vllm and installed.ready:
         with vllms.VllmReplays(installed.require()) as replays:
-            found["vLLM's"] = compared(session, vllm, VLLM, chosen_for_vllm, replays.replay, vllms.changed)
+            found["vLLM's"] = compared(session, vllm, VLLM, chosen_for_vllm, replays.replay, vllms.change_vllm_settings)
     rows = [
         (
             f"steps, {name} scheduler: {one['workloads']:,} workloads, {one['preempted']:,} preemptions",
@@ -92,8 +92,8 @@ def compared(
     count: int,
     fixed: Mapping[str, str],
     choose: Callable[[random.Random, int], dict[str, str]],
-    replayed: Callable[..., Played],
-    changed: Callable[[Settings, Mapping[str, str]], Settings],
+    replayed: Callable[..., ReplayResult],
+    changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings],
 ) -> dict[str, Any]:
     """``count`` workloads; the steps before server and prediction part count as predicted.
 
@@ -112,7 +112,7 @@ def compared(
         predicted = replayed(replace(base, arrivals=arrivals), changed(base.settings, settings)).rows
         with serving(session, {**BASE, **fixed, **settings}) as server:
             seen = server.pinned(arrivals).rows
-        parting = figures.parting(predicted, seen)
+        parting = figures.first_difference(predicted, seen)
         found["as_predicted"] += len(seen) if parting is None else parting[0] - 1
         found["steps"] += len(seen)
         found["preempted"] += sum(len(row.preempted) for row in seen)

@@ -19,7 +19,7 @@ from typing import Any
 
 from labctl.runtimes.layers import layer
 from labctl.workspace import Workspace
-from labkit.tables import table
+from labkit.tables import format_table
 
 KINDS = {"synchronous": ("false", 0), "asynchronous": ("true", 0), "asynchronous, 500 wait": ("true", 500)}
 RUNNING, STEPS, PAUSE_S = 256, 200, 0.005
@@ -36,7 +36,7 @@ def run(rounds: int) -> dict[str, Any]:
     rows = [(name, *(f"{value:,.0f}" for value in one.values())) for name, one in found.items()]
     header = ("scheduling", "step us", "recorded us", "own us", "own p99", "thread us")
     print(f"{RUNNING} running requests, {rounds} rounds of {STEPS} steps; medians")
-    print(table(rows, header, right=range(1, len(header))))
+    print(format_table(rows, header, right=range(1, len(header))))
     return found
 
 

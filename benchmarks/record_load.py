@@ -37,7 +37,7 @@ import psutil
 from benchmarks import leaks
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 from labsched import recording
 from labsched.figures import figures
 
@@ -114,7 +114,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
             print(f"{title}: {_said(seen[title], len(crowd) * EACH)}", flush=True)
         plain, recorded = seen.values()
         stay = [number for number, call in enumerate(crowd) if not call.leaves]
-        read = recording.read(home / "with")
+        read = recording.read_recording(home / "with")
         crowded = {
             "requests": len(crowd) * EACH,
             "left": (len(crowd) - len(stay)) * EACH,
@@ -131,14 +131,14 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
             "MiB": round(sum(file.stat().st_size for file in (home / "with").iterdir()) / 2**20, 2),
             "at most MiB": MIB,
         }
-        print(table([(key, str(value)) for key, value in crowded.items()], ("the crowd", "")), flush=True)
+        print(format_table([(key, str(value)) for key, value in crowded.items()], ("the crowd", "")), flush=True)
         for title, budget in {"stream": BUDGET, "other": OTHER}.items():
             with _server(home / title, budget, RECORDER) as server:
                 asyncio.run(_stream(*server, stream, times))
         sentence = _labctl("explain", str(home / "stream")).partition("\n\n")[0]
         changed = f"max_num_batched_tokens={OTHER}"
         said = json.loads(_labctl("predict", str(home / "stream"), "-y", "--json", "--set", changed))
-        other = recording.read(home / "other")
+        other = recording.read_recording(home / "other")
         said["measured"] = figures(other.rows, {arrival.name: arrival.at for arrival in other.arrivals})
     _show(sentence, said)
     servers = {title: dict(zip(("cpu", "seconds"), (one.cpu, one.seconds), strict=True)) for title, one in seen.items()}
@@ -164,7 +164,9 @@ def _show(sentence: str, said: Mapping[str, Any]) -> None:
             (name, f"{was:,.2f}", f"{predicted:,.2f}", interval, f"{true:,.2f}", f"{predicted / true - 1:+.1%}")
         )
     print(
-        table(rows, (f"max_num_batched_tokens {BUDGET} -> {OTHER}", "recorded", "predicted", "", "measured", "error"))
+        format_table(
+            rows, (f"max_num_batched_tokens {BUDGET} -> {OTHER}", "recorded", "predicted", "", "measured", "error")
+        )
     )
     held = said["step_time"]["held_up_steps"]
     print("extrapolated:", said["extrapolated"], "; steps held up in the recording:", held)

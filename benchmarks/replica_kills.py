@@ -23,7 +23,7 @@ from benchmarks.balancer import labctl
 from benchmarks.kills import STACK, checkout, left
 from benchmarks.servers import servers_of
 from labctl.runtimes.local import LocalRuntime
-from labkit.tables import table
+from labkit.tables import format_table
 
 USERS, STREAMS = 4, 4
 CUT = "unary cut in their answer"  # Triton writes some of generate's answers in two pieces: the headers, then the rest
@@ -121,7 +121,7 @@ def run(count: int) -> dict[str, Any]:
             raise RuntimeError(f"left behind: {', '.join(remains)}")
     found, slowest = load.found, max(late, default=0.0)
     print(
-        table(
+        format_table(
             [("replicas killed", count), *((what, found[what]) for what in WHAT), ("left behind", 0)],
             ("", "number"),
             right=[1],

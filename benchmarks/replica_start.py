@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.workspace import Workspace
-from labkit.tables import table
+from labkit.tables import format_table
 
 STACK, COUNT = "iterative", 3
 MOST = 1.5  # the yardstick: times as long
@@ -21,7 +21,7 @@ def run(rounds: int) -> dict[str, Any]:
     ways = {"one": (), f"{COUNT} replicas": ("--replicas", str(COUNT))}
     taken = [{name: _up(root, *words) for name, words in ways.items()} for _ in range(rounds + 1)][1:]
     median = {name: statistics.median(row[name] for row in taken) for name in ways}
-    print(table([(name, f"{seconds:.2f}") for name, seconds in median.items()], ("up", "seconds"), right=[1]))
+    print(format_table([(name, f"{seconds:.2f}") for name, seconds in median.items()], ("up", "seconds"), right=[1]))
     ratio = median[f"{COUNT} replicas"] / median["one"]
     print(f"{'met' if ratio <= MOST else 'not met'}: {ratio:.2f} times as long (at most {MOST})")
     return {"rounds_s": taken, "median_s": median, "ratio": ratio}

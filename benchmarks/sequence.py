@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
-from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
 from labkit.records import RequestRecord
 from labkit.stats import metrics
-from labkit.tables import table
+from labkit.tables import format_table
 
 MODEL = "ensemble_pipeline"
 CLIENTS, STEPS, SEQUENCES = 4, 10, 50  # sequences of each client, one after the other
@@ -32,7 +32,7 @@ def run(rounds: int) -> dict[str, Any]:
         for field in FIELDS
     ]
     print(f"{CLIENTS} clients, {SEQUENCES} sequences of {STEPS} requests each, medians of {rounds}")
-    print(table(rows, ("", "quiet", "--log-verbose=1", "ratio"), right=(1, 2, 3)))
+    print(format_table(rows, ("", "quiet", "--log-verbose=1", "ratio"), right=(1, 2, 3)))
     return {"quiet": found[False], "verbose": found[True]}
 
 
@@ -40,7 +40,7 @@ def measure(session: Session, verbose: bool) -> dict[str, float]:
     """One server, warmed up by one round."""
     lab, name = session.catalog.stack("sequence")
     options = Options(set={"log_verbose": verbose}, runtime="local", ports="auto")
-    with ephemeral(session, lab, name, options) as handle:
+    with ephemeral_stack(session, lab, name, options) as handle:
         play(handle.record.endpoints.http, 1)
         log = session.workspace.folder(name).run_dir() / "triton.log"
         before = log.stat().st_size if verbose else 0
@@ -60,5 +60,5 @@ def play(endpoint: str, first: int) -> list[RequestRecord]:
     """Every client one sequence, all at once."""
     ids = identifiers(CLIENTS, "uint64", first)
     records = [RequestRecord(str(id), MODEL, "I have lived in Seoul") for id in ids]
-    together(lambda: SequenceClient(endpoint, MODEL), records, ids, STEPS)
+    run_sequences(lambda: SequenceClient(endpoint, MODEL), records, ids, STEPS)
     return records

@@ -18,8 +18,8 @@ from labctl.runtimes import wheel
 from labctl.runtimes.record import Launch, Options, Record
 from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session
-from labctl.triton.server_api import Unreachable, call
-from labkit.tables import table
+from labctl.triton.server_api import Unreachable, call_triton
+from labkit.tables import format_table
 
 STACK, MODEL = "iterative", "iterative-gpt2"
 LIMIT_S = 1.0
@@ -44,7 +44,9 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         ways["the other checkout"] = lambda: by_labctl(asked.against.resolve())
     rounds = [{name: way() for name, way in ways.items()} for _ in range(asked.rounds + 1)][1:]  # the first warms up
     print(
-        table([[f"{took:.2f}" for took in row.values()] for row in rounds], [f"{n}, s" for n in ways], right=range(3))
+        format_table(
+            [[f"{took:.2f}" for took in row.values()] for row in rounds], [f"{n}, s" for n in ways], right=range(3)
+        )
     )
     median = {name: statistics.median(row[name] for row in rounds) for name in ways}
     added = statistics.median(row["labctl up"] - row["by hand"] for row in rounds)
@@ -74,7 +76,7 @@ def by_hand(session: Session) -> float:
     lab, name = session.catalog.stack(STACK)
     with tempfile.TemporaryDirectory() as folder:
         plan = make_plan(session.workspace, lab, name, Options(), str, Path(folder) / "repository")
-        repository.render(plan.request)
+        repository.render_repository(plan.request)
         found = wheel.find_wheel()
         session.workspace.folder(STACK).run_dir().mkdir(parents=True, exist_ok=True)
         endpoints = claim_endpoints("auto", "127.0.0.1", [])
@@ -102,6 +104,6 @@ def by_hand(session: Session) -> float:
 
 def _ready(endpoint: str) -> bool:
     try:
-        return call(endpoint, "GET", "/v2/health/ready")[0] == 200
+        return call_triton(endpoint, "GET", "/v2/health/ready")[0] == 200
     except Unreachable:
         return False

@@ -24,7 +24,7 @@ from typing import Any
 from labctl.listener import Silent
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 
 SIZES = (8, 64, 256)  # requests that decode
 PROMPT, NEW = 800, 120  # tokens of each
@@ -55,7 +55,7 @@ def run(rounds: int) -> dict[str, Any]:
     ]
     print(f"processor time of a step, ms; medians of {rounds} rounds of {NEW} steps")
     head = ("requests", "vLLM's loop", "our model", "ours adds", f"of a step of {STEP_MS:g} ms", "other threads")
-    print(table(rows, head, right=range(6)))
+    print(format_table(rows, head, right=range(6)))
     return found
 
 
@@ -104,9 +104,9 @@ class _Server:
         from labserve.inflight.logprobs import LogProbs
         from labserve.inflight.recorder import Recorder
         from labserve.inflight.setup import AnySetup
-        from labserve.model_shape import Shape
-        from labserve.vllm.counting import counted
-        from labserve.vllm.settings import Settings
+        from labserve.model_shape import ModelShape
+        from labserve.vllm.counting import make_counted_vllm
+        from labserve.vllm.settings import VllmSettings
         from labserve.vllm.setup import VllmSetup
 
         self._size, self._folder = size, tempfile.TemporaryDirectory()
@@ -124,9 +124,9 @@ class _Server:
         def word(name: str) -> str:
             return given.get(name, "")
 
-        shape = Shape(vocabulary=32_000, context=PROMPT + NEW + BLOCK, token_values=1, head_dim=64)
-        self.scheduler = counted(word, shape.context, shape.vocabulary)
-        setup: AnySetup = VllmSetup(shape, Settings.of(word, shape), self.scheduler, LogProbs(word))
+        shape = ModelShape(vocabulary=32_000, context=PROMPT + NEW + BLOCK, token_values=1, head_dim=64)
+        self.scheduler = make_counted_vllm(word, shape.context, shape.vocabulary)
+        setup: AnySetup = VllmSetup(shape, VllmSettings.of(word, shape), self.scheduler, LogProbs(word))
         args = {
             "model_name": "tensorrt_llm",
             "model_instance_name": "tensorrt_llm_0_0",

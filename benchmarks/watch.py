@@ -20,7 +20,7 @@ from labctl.pages.live.hub import Hub
 from labctl.pages.live.page import document
 from labctl.pages.live.server import WatchServer
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 RATE, REQUESTS, SECONDS = 100, 64, 10.0
@@ -72,7 +72,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         ("frames while it is scrolled, ms", replayed["frame_ms"]["p50"], replayed["frame_ms"]["p99"], "-"),
     ]
     print(
-        table(
+        format_table(
             [(n, f"{m:.1f}", f"{h:.1f}", limit) for n, m, h, limit in rows],
             ("", "median", "p99 or most", "limit"),
             right=range(1, 4),
@@ -112,7 +112,7 @@ def opened(browser: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         lines = (json.dumps(line) + "\n" for line in steps(STEPS, SEATS, 0.0))
         (Path(folder) / "steps-a.jsonl").write_text("".join(lines))
-        path = replay.write(Path(folder))
+        path = replay.write_timeline_page(Path(folder))
         assert path
         took, busy, frames = [], [], []
         for _ in range(OPENINGS):

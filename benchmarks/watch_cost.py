@@ -17,13 +17,13 @@ from typing import Any
 from labctl.artifacts import weights
 from labctl.listener import Silent
 from labctl.stack.session import Session
-from labkit.tables import table
+from labkit.tables import format_table
 from labsched.slots import Slots
-from labsched.steplog import queued
+from labsched.steplog import queue_fields
 from labserve.gpt2.decoders import CachedDecoder, step
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
-from labserve.observe.clock import Clock
+from labserve.observe.clock import StepClock
 from labserve.observe.texts import GrownText, StepTexts
 from labserve.observe.watched_log import WatchedLog
 from labserve.text.detok import Detokenizer
@@ -40,7 +40,7 @@ def run(rounds: int) -> dict[str, Any]:
     session = Session.open(Silent())
     found, rows = {}, []
     for name, spec in SHAPES.items():
-        folder = weights.parse(spec).make(session.workspace, lambda text: None)
+        folder = weights.parse_source(spec).make(session.workspace, lambda text: None)
         argv = [sys.executable, "-m", "benchmarks.watch_cost", str(folder), "--rounds", str(rounds)]
         done = subprocess.run(argv, cwd=session.workspace.root, capture_output=True, text=True, check=True)
         one = found[name] = json.loads(done.stdout)
@@ -56,7 +56,7 @@ def run(rounds: int) -> dict[str, Any]:
                 )
             )
     print(f"batch {BATCH}, {PROMPT}-token prompts, {NEW} steps, {WAITING} who wait; medians")
-    print(table(rows, ("model", "step ms", "written", "log us", "of a step", "clock us"), right=(1, 3, 4, 5)))
+    print(format_table(rows, ("model", "step ms", "written", "log us", "of a step", "clock us"), right=(1, 3, 4, 5)))
     return found
 
 
@@ -71,7 +71,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
     decoder = CachedDecoder(model, BATCH)
     times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as run_dir:
-        clock = Clock(run_dir, "m", "0_0")
+        clock = StepClock(run_dir, "m", "0_0")
         writers = {}
         for kind in KINDS:
             os.environ["LABS_STEP_LOG"] = kind
@@ -121,7 +121,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                         phase=phase,
                         tokens=tokens,
                         made=made,
-                        **queued([f"waiting-{n}" for n in range(WAITING)], "no slot"),
+                        **queue_fields([f"waiting-{n}" for n in range(WAITING)], "no slot"),
                         **texts.fields(grown, pieces),
                         joined=[],
                         evicted=[],

@@ -5,7 +5,7 @@
     python scripts/cut_traces.py --from FOLDER          # out of files that you have, by the name that each has upstream
 
 A cut is the beginning of the trace, byte for byte, up to ``MOST`` requests or ``LARGEST`` bytes. It is not scaled:
-``labctl bench --trace`` and ``labkit.predict.traces.scaled`` do that, by one rule.
+``labctl bench --trace`` and ``labkit.predict.traces.scale_lengths`` do that, by one rule.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def make(name: str, folder: Path | None, to: Path) -> Path:
     fresh = path.with_name(f"{path.name}.part")
     atomic_write(fresh, text.decode())
     try:
-        count = len(traces.read(fresh))
+        count = len(traces.read_trace(fresh))
     except LabError:
         fresh.unlink()
         raise

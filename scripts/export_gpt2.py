@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="the folder that the file is written into")
     asked = parser.parse_args()
     try:
-        original = weights.parse(asked.model).make(Workspace.find(), print)
+        original = weights.parse_source(asked.model).make(Workspace.find(), print)
         asked.output.mkdir(parents=True, exist_ok=True)
         made = FORMATS[asked.format].make(original, {}, asked.output, print, None)
     except LabError as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from labctl.pages import chat
 from labkit.clients import conversation
-from labkit.clients.conversation import Answer
+from labkit.clients.conversation import PartialAnswer
 from labkit.clients.text_model import Input, TextModel
 from labkit.errors import LabError
 
@@ -35,15 +35,15 @@ def chat_stand_in() -> Iterator[str]:
             process.kill()
 
 
-def _ask(*arguments: Any) -> Iterator[Answer]:
+def _ask(*arguments: Any) -> Iterator[PartialAnswer]:
     prompt = arguments[2]
     if prompt == "arguments":
-        yield Answer(json.dumps(arguments))
+        yield PartialAnswer(json.dumps(arguments))
         return
-    yield Answer("a b")
+    yield PartialAnswer("a b")
     if prompt == "break":
         raise LabError("the connection broke", "<b>why</b>", "labctl status", code="connection-broken")
-    yield Answer("a b c", SPEED)
+    yield PartialAnswer("a b c", SPEED)
 
 
 def _of(endpoint: str, name: str) -> TextModel:
@@ -51,8 +51,8 @@ def _of(endpoint: str, name: str) -> TextModel:
 
 
 if __name__ == "__main__":
-    conversation.ask = _ask  # type: ignore[assignment]
+    conversation.ask_model = _ask  # type: ignore[assignment]
     TextModel.of = _of  # type: ignore[method-assign]
-    with chat.serve(chat.chat_page("nowhere:1", ["m"], "m", "", "A lab", halted=lambda: STILL), 0) as address:
+    with chat.serve_chat(chat.chat_page("nowhere:1", ["m"], "m", "", "A lab", halted=lambda: STILL), 0) as address:
         print(address, flush=True)
         chat.wait()

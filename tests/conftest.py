@@ -61,7 +61,7 @@ def pytest_configure() -> None:
     os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm"}
     sys.dont_write_bytecode = False  # packages are installed uncompiled: every child would compile its imports anew
     proxies.spare_loopback()  # servers of the tests are asked on loopback, by clients of all kinds
-    serving.later()  # as in a process that serves: importing transformers takes half as long
+    serving.defer_imports()  # as in a process that serves: importing transformers takes half as long
 
 
 def pytest_sessionstart() -> None:

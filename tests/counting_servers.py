@@ -16,7 +16,7 @@ from pathlib import Path
 from waiting import eventually
 
 from labctl.runtimes.envoy import admin, config
-from labctl.runtimes.envoy.config import Address, Balance, Server, assignments
+from labctl.runtimes.envoy.config import Address, BackendServer, Balance, assignments
 from labctl.stack.ports import free_endpoints
 
 
@@ -77,13 +77,13 @@ class Balanced:
         listen = {name: Address.of(endpoint) for name, endpoint in vars(self.place).items()}
         balance = Balance(self.policy, listen, self.folder, str(self.folder / "admin"))
         path = self.folder / "envoy.json"
-        path.write_text(json.dumps(config.configuration(balance)))
+        path.write_text(json.dumps(config.envoy_configuration(balance)))
         return path
 
     def name_servers(self, *draining: int, without: Sequence[int] = ()) -> None:
         """Envoy is told who there is; numbers begin at 1."""
         servers = [
-            Server(i, (at := Address("127.0.0.1", one.server_port)), at, i in draining)
+            BackendServer(i, (at := Address("127.0.0.1", one.server_port)), at, i in draining)
             for i, one in enumerate(self.servers, 1)
             if i not in without
         ]
@@ -91,9 +91,9 @@ class Balanced:
             (self.folder / "new").write_text(text)
             (self.folder / "new").replace(self.folder / name)
 
-    def seen(self) -> dict[int, admin.Seen]:
+    def seen(self) -> dict[int, admin.UpstreamHealth]:
         with contextlib.suppress(OSError):
-            return admin.seen(admin.clusters(str(self.folder / "admin")))
+            return admin.read_upstreams(admin.clusters(str(self.folder / "admin")))
         return {}
 
     def ask(self, path: str = "/v2/models/m/infer", **headers: str) -> tuple[int, str]:
@@ -116,7 +116,7 @@ class Balanced:
 def balanced(folder: Path, policy: str) -> Iterator[Balanced]:
     """Two servers and an Envoy that finds both well."""
     one = Balanced(folder, policy)
-    process = subprocess.Popen([str(config.binary()), *config.arguments(str(one.configure()))])
+    process = subprocess.Popen([str(config.binary()), *config.envoy_arguments(str(one.configure()))])
     try:
         eventually(lambda: len(seen := one.seen()) == 2 and all(s.healthy for s in seen.values()))
         eventually(lambda: _listens(one))

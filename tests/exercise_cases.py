@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from labctl.learn.exercise import find_all
-from labctl.manifest.catalog import load
+from labctl.learn.exercise import find_exercises
+from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
-EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
+EXERCISES = find_exercises(Workspace(ROOT, ROOT / ".cache"), load_catalog(Workspace(ROOT, ROOT / ".cache")))
 
 
 def begin_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -40,7 +40,7 @@ def make(cache: Path) -> None:
 
 if __name__ == "__main__":
     engines.skip_unused_imports()
-    serving.later()  # PyTorch's compiler, too, until ONNX wants it
+    serving.defer_imports()  # PyTorch's compiler, too, until ONNX wants it
     for each in builds():
         each.make(Workspace(ROOT, Path(sys.argv[1])), print)
     os._exit(0)  # taking all that was imported apart takes a second

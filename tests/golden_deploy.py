@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.runtimes.record import Options
 from labctl.stack import deploy
 from labctl.stack.session import Session
@@ -91,7 +91,7 @@ CASES = {
 
 def session() -> Session:
     workspace = Workspace(ROOT, CACHE)
-    return Session(workspace, load(workspace), Silent())
+    return Session(workspace, load_catalog(workspace), Silent())
 
 
 @functools.cache
@@ -100,7 +100,7 @@ def rendered(name: str) -> Path:
     case, opened = CASES[name], session()
     lab, stack = opened.catalog.stack(case.stack)
     folder = Path(_scratch.name) / name
-    deploy.render(opened, lab, stack, case.options, case.target, case.registry, folder)
+    deploy.render_deployment(opened, lab, stack, case.options, case.target, case.registry, folder)
     if case.components:
         (mine := folder.parent / "mine").mkdir()
         (mine / "kustomization.yaml").write_text(documented_component())

@@ -19,7 +19,7 @@ from labbuild.tensorrt_llm import commands
 from labctl import repository
 from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.manifest.settings import parse_assignments
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
@@ -72,7 +72,7 @@ def text(release: str, case: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ROOT, Path(folder) / "cache")
         options = Options("gpu", parse_assignments(tuple(settings)), release, GOLDEN / release / "templates")
-        lab, name = load(workspace).stack(stack)
+        lab, name = load_catalog(workspace).stack(stack)
         runtime = ComposeRuntime(workspace)
         try:
             plan = make_plan(workspace, lab, name, options, runtime.server_path, Path(folder) / "repository")
@@ -112,7 +112,7 @@ def _made_by(artifact: Artifact, workspace: Workspace) -> list[list[str]]:
 
 def _repository(plan: Plan) -> Iterator[str]:
     """The rendered configurations, without the lines that they share with their template and those that set ""."""
-    repository.render(plan.request)
+    repository.render_repository(plan.request)
     for name, template in sorted(repository.origins(plan.request).items()):
         if template.suffix in (".pbtxt", ".yaml"):
             known = template.read_text(encoding="utf-8").splitlines()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from labctl.doctor.gpu import gpu_checks
-from labctl.doctor.machine import Check
-from labctl.manifest.catalog import load
+from labctl.doctor.machine import DoctorCheck
+from labctl.manifest.catalog import load_catalog
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine
 from labctl.runtimes.record import Options
@@ -62,9 +62,9 @@ def workspace_fixture(tmp_path: Path) -> Workspace:
 
 
 def planned(workspace: Workspace, release: str = "0.5.0", stack: str = "inflight-batching", **settings: Any) -> Plan:
-    lab, name = load(workspace).stack(stack)
+    lab, name = load_catalog(workspace).stack(stack)
     return make_plan(workspace, lab, name, Options("gpu", settings, release), str)
 
 
-def failing(plan: Plan, workspace: Workspace) -> list[Check]:
+def failing(plan: Plan, workspace: Workspace) -> list[DoctorCheck]:
     return [check for check in gpu_checks(plan, "compose", workspace) if check.state == "fail"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labsched import replay
-from labsched.recording import Arrival, Recording, Row, Settings
+from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
 
 WORDS = {
     "engine": "openvino",
@@ -23,7 +23,7 @@ WORDS = {
     "speculation": "none",
     "scheduling": "fcfs",
 }
-SETTINGS = Settings(WORDS, 40, 32, 64, 512, 1000)
+SETTINGS = SchedulerSettings(WORDS, 40, 32, 64, 512, 1000)
 
 
 def some_requests(count: int = 30, seed: int = 1) -> list[Arrival]:
@@ -48,7 +48,7 @@ def some_requests(count: int = 30, seed: int = 1) -> list[Arrival]:
     return found
 
 
-def cost(row: Row) -> float:
+def cost(row: StepRow) -> float:
     """A step's time that the model can say exactly: 2 ms, 0.5 ms a decoding request, 0.1 ms a prompt token."""
     return 2e-3 + 5e-4 * row.phase.count("d") + 1e-4 * sum(row.tokens[i] for i, p in enumerate(row.phase) if p == "p")
 

@@ -21,11 +21,11 @@ from hypothesis.stateful import (
 )
 
 from labsched.blocks import Block, Blocks
-from labsched.counting import Answer
+from labsched.counting import KnownAnswer
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.order import Fair, Priority, ShortestFirst, order
-from labsched.plan import Plan
+from labsched.plan import StepPlan
 from labsched.policy import Policy
 from labsched.request import End, Request
 from labsched.sampling_options import Sampling
@@ -118,7 +118,7 @@ class Rules(RuleBasedStateMachine):
         """What a plan may not change."""
         return list(self.of.running), list(self.of.waiting)
 
-    def after(self, plan: Plan, step: Step, running: list[Request]) -> None:
+    def after(self, plan: StepPlan, step: Step, running: list[Request]) -> None:
         """What else holds of a step; those in `running` were in the batch before."""
 
     def between(self) -> None:
@@ -255,7 +255,7 @@ class Ours(Rules):
         notes = [(one, one.cached) for one in (*self.of.running, *self.of.waiting)]
         return super().as_it_is(), deepcopy(vars(self.of.order)), notes, self.of.blocks_used
 
-    def after(self, plan: Plan, step: Step, running: list[Request]) -> None:
+    def after(self, plan: StepPlan, step: Step, running: list[Request]) -> None:
         assert (plan.batch, plan.admitted, plan.victims) == (step.batch, step.admitted, step.preempted)
         assert (plan.tokens, plan.waiting, plan.because) == (step.computed, step.waiting, step.plan.because)
         assert not step.admitted or not self.static or not running, "a static batch takes newcomers when empty"
@@ -302,7 +302,7 @@ class Vllms(Rules):
     """vLLM's scheduler, as `labctl predict` has it: it decides at the step itself, and preempts by its own rules."""
 
     def make(self, reuse: bool, chunked: bool, batch: int, blocks: int, tokens: int) -> None:
-        from labserve.vllm.counting import counted
+        from labserve.vllm.counting import make_counted_vllm
 
         self.tokens = max(tokens, batch) if chunked else LONGEST  # vLLM refuses fewer
         words = {
@@ -315,7 +315,7 @@ class Vllms(Rules):
             "enable_chunked_context": str(chunked).lower(),
             "enable_kv_cache_reuse": str(reuse).lower(),
         }
-        self.of = counted(lambda name: words.get(name, ""), context=LONGEST, vocabulary=LONGEST)
+        self.of = make_counted_vllm(lambda name: words.get(name, ""), context=LONGEST, vocabulary=LONGEST)
         self.reuse = reuse
         self.known: dict[Request, int] = {}  # tokens of who runs whose keys and values are in blocks
         self.batch: set[Request] = set()  # who has joined since the batch was empty
@@ -323,7 +323,7 @@ class Vllms(Rules):
 
     def prepare(self, job: Request) -> None:
         whole = list(range(len(job.prompt), len(job.prompt) + job.limit))
-        job.sampling = Answer(whole, word=False, resumable=True)  # type: ignore[assignment]
+        job.sampling = KnownAnswer(whole, word=False, resumable=True)  # type: ignore[assignment]
 
     @property
     def used(self) -> int:
@@ -331,7 +331,7 @@ class Vllms(Rules):
         pool = self.of._scheduler.kv_cache_manager.block_pool
         return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
 
-    def after(self, plan: Plan, step: Step, running: list[Request]) -> None:
+    def after(self, plan: StepPlan, step: Step, running: list[Request]) -> None:
         found = dict(zip(step.batch, step.cached, strict=True))
         for job in step.preempted:
             del self.known[job]

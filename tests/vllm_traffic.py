@@ -7,9 +7,9 @@ import random
 from collections import deque
 from typing import Any
 
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.vllm import counting
-from labserve.vllm.settings import Settings
+from labserve.vllm.settings import VllmSettings
 
 VOCABULARY, CONTEXT = 1000, 512
 WORDS = {
@@ -28,8 +28,10 @@ class Server:
 
     def __init__(self, words: dict[str, str], recorded: bool) -> None:
         word = {**WORDS, **words}
-        settings = Settings.of(lambda name: word.get(name, ""), Shape(VOCABULARY, CONTEXT, 1, head_dim=counting.HEAD))
-        config = counting.configuration(settings, lambda name: word.get(name, ""), VOCABULARY)
+        settings = VllmSettings.of(
+            lambda name: word.get(name, ""), ModelShape(VOCABULARY, CONTEXT, 1, head_dim=counting.HEAD)
+        )
+        config = counting.vllm_configuration(settings, lambda name: word.get(name, ""), VOCABULARY)
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -139,6 +141,6 @@ def pinned(words: dict[str, str], seed: int, folder: str, requests: int = 40) ->
         )
         after += chance.choice((0, 0, 1, 3))
     word = {**WORDS, **words}
-    scheduler: Any = counting.counted(lambda name: word.get(name, ""), CONTEXT, VOCABULARY, folder)
+    scheduler: Any = counting.make_counted_vllm(lambda name: word.get(name, ""), CONTEXT, VOCABULARY, folder)
     Replay(scheduler, arrivals).run()
     scheduler.engine.engine_core.engine_core.scheduler.shutdown()

@@ -3,12 +3,12 @@
 import sys
 
 from labkit import context, stats
-from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
 from labkit.evidence import slot_log, slots
 from labkit.lane import Lane
 from labkit.pictures.live import LiveView
 from labkit.records import RequestRecord
-from labkit.tables import table
+from labkit.tables import format_table
 
 MODEL = "ensemble_pipeline"
 CITIES = ("London", "Paris", "Berlin", "Seoul")
@@ -17,7 +17,7 @@ BATCHER = "tokenizer"  # the model with the sequence batcher
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     count, steps = int(lab.settings["clients"]), int(lab.settings["steps"])
     protocol, id_type = lab.settings["protocol"], lab.settings["correlation_id"]
     strategy, generator = lab.settings["strategy"], lab.settings["generator"]
@@ -34,7 +34,7 @@ def main() -> None:
         ]
         for record in records if view else ():
             view.watch(record)
-        together(connect, records, ids, steps, view.token if view else None)
+        run_sequences(connect, records, ids, steps, view.token if view else None)
         return records
 
     print(f"\n{count} clients, {steps} requests each ({strategy}, {generator}, {protocol})")
@@ -48,18 +48,18 @@ def main() -> None:
 
     own = lab.steps(BATCHER, shown)
     computed = lab.steps(f"generator_{generator}", shown)
-    places = slots.rows(own)
+    places = slots.executed_places(own)
     data = {
         "strategy": strategy,
         "generator": generator,
         "kept": sum(len(rows) == 1 for rows in places.values()) / len(places),
         "mean_batch": mean(step.batch for step in own),
-        "mean_empty": mean(slots.size(step) - step.batch for step in own),
+        "mean_empty": mean(slots.execution_rows(step) - step.batch for step in own),
         "generator_mean_batch": mean(step.batch for step in computed),
         "executions": len(own),
     }
     if verbose:
-        events = slot_log.read(lab.run_dir / "triton.log", BATCHER)
+        events = slot_log.read_slot_log(lab.run_dir / "triton.log", BATCHER)
         timeline = slots.timeline(events, [record.label for record in shown])
         data["disagreements"] = slots.disagreements(timeline, own, direct=strategy == "direct")
         data["timeline"] = slots.with_rows(timeline, own).to_json()
@@ -101,7 +101,7 @@ def show(timeline: slots.Timeline, places: dict, problems: list[str]) -> None:
         for stay in timeline.stays
     ]
     header = ("sequence", "instance", "slot", "requests", "rows of the batch", "there, ms", "waited, ms")
-    print("\n" + table(rows, header, right=(2, 3, 6)))
+    print("\n" + format_table(rows, header, right=(2, 3, 6)))
     print("the model's own log agrees" if not problems else "the model's own log differs: " + "; ".join(problems))
 
 

@@ -48,7 +48,7 @@ def main() -> None:
     timelines = {name: data["timeline"] for name, data in watched.items()}
     atomic_write(report.out / "slots.json", json.dumps(timelines, indent=1))
     for name, data in timelines.items():
-        slot_picture.draw(Timeline.from_json(data), report.out / f"{name}.png", WATCHED[name])
+        slot_picture.draw_slots(Timeline.from_json(data), report.out / f"{name}.png", WATCHED[name])
         report.say(f"![{WATCHED[name]}]({name}.png)")
     lanes = [Lane.from_json(WATCHED[name], data["trace"]) for name, data in watched.items()]
     report.finish(metrics, lanes, traced="the runs whose slots are drawn")

@@ -22,7 +22,7 @@ REMARKABLE = (
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     protocol, id_type = lab.settings["protocol"], lab.settings["correlation_id"]
     idle = int(lab.settings["max_sequence_idle_microseconds"]) / 1e6
     places = int(lab.settings["max_candidate_sequences"]) * int(lab.settings["instances"])
@@ -91,7 +91,7 @@ def outcome(trial: Callable, id: int | str) -> str:
 def remarks(log: Path, id: int | str) -> list[str]:
     """The remarkable lines of Triton's log on one sequence."""
     about = re.compile(rf'"(?P<text>[^"]*\b(?:CORRID|sequence) {re.escape(str(id))}\b[^"]*)"')
-    with nofollow.reading(log) as stream:
+    with nofollow.open_to_read(log) as stream:
         lines = stream.read().decode(errors="replace").splitlines()
     matches = (about.search(line) for line in lines if any(word in line for word in REMARKABLE))
     return [match["text"] for match in matches if match]

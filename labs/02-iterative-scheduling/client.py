@@ -11,9 +11,9 @@ from labkit import context, stats
 from labkit.clients.base import Tell
 from labkit.clients.stream import TextStream
 from labkit.lane import Lane
-from labkit.pictures.live import LiveView, Progress
+from labkit.pictures.live import LiveView, ProgressLine
 from labkit.records import RequestRecord, overlap, token_overlap
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads import load
 
 MODELS = ("simple-gpt2", "iterative-gpt2")
@@ -98,7 +98,7 @@ def batches(steps: list) -> dict:
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     endpoint, clients = lab.endpoints["grpc"], int(lab.settings["clients"])
     cache = "with a KV cache" if lab.settings["kv_cache"] else "the whole text recomputed for each token"
     seconds = 0.8 if lab.quick else 2.0
@@ -128,18 +128,20 @@ def main() -> None:
             for r in records
         ]
         every += records
-    print("\n" + table(rows, ("model", "prompt", "TTFT ms", "TPOT ms", "total ms", "overlap"), right=(2, 3, 4, 5)))
+    print(
+        "\n" + format_table(rows, ("model", "prompt", "TTFT ms", "TPOT ms", "total ms", "overlap"), right=(2, 3, 4, 5))
+    )
 
     print(f"\n{clients} clients arriving at random")
     rows = []
     for model in MODELS:
-        with Progress(model) as progress:
+        with ProgressLine(model) as progress:
             records = many_clients(endpoint, model, clients, tokens, progress)
         totals = data["clients"][model] = stats.metrics(records)
         ttft = totals["time_to_first_token"]
         rows.append((model, f"{totals['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}", f"{ttft['max']:.0f}"))
         every += records
-    print(table(rows, ("model", "tokens/s", "TTFT p50 ms", "TTFT max ms"), right=(1, 2, 3)))
+    print(format_table(rows, ("model", "tokens/s", "TTFT p50 ms", "TTFT max ms"), right=(1, 2, 3)))
     lab.finish(data, every)
 
 

@@ -60,7 +60,7 @@ def main() -> None:
         f"400 tokens: {lengths}."
     )
     report.table("The variants", rows, HEADER)
-    timeline.draw(drawn, report.out / "timeline.png", "Two prompts, 24 tokens each, the second a token later")
+    timeline.draw_timeline(drawn, report.out / "timeline.png", "Two prompts, 24 tokens each, the second a token later")
     report.finish(metrics, lanes, "timeline.png")
 
 

@@ -13,13 +13,13 @@ from labkit import context, stats
 from labkit.clients import llm_api
 from labkit.clients.base import Tell
 from labkit.clients.stream import TextStream
-from labkit.clients.tensors import kind_of, never, tensor, text_tensor
+from labkit.clients.tensors import impossible_end_id, kind_of, tensor, text_tensor
 from labkit.clients.unary import UnaryClient
 from labkit.evidence import near_tie
 from labkit.lane import Lane
-from labkit.pictures.live import Progress
+from labkit.pictures.live import ProgressLine
 from labkit.records import RequestRecord
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads import dataset
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
@@ -51,7 +51,11 @@ def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = F
     made = [text_tensor("text_input", prompt), limit]
     if model == ENGINE:
         kind = kind_of(endpoint, model, "end_id")
-        made += [text_tensor("bad_words", ""), text_tensor("stop_words", ""), tensor("end_id", never(kind), kind)]
+        made += [
+            text_tensor("bad_words", ""),
+            text_tensor("stop_words", ""),
+            tensor("end_id", impossible_end_id(kind), kind),
+        ]
         made += [tensor("stream", True, np.bool_)] if stream else []
     return made
 
@@ -73,7 +77,7 @@ def at_once(
         client.wait(*records, timeout=TIMEOUT_S, tell=tell)
     if model == LLM_API:
         for record in records:
-            llm_api.count_tokens(record, tokens, count)
+            llm_api.set_token_count(record, tokens, count)
     return records
 
 
@@ -109,7 +113,7 @@ def is_near_tie(lab, tokenizer, text: str, place: int) -> bool:
 def main() -> None:
     from tokenizers import Tokenizer
 
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
 
     def count(text: str) -> int:
@@ -117,7 +121,7 @@ def main() -> None:
 
     endpoint, tokens = lab.endpoints["grpc"], int(lab.settings["output_tokens"])
     wanted = int(lab.settings["prompts"])
-    more = dataset.chat(count, max(0, wanted - len(PROMPTS)), seed=3)
+    more = dataset.make_chats(count, max(0, wanted - len(PROMPTS)), seed=3)
     prompts = [*PROMPTS, *(item.prompt for item in more)][:wanted]
     streaming = lab.settings["decoupled_mode"]
     alone = ALONE.get((lab.profile, lab.settings["engine"]))
@@ -135,7 +139,7 @@ def main() -> None:
     every, rows, answers = [], [], {}
     for model in models:
         send(model, prompts[:1], 4)  # warm-up
-        with Progress(model) as progress:
+        with ProgressLine(model) as progress:
             records = send(model, prompts, tokens, progress)
         totals = data["models"][model] = stats.metrics(records)
         data["lanes"][model] = Lane(model, records, lab.steps(EXECUTING[model], records)).to_json()
@@ -149,7 +153,7 @@ def main() -> None:
             (model, f"{totals['benchmark_duration'] * 1e3:.1f}", first, f"{totals['output_token_throughput']:.1f}")
         )
         every += records
-    print(table(rows, ("model", "total latency ms", "TTFT p50 ms", "tokens/s"), right=(1, 2, 3)))
+    print(format_table(rows, ("model", "total latency ms", "TTFT p50 ms", "tokens/s"), right=(1, 2, 3)))
     if not streaming:
         pairs = zip(answers[UNBATCHED], answers[ENGINE], strict=True)
         places = [divergence(tokenizer, one, other) for one, other in pairs]

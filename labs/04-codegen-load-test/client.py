@@ -10,7 +10,7 @@ from locustfile import PROMPTS, CodegenGrpc, CodegenHttp, payload
 
 from labkit import context, stats
 from labkit.lane import Lane
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads import stepped
 
 GENERATOR, NOTHING = "codegen-350M-mono-gptj", "nothing"
@@ -35,7 +35,7 @@ def steps(lab) -> list[int]:
     return [*range(every, last, every), last]
 
 
-def describe(load: stepped.Load) -> dict:
+def describe(load: stepped.SteppedLoad) -> dict:
     """A load in the form of the phase's file."""
     counted = load.counted().models
     infer = counted[GENERATOR].compute_infer_us
@@ -56,7 +56,7 @@ def describe(load: stepped.Load) -> dict:
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     wanted = lab.settings["protocol"]
     protocols = ("http", "grpc") if wanted == "both" else (wanted,)
     warmup, seconds = float(lab.settings["warmup_seconds"]), float(lab.settings["step_seconds"])
@@ -68,7 +68,9 @@ def main() -> None:
     print(f"\n{lab.phase}: what the load generator can do, on a model that does nothing")
     ceiling = {}
     for name in protocols:
-        load = stepped.run(users(lab, [name], NOTHING, 1), [CEILING_USERS], 2.0, 1.0, metrics, 0, lambda text: None)
+        load = stepped.run_stepped_load(
+            users(lab, [name], NOTHING, 1), [CEILING_USERS], 2.0, 1.0, metrics, 0, lambda text: None
+        )
         ceiling[name] = load.stages[0].requests_per_second
         tell(f"{name}: {ceiling[name]:.0f} requests/s")
 
@@ -76,7 +78,7 @@ def main() -> None:
     every, rows = [], []
     for tokens in lab.settings["lengths"]:
         print(f"\n{lab.phase}: {tokens} tokens, {' and '.join(protocols)} users")
-        load = stepped.run(
+        load = stepped.run_stepped_load(
             users(lab, protocols, "ensemble", tokens), steps(lab), seconds - warmup, warmup, metrics, tokens, tell
         )
         data["lengths"][str(tokens)] = describe(load)
@@ -104,7 +106,7 @@ def main() -> None:
         data["lengths"][str(tokens)]["trace"] = traced.to_json()
         every += load.records
     header = ("tokens", "users", "RPS", "p50 ms", "p95 ms", "mean batch", "queue ms", "compute ms")
-    print("\n" + table(rows, header, right=range(len(header))))
+    print("\n" + format_table(rows, header, right=range(len(header))))
     lab.finish(data, every)
 
 

@@ -103,7 +103,7 @@ def main() -> None:
         )
     )
     columns = {f"{t} tokens": {name: runs[t]["seconds"] for name, runs in phases.items()} for t in lengths}
-    loadplot.draw(columns, report.out / "timeline.png", "A stepped load, with and without dynamic batching")
+    loadplot.draw_load_steps(columns, report.out / "timeline.png", "A stepped load, with and without dynamic batching")
     longest = lengths[-1]
     title = f"Answers of {longest} tokens, while users are added"
     loadplot.draw_by_users(

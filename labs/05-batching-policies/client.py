@@ -12,8 +12,8 @@ from labkit import context
 from labkit.clients import llm_api
 from labkit.evidence import trtllm
 from labkit.lane import Lane
-from labkit.pictures.live import Progress
-from labkit.tables import table
+from labkit.pictures.live import ProgressLine
+from labkit.tables import format_table
 from labkit.workloads import dataset, identity
 
 ENGINE = "tensorrt_llm"
@@ -28,14 +28,17 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
     count = QUICK_REQUESTS if lab.quick else int(lab.settings["requests"])
     small = lab.settings["max_tokens_in_paged_kv_cache"]  # which whole answers must overflow
     answers = QUICK_ANSWERS if lab.quick and lab.settings["engine"] == SLOW and not small else 1.0
-    chat = {"chat": dataset.chat(count_tokens, count, scale=answers)}
+    chat = {"chat": dataset.make_chats(count_tokens, count, scale=answers)}
     if small:
         return {"chat": chat["chat"][: max(QUICK_REQUESTS, count // 2)]}
     if lab.settings["dataset"]:
-        items = dataset.load(Path(lab.settings["dataset"]))
+        items = dataset.load_dataset(Path(lab.settings["dataset"]))
         return {**chat, "dataset": items[:QUICK_REQUESTS] if lab.quick else items}
     scale = QUICK_SCALE if lab.quick else lab.settings["published_scale"]
-    return {**chat, "articles": dataset.articles(count_tokens, QUICK_ARTICLES if lab.quick else count, scale=scale)}
+    return {
+        **chat,
+        "articles": dataset.make_articles(count_tokens, QUICK_ARTICLES if lab.quick else count, scale=scale),
+    }
 
 
 def scheduling(steps: list) -> dict[str, float]:
@@ -58,7 +61,7 @@ def scheduling(steps: list) -> dict[str, float]:
 def main() -> None:
     from tokenizers import Tokenizer
 
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
     data: dict = {"workloads": {}}
     every, columns = [], {}
@@ -70,16 +73,16 @@ def main() -> None:
         requests = identity.encode(items, ids_of, MAX_INPUT_LEN)
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
         watch = trtllm.Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
-        with Progress(name) as progress, watch or nullcontext():
+        with ProgressLine(name) as progress, watch or nullcontext():
             if model := TEXT_MODELS.get((lab.profile, lab.settings["engine"])):
                 print(f"{model} tells no token ids: an answer that ends early is counted by its text")
                 records = identity.run_as_text(
                     lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)), tell=progress, model=model
                 )
             else:
-                records = identity.run(lab.endpoints["grpc"], requests, tell=progress)
+                records = identity.run_identity_test(lab.endpoints["grpc"], requests, tell=progress)
         steps = lab.steps(ENGINE, records)
-        columns[name] = identity.table(records)
+        columns[name] = identity.identity_metrics(records)
         data["workloads"][name] = {
             "table": columns[name],
             "scheduling": watch.counted(records) if watch else scheduling(steps),
@@ -87,8 +90,8 @@ def main() -> None:
         }
         every += records
     rows = [(row, *(f"{columns[name][row]:,.2f}" for name in columns)) for row in identity.ROWS]
-    print(table(rows, ("", *columns), right=range(1, len(columns) + 1)))
-    identity.write_csv(lab.out / "identity.csv", {f"{lab.phase}-{name}": columns[name] for name in columns})
+    print(format_table(rows, ("", *columns), right=range(1, len(columns) + 1)))
+    identity.append_identity_csv(lab.out / "identity.csv", {f"{lab.phase}-{name}": columns[name] for name in columns})
     lab.finish(data, every)
 
 

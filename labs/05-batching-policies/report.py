@@ -78,7 +78,7 @@ def main() -> None:
         known = [n for n in names if all(n in metrics["policies"][p] for p in policies)]
         rows = [(n, *(f"{metrics['policies'][p][n]:,.2f}" for p in policies)) for n in known]
         report.table("A small KV cache: guaranteed_no_evict against max_utilization", rows, ("", *policies))
-    batches.draw(lanes, report.out / "timeline.png", "Requests in flight and batch size")
+    batches.draw_batches(lanes, report.out / "timeline.png", "Requests in flight and batch size")
     report.finish(metrics, lanes, "timeline.png")
 
 

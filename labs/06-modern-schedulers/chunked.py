@@ -16,7 +16,7 @@ FIRST_TOKENS = 8  # of the newcomer
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     rng = random.Random(6)
     long = [rng.randrange(5, 1200) for _ in range(QUICK_LONG if lab.quick else LONG)]
     short = [rng.randrange(5, 1200) for _ in range(16)]

@@ -5,7 +5,7 @@ Counts are those of the step log. NVIDIA's engines write none: a dash stands in 
 
 import math
 
-from labkit.pictures.panels import Panel, draw
+from labkit.pictures.panels import Panel, draw_panels
 
 NONE = "-"
 
@@ -227,5 +227,5 @@ def numbers(run):
 
 
 def picture(report, panels, name, title):
-    draw(panels, report.out / name, title)
+    draw_panels(panels, report.out / name, title)
     report.say(f"![{title}]({name})")

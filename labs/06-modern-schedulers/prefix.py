@@ -14,7 +14,7 @@ REQUESTS, QUICK_REQUESTS = 32, 8
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     rng = random.Random(6)
     length, count = (QUICK_SHARED, QUICK_REQUESTS) if lab.quick else (SHARED, REQUESTS)
 

@@ -24,7 +24,7 @@ BATCHES = (1, 8)
 def main() -> None:
     from tokenizers import Tokenizer
 
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
     prompts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
     limit = QUICK_TOKENS if lab.quick else TOKENS

@@ -20,7 +20,7 @@ TRIES = 5  # until all requests have arrived before the first of them joins
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     rng = random.Random(6)
     counts = QUICK_COUNTS if lab.quick else COUNTS
     with EngineStream(lab.endpoints["grpc"]) as stream:

@@ -29,7 +29,7 @@ FULL = "exceeds maximum queue size"  # Triton's words
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     door, inside = (TextModel.of(lab.endpoints["grpc"], name) for name in (DOOR, "ensemble"))
     parts = {
         "cache": cache(lab, door),

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from labkit.pictures import replicas
-from labkit.pictures.panels import Panel, draw
+from labkit.pictures.panels import Panel, draw_panels
 
 CLIENTS = ("one", "eight")
 
@@ -108,7 +108,9 @@ def lost(report, runs):
         number: [(began, ended, names[model], batch) for began, ended, model, batch in each]
         for number, each in run["steps"].items()
     }
-    replicas.draw(steps, events, report.out / "nothing-lost.png", "Failure and restart: what each replica answered")
+    replicas.draw_replicas(
+        steps, events, report.out / "nothing-lost.png", "Failure and restart: what each replica answered"
+    )
     report.say("![What each replica answered](nothing-lost.png)")
     return numbers(run)
 
@@ -173,5 +175,5 @@ def numbers(run):
 
 
 def picture(report, panels, name, title):
-    draw(panels, report.out / name, title)
+    draw_panels(panels, report.out / name, title)
     report.say(f"![{title}]({name})")

@@ -17,7 +17,7 @@ UNARY, STREAMED = "waits", "streams"
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     load = Load(lab.endpoints["grpc"])
     events = []
     try:
@@ -97,7 +97,7 @@ def steps(lab, since):
         number: [
             [step.began, step.ended, step.model, step.batch]
             for model in (UNARY, STREAMED)
-            for step in steplog.read(folder, model, since)
+            for step in steplog.read_step_log(folder, model, since)
         ]
         for number, folder in folders.items()
     }

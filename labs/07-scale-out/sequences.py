@@ -15,7 +15,7 @@ WITNESSES = 24  # sequences that are under way when a replica dies
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     talk = Talk(lab.endpoints["http"])
     found = counted(talk)
     if lab.phase.endswith("hash"):  # without affinity there is nothing left to be lost

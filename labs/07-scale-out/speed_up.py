@@ -16,7 +16,7 @@ WARM_UP = 4  # requests
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     ways = {"one": lab.replicas["1"]["grpc"], "two": lab.endpoints["grpc"]}
     every, rates = [], {}
     for model, count in (QUICK_REQUESTS if lab.quick else REQUESTS).items():

@@ -14,7 +14,7 @@ MODEL, REQUESTS = "waits", 40
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     found, every = {"requests": REQUESTS, "shares": {}}, []
     for name, clients in (("one", 1), ("eight", 8)):
         shares, records = shared(lab, clients)

@@ -23,7 +23,7 @@ LAST_S = 3.0  # the last seconds, whose requests are compared
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     one = lab.act("scale", count=1).done().replicas["1"]
     seats, step_s = lab.settings["seats"], lab.settings["step_ms"] / 1e3
     able = {"waits": seats / step_s, "streams": seats / (TOKENS * step_s)}  # requests/s of one replica
@@ -93,7 +93,7 @@ def follow(lab, rate, settle):
     waiting = {
         folder.name.removeprefix("replica-"): [
             [step.ended - began, step.more.get("queue", 0), step.batch]
-            for step in steplog.read(folder, "streams", began)
+            for step in steplog.read_step_log(folder, "streams", began)
         ]
         for folder in sorted(lab.run_dir.glob("replica-*"))
     }

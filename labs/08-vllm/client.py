@@ -26,7 +26,7 @@ class Ask(NamedTuple):
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     rng = random.Random(8)
 
     def ids(count):

@@ -2,7 +2,7 @@
 
 from itertools import pairwise, zip_longest
 
-from labkit.pictures.panels import Panel, draw
+from labkit.pictures.panels import Panel, draw_panels
 from labkit.workloads.engine_stream import BLOCK
 
 OURS = {"vllm": "vLLM", "ours": "ours"}
@@ -76,7 +76,7 @@ def picture(report, steps):
         Panel(title, "requests", "step", {OURS[name]: curve(run, key) for name, run in steps.items()}, steps=True)
         for title, key in (("in the batch", "computed"), ("waiting", "waiting"))
     ]
-    draw(panels, report.out / "schedulers.png", "One trace, two schedulers")
+    draw_panels(panels, report.out / "schedulers.png", "One trace, two schedulers")
     report.say("![One trace, two schedulers](schedulers.png)")
 
 

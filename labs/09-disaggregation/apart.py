@@ -19,7 +19,7 @@ PATIENCE_S = 30
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     rng = random.Random(9)
     found, records = {"answers": {}}, []
     with Fleet(lab) as fleet:

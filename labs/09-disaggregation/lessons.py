@@ -1,7 +1,7 @@
 """For each part of the lab a table, a picture, and the numbers for its verdicts."""
 
 from labkit import stats
-from labkit.pictures.panels import Panel, draw
+from labkit.pictures.panels import Panel, draw_panels
 
 WAYS = ("together", "apart")
 
@@ -49,7 +49,9 @@ def load(report, run):
         for key, name in (("foreseen", "foreseen"), ("met", "measured"))
     }
     limits = f"at most {run['ttft_ms']} ms TTFT, {run['tpot_ms']} ms TPOT"
-    draw([Panel(limits, "share of requests", "requests/s", curves)], report.out / "load.png", "Two ways to share")
+    draw_panels(
+        [Panel(limits, "share of requests", "requests/s", curves)], report.out / "load.png", "Two ways to share"
+    )
     report.say("![load](load.png)")
     crossings = {key: crossing(run["rates"], key) for key in ("foreseen", "met")}
     first = rates.index(crossings["foreseen"]) if crossings["foreseen"] in rates else len(rates)
@@ -110,7 +112,9 @@ def offload(report, run):
         name: ([row["tokens"] for row in run["rows"]], [row[key] for row in run["rows"]])
         for name, key in (("computed", "computed_ms"), ("loaded", "loaded_ms"))
     }
-    draw([Panel("Load or compute", "ms", "tokens", curves)], report.out / "offload.png", "A prompt's first token")
+    draw_panels(
+        [Panel("Load or compute", "ms", "tokens", curves)], report.out / "offload.png", "A prompt's first token"
+    )
     report.say("![offload](offload.png)")
     measured, foreseen = run["break_even"], run["foreseen"]
     return {

@@ -19,7 +19,7 @@ WAYS = ("together", "apart")
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     rng = random.Random(9)
     gaps = [rng.expovariate(1) for _ in range(REQUESTS)]  # the same for every rate, drawn together or apart
     found = {"prompt": PROMPT, "answer": ANSWER, "ttft_ms": TTFT_MS, "tpot_ms": TPOT_MS, "rates": []}

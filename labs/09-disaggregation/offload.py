@@ -18,7 +18,7 @@ LENGTHS, QUICK_LENGTHS = (48, 80, 112, 144, 160, 176, 208, 256, 320), (64, 112, 
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     rng = random.Random(9)
     rows, records = [], []
     with Fleet(lab) as fleet:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fleet import Fleet, steps_of
 
 from labkit import context
-from labkit.clients.router import POLICIES, Router, each
+from labkit.clients.router import POLICIES, Router, score_each
 from labkit.disk import atomic_write
 
 SESSIONS, TURNS = 10, 4
@@ -26,13 +26,13 @@ FANNED, FAN_SHARED, FAN_OWN, FAN_ANSWER = 12, 96, 24, 24
 
 
 def main() -> None:
-    lab = context.load(sys.argv[1])
+    lab = context.load_context(sys.argv[1])
     found, records, log = {load: {} for load in LOADS}, [], []
     with Fleet(lab) as fleet:
         for load, run in LOADS.items():
             for policy, score in POLICIES.items():
                 rng = random.Random(f"{load} {policy}")  # texts of its own: nothing of an earlier policy is found
-                router = Router(fleet.names, each(score), lab.settings["kept_blocks"])
+                router = Router(fleet.names, score_each(score), lab.settings["kept_blocks"])
                 routed = Routed(fleet, router, policy)
                 run(routed, fleet, rng)
                 found[load][policy] = counted(lab, routed)

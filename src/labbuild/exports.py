@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from labbuild.protocol import Builder, Engine, Facts, Option, Options, Tell
+from labbuild.protocol import Builder, EngineCompiler, Facts, Option, Options, Tell
 from labkit.disk import need_space
 from labkit.errors import LabError
 
@@ -25,7 +25,7 @@ SEED = 7
 Run = Callable[[Any], Any]  # ids [batch, length] → logits [batch, length, vocabulary], both torch tensors
 
 
-class OpenVino(Engine):
+class OpenVino(EngineCompiler):
     """Runs on any CPU of its architecture; ``precision`` is that of the stored weights, not of the arithmetic."""
 
     name = "openvino"
@@ -89,7 +89,7 @@ def _compress(model: Path) -> None:
         smaller.with_suffix(suffix).replace(model.with_suffix(suffix))
 
 
-class Gpt2Export(Engine):
+class Gpt2Export(EngineCompiler):
     """What the two formats share: load, trace, compare. Their only file is the essential one."""
 
     recipe = "gpt2-logits/1"
@@ -121,7 +121,7 @@ class Gpt2Export(Engine):
         with _without_remarks(), torch.no_grad():
             self.export(logits_module(original), path)
         tell("comparing with the original")
-        by_shape = differences(original, self.load(path))
+        by_shape = logit_differences(original, self.load(path))
         difference = max(by_shape.values())
         if difference > TOLERANCE:
             raise LabError(
@@ -225,7 +225,7 @@ def logits_module(original: Any) -> Any:
     return Logits().eval()
 
 
-def differences(original: Any, run: Run) -> dict[tuple[int, int], float]:
+def logit_differences(original: Any, run: Run) -> dict[tuple[int, int], float]:
     """The largest difference of any logit, by (batch, length). It is infinite for NaN, or a result of another shape."""
     import torch
 

@@ -61,7 +61,7 @@ class Option:
         return text
 
 
-class Engine:
+class EngineCompiler:
     """A way to compile a model.
 
     Attributes:

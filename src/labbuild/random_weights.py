@@ -45,7 +45,7 @@ def tokenizer_digest(name: str, models: Path) -> str:
         return "none"
 
 
-def make(shape: str, target: Path, models: Path, tell: Tell, dtype: str = "") -> None:
+def make_random_weights(shape: str, target: Path, models: Path, tell: Tell, dtype: str = "") -> None:
     """Write config, weights (safetensors) and tokenizer of ``shape`` into ``target``; ``dtype`` "" is the shape's own.
 
     The same bytes on every machine with the same torch: initialised on the CPU from one seed.

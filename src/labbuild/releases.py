@@ -171,7 +171,7 @@ class Release(_Data):
         notices = []
         for key, value in settings.items():
             if value not in (False, "") and key not in _ENGINES_OWN and not self.knows(key):
-                first = next((r.name for r in table().values() if r.knows(key)), "")
+                first = next((r.name for r in all_releases().values() if r.knows(key)), "")
                 without = f"--set {key}={'false' if value is True else ''}"
                 raise LabError(
                     f"TensorRT-LLM {self.name} has no {key}",
@@ -226,7 +226,7 @@ def _policy(name: str) -> str:
 
 
 @functools.cache
-def table() -> Mapping[str, Release]:
+def all_releases() -> Mapping[str, Release]:
     """Every release by its name, oldest first."""
     text = resources.files(__package__).joinpath("releases.yaml").read_text(encoding="utf-8")
     return {name: Release(name=name, **data) for name, data in parse_yaml(text)["releases"].items()}
@@ -235,10 +235,10 @@ def table() -> Mapping[str, Release]:
 def release(name: str = "") -> Release:
     """A release by its name or one of its aliases; none means the default one. Raises LabError for an unknown one."""
     name = (name or DEFAULT_RELEASE).removeprefix("v")
-    for candidate in table().values():
+    for candidate in all_releases().values():
         if name == candidate.name or name in candidate.aliases:
             return candidate
-    known = ", ".join("=".join((r.name, *r.aliases)) for r in table().values())
+    known = ", ".join("=".join((r.name, *r.aliases)) for r in all_releases().values())
     raise LabError(
         f"unknown TensorRT-LLM release '{name}'",
         f"known are: {known}",

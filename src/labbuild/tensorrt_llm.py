@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labbuild import releases
-from labbuild.protocol import Builder, Engine, Facts, GpuInfo, Option, Options, Tell
+from labbuild.protocol import Builder, EngineCompiler, Facts, GpuInfo, Option, Options, Tell
 from labbuild.random_weights import SHAPES
 from labbuild.releases import Release
 from labkit.errors import LabError
@@ -24,7 +24,7 @@ ROTARY = ("gptj", "codegen")  # models whose rotary dimension is not the width o
 FOUND_LATER = "<rotary_dim, read from config.json>"  # of weights that are not there yet
 
 
-class TensorRtLlm(Engine):
+class TensorRtLlm(EngineCompiler):
     """Built once per model, options and release; the GPU is in the manifest alone: a plan is made without asking it."""
 
     name = "tensorrt-llm"
@@ -84,7 +84,7 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"{gpu.gpu_name} is too old for TensorRT-LLM", older, "--set engine=transformers", code="gpu-too-old"
         )
     if not _has_kernels(release, gpu):
-        later = (other.name for other in releases.table().values() if other.steps and _has_kernels(other, gpu))
+        later = (other.name for other in releases.all_releases().values() if other.steps and _has_kernels(other, gpu))
         known = next(later, "")
         but = f", without {' and '.join(release.without)}" if release.without else ""
         raise LabError(

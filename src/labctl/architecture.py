@@ -13,10 +13,10 @@ NAMES = {"amd64": X86, "x86-64": X86, "arm64": ARM, "armv8": ARM}
 
 def architecture() -> str:
     """The name of this machine's architecture, as ``uname -m`` says it on Linux."""
-    return named(platform.machine())
+    return canonical_architecture(platform.machine())
 
 
-def named(machine: str) -> str:
+def canonical_architecture(machine: str) -> str:
     """One name for each architecture: "AMD64" is "x86_64", "arm64" is "aarch64"; an unknown one stays as it is."""
     machine = machine.lower()
     return NAMES.get(machine, machine)
@@ -29,7 +29,7 @@ def server_architecture() -> str:
     """
     asked = os.environ.get("DOCKER_DEFAULT_PLATFORM", "")
     if asked and platform.system() != "Linux":
-        return named(asked.split("/")[1] if asked.count("/") else asked)
+        return canonical_architecture(asked.split("/")[1] if asked.count("/") else asked)
     return architecture()
 
 

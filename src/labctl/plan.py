@@ -20,7 +20,7 @@ from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
 from labctl.artifacts.weights import Source
 from labctl.manifest.schema import ArtifactSpec, Lab, StackSpec, lay_overlays, probes
-from labctl.manifest.settings import expand, holds, resolve
+from labctl.manifest.settings import condition_holds, expand, resolve
 from labctl.repository import RenderRequest
 from labctl.runtimes.nvidia import MIG
 from labctl.runtimes.record import Options
@@ -120,7 +120,9 @@ def make_plan(
     """
     stack = lab.stacks[name]
     own = stack.settings_for(options.profile)
-    settings = resolve(lab.settings, options.profile, implied(lab, options), own, options.set, what=f"stack {name}")
+    settings = resolve(
+        lab.settings, options.profile, implied_settings(lab, options), own, options.set, what=f"stack {name}"
+    )
     stack = lay_overlays(stack, options.profile, settings)
     release = _release(stack, options)
     usual: list[str] = []
@@ -162,7 +164,7 @@ def make_plan(
         replacements=[
             Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
             for r in stack.replacements
-            if holds(r.when, {**settings, "profile": options.profile})
+            if condition_holds(r.when, {**settings, "profile": options.profile})
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
         documents={MODEL_JSON: arguments} if arguments else {},
@@ -216,7 +218,7 @@ def make_plan(
     return plan
 
 
-def implied(lab: Lab, options: Options) -> dict[str, Any]:
+def implied_settings(lab: Lab, options: Options) -> dict[str, Any]:
     """Settings that follow from options: a release of TensorRT-LLM is served by TensorRT-LLM, where vLLM would be."""
     engine, given = lab.settings.get("engine"), "engine" in options.set or options.profile != "gpu"
     if options.release and engine and not given and engine.default_for("gpu") == "vllm":
@@ -278,7 +280,7 @@ def _artifact(spec: ArtifactSpec, scope: Mapping[str, Any], wanted: Mapping[str,
     """The weights, or the engine, that a manifest asks for. Raises LabError where their source is none."""
     source = str(expand(spec.source, scope))
     if not spec.engine:
-        return weights.parse(source)
+        return weights.parse_source(source)
     options = {key: value for key, value in expand(spec.options, scope).items() if value != ""}
     if spec.engine == TensorRtLlm.name:
         options |= wanted

@@ -57,7 +57,7 @@ class Replacement:
 
 
 @functools.lru_cache(maxsize=256)  # a run of many phases fills the same templates again and again
-def uses(text: str) -> tuple[Use, ...]:
+def placeholders(text: str) -> tuple[Use, ...]:
     """Every placeholder of a template, in order."""
     return tuple(_scan(text))
 
@@ -98,7 +98,7 @@ def fill(
     problems: list[Problem] = []
     parts: list[str] = []
     end = 0
-    for use in uses(text):
+    for use in placeholders(text):
         parts.append(text[end : use.start])
         end = use.end
         if use.key not in values:
@@ -106,7 +106,7 @@ def fill(
                 problems.append(Problem(file, use.line, use.key, "no value is given"))
             parts.append(text[use.start : use.end])
             continue
-        value = as_text(values[use.key])
+        value = placeholder_text(values[use.key])
         if not value and not use.comment and use.key not in optional:
             problems.append(Problem(file, use.line, use.key, "the value is empty"))
         if use.comment:
@@ -123,7 +123,7 @@ def fill(
     return "".join(parts), problems
 
 
-def as_text(value: Any) -> str:
+def placeholder_text(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 @contextlib.contextmanager
-def making(target: Path) -> Iterator[Path]:
+def temporary_folder(target: Path) -> Iterator[Path]:
     """An empty folder beside ``target``; whatever has not been renamed by the end of the block is removed."""
     while True:
         fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{HELD}"))
@@ -50,7 +50,7 @@ def replace_dir(target: Path) -> Iterator[Path]:
     """
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with making(target) as fresh:
+        with temporary_folder(target) as fresh:
             fresh.chmod(0o755)
             yield fresh
             for path in fresh.rglob("*"):  # some libraries make files that are their owner's alone

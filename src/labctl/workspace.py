@@ -18,7 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from labkit.disk import atomic_write, cache_folder, disk_errors, resolved
+from labkit.disk import atomic_write, cache_folder, disk_errors, resolve_path
 from labkit.errors import LabError
 from labkit.nofollow import read_text, require_own
 
@@ -184,7 +184,7 @@ class Workspace:
 
     def __post_init__(self) -> None:
         for name in ("root", "cache"):
-            object.__setattr__(self, name, resolved(getattr(self, name)))
+            object.__setattr__(self, name, resolve_path(getattr(self, name)))
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
@@ -196,7 +196,7 @@ class Workspace:
         """
         asked = os.environ.get("LABS_ROOT") or start
         try:
-            origin = resolved(Path(asked or Path.cwd()))
+            origin = resolve_path(Path(asked or Path.cwd()))
         except FileNotFoundError:
             raise LabError(
                 "the current folder does not exist any more", "it was deleted", "cd into your clone", code="folder-gone"

@@ -57,16 +57,16 @@ def main() -> int:
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
     from labdoor import app, models
-    from labdoor.exchange import bound
+    from labdoor.exchange import limit_send_buffer
     from labkit.errors import LabError
-    from labkit.tls import Pair
+    from labkit.tls import CertificatePair
 
     deadline = time.monotonic() + options.wait
     while True:
         try:
             if options.tls_cert:
-                Pair(options.tls_cert, options.tls_key).context()
-            found = models.find(options.endpoint, options.models.split(","), options.tokenizer)
+                CertificatePair(options.tls_cert, options.tls_key).context()
+            found = models.find_models(options.endpoint, options.models.split(","), options.tokenizer)
             break
         except LabError as error:
             if time.monotonic() > deadline:
@@ -81,10 +81,10 @@ def main() -> int:
             print(options.announce, flush=True)
 
     fronted = options.socket is not None
-    made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), fronted, started)
-    config = configured(made, options.host, options.port, fronted, options.tls_cert, options.tls_key)
+    made = app.make_app(options.endpoint, found, app.Limits(options.timeout, options.stalled), fronted, started)
+    config = uvicorn_config(made, options.host, options.port, fronted, options.tls_cert, options.tls_key)
     server = uvicorn.Server(config)
-    listening = bound(socket.socket(fileno=options.socket) if fronted else config.bind_socket())
+    listening = limit_send_buffer(socket.socket(fileno=options.socket) if fronted else config.bind_socket())
     listening.listen(BACKLOG)  # before the application says that it is ready
     server.run([listening])
     return 0 if server.started else 1
@@ -96,7 +96,7 @@ def _end_with(child: int) -> None:
     os._exit(1)
 
 
-def configured(
+def uvicorn_config(
     app: ASGIApp, host: str, port: int, fronted: bool = False, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Config:
     """How uvicorn serves it; ``fronted``: what stands before it says whether its clients speak TLS."""

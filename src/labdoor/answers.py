@@ -12,15 +12,15 @@ from openai.types import Completion, CompletionUsage
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
-from labdoor.errors import Refusal
-from labdoor.logprobs import Scored, chat_form, completion_form
+from labdoor.errors import ApiError
+from labdoor.logprobs import ScoredToken, chat_form, completion_form
 from labdoor.models import PIECE, Model
 from labdoor.requests import JSON, ChatRequest, CompletionRequest
-from labdoor.triton import Ends, Generation, Standing, Triton
+from labdoor.triton import Ends, Generation, RequestHeaders, Triton
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
 # The choice, its new text and the log probabilities of its tokens, and why it ended where it has.
-Part = tuple[int, str, Sequence[Scored], Ends | None]
+Part = tuple[int, str, Sequence[ScoredToken], Ends | None]
 
 
 class Answer:
@@ -31,7 +31,7 @@ class Answer:
         asked: CompletionRequest | ChatRequest,
         model: Model,
         triton: Triton,
-        standing: Standing,
+        standing: RequestHeaders,
         prompts: Sequence[str],
         counted: int | None,
         limit: int,
@@ -55,7 +55,7 @@ class Answer:
 
     @classmethod
     async def to(
-        cls, asked: CompletionRequest | ChatRequest, model: Model, triton: Triton, standing: Standing
+        cls, asked: CompletionRequest | ChatRequest, model: Model, triton: Triton, standing: RequestHeaders
     ) -> Answer:
         """The answer to a request. Raises Refusal: a prompt is longer than what the model sees."""
         chat = isinstance(asked, ChatRequest)
@@ -67,7 +67,7 @@ class Answer:
             if model.words.context and (most := max(counts)) >= model.words.context:
                 name = "messages" if chat else "prompt"
                 why = f"{name}: at least {most:,} tokens; the model sees {model.words.context:,}, the answer included"
-                raise Refusal(400, why, name, "context_length_exceeded")
+                raise ApiError(400, why, name, "context_length_exceeded")
             counted = sum(counts)
         limit = limit or (model.room(counted or 0, CHAT_TOKENS) if chat else COMPLETION_TOKENS)
         return cls(asked, model, triton, standing, prompts, counted, limit)
@@ -79,7 +79,7 @@ class Answer:
     async def parts(self) -> AsyncGenerator[Part, None]:
         """The new texts of all choices as they come. Closing it cancels what is under way."""
         every = [self._choice(index, one) for index, one in enumerate(self._generations)]
-        async with contextlib.aclosing(every[0] if len(every) == 1 else merged(every)) as parts:
+        async with contextlib.aclosing(every[0] if len(every) == 1 else merge_sources(every)) as parts:
             async for part in parts:
                 yield part
 
@@ -93,7 +93,7 @@ class Answer:
     async def whole(self) -> str:
         """The answer as one JSON object."""
         texts = [""] * len(self._generations)
-        scored: list[list[Scored]] = [[] for _ in texts]
+        scored: list[list[ScoredToken]] = [[] for _ in texts]
         ends: list[Ends] = ["stop"] * len(texts)
         async with contextlib.aclosing(self.parts()) as parts:
             async for index, text, tokens, end in parts:
@@ -133,12 +133,12 @@ class Answer:
                 if events:
                     yield events, not open_choices
 
-    def _form(self, tokens: Sequence[Scored]) -> dict[str, Any] | None:
+    def _form(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
         if not tokens:
             return None
         return chat_form(tokens) if self._chat else completion_form(tokens)
 
-    def _event(self, index: int, delta: Any, tokens: Sequence[Scored] = (), end: Ends | None = None) -> bytes:
+    def _event(self, index: int, delta: Any, tokens: Sequence[ScoredToken] = (), end: Ends | None = None) -> bytes:
         """One choice's chunk. ``delta`` is what a chat has new; a completion has its text alone."""
         new = {"delta": delta} if self._chat else {"text": delta["content"]}
         return self._chunk([{"index": index, **new, "logprobs": self._form(tokens), "finish_reason": end}])
@@ -158,7 +158,7 @@ class Answer:
         return CompletionUsage(prompt_tokens=self._counted, completion_tokens=made, total_tokens=self._counted + made)
 
 
-async def merged(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:
+async def merge_sources(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:
     """What several iterators give, in the order in which it comes; each goes on when its last part was taken."""
     ready: asyncio.Queue[tuple[Part, asyncio.Event] | None] = asyncio.Queue()  # at most one part of each
 

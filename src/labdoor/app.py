@@ -22,11 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labdoor import requests
 from labdoor.answers import Answer
-from labdoor.counters import Counters
-from labdoor.errors import Refusal, gone
+from labdoor.counters import DoorCounters
+from labdoor.errors import ApiError, triton_gone_error
 from labdoor.exchange import Exchange, body
 from labdoor.models import Model
-from labdoor.triton import Standing, Triton
+from labdoor.triton import RequestHeaders, Triton
 from labkit.records import request_id
 
 HERE = ("127.0.0.1", "localhost", "::1")  # the names of an API that is not exposed
@@ -45,7 +45,7 @@ class Limits:
     stalled: float = 30.0
 
 
-def make(
+def make_app(
     endpoint: str,
     models: Mapping[str, Model],
     limits: Limits = Limits(),
@@ -66,7 +66,7 @@ class _Door:
         self, endpoint: str, models: Mapping[str, Model], limits: Limits, fronted: bool, started: Callable[[], None]
     ) -> None:
         self._endpoint, self._models, self._limits, self._started = endpoint, models, limits, started
-        self._counters = Counters()
+        self._counters = DoorCounters()
         self._triton: Triton | None = None
         self._answers = {
             "/v1/completions": self._asking(requests.CompletionRequest),
@@ -81,7 +81,7 @@ class _Door:
             Route("/health/ready", self._health),
             Route("/metrics", self._metrics),
         ]
-        exceptions: dict[Any, Any] = {Refusal: _refusal, HTTPException: _http, Exception: _unforeseen}
+        exceptions: dict[Any, Any] = {ApiError: _refusal, HTTPException: _http, Exception: _unforeseen}
         self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=exceptions)
         entrance: ASGIApp = self if fronted else _here_alone(self)
         self.app = ServerErrorMiddleware(entrance, handler=_unforeseen)
@@ -95,7 +95,7 @@ class _Door:
         request = Request(scope, receive)
         try:
             response = await asked(request)
-        except Refusal as error:
+        except ApiError as error:
             response = await _refusal(request, error)
         await response(scope, receive, send)
 
@@ -127,13 +127,13 @@ class _Door:
     async def _health(self, request: Request) -> Response:
         if await self.triton.ready(self._models):
             return JSONResponse({"status": "ready"})
-        raise gone("it is away, or not all of its models are ready (labctl status)")
+        raise triton_gone_error("it is away, or not all of its models are ready (labctl status)")
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self._counters.page(), media_type=self._counters.content_type)
 
     async def _refused(self, request: Request) -> Response:
-        raise Refusal(400, NOT_HERE[request.url.path], code="unsupported_endpoint")
+        raise ApiError(400, NOT_HERE[request.url.path], code="unsupported_endpoint")
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -142,10 +142,10 @@ class _Door:
             began = time.monotonic()
             _same_origin(request.headers)
             standing = _standing(request.headers, self._limits.timeout)
-            asked = requests.parse(kind, await body(request.receive, request.headers))
+            asked = requests.parse_body(kind, await body(request.receive, request.headers))
             model = self._model(asked.model)
             if self._counters.running >= MOST_RUNNING:
-                raise Refusal(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
+                raise ApiError(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
             headers = {"x-request-id": standing.id}
             return Exchange(
                 await Answer.to(asked, model, self.triton, standing),
@@ -163,7 +163,7 @@ class _Door:
     def _model(self, name: str) -> Model:
         if name not in self._models:
             there = ", ".join(self._models)
-            raise Refusal(404, f"model: there is no {name[:100]!r}; there is: {there}", "model", "model_not_found")
+            raise ApiError(404, f"model: there is no {name[:100]!r}; there is: {there}", "model", "model_not_found")
         return self._models[name]
 
 
@@ -171,14 +171,14 @@ def _listed(model: Model) -> dict[str, Any]:
     return Listed(id=model.name, created=model.created, object="model", owned_by="Triton Inference Server").model_dump()
 
 
-def _standing(headers: Headers, most: float) -> Standing:
+def _standing(headers: Headers, most: float) -> RequestHeaders:
     """What the headers say. Raises Refusal, which names the header."""
     given = headers.get("x-request-id", "")
     timeout = _number(headers, "x-timeout-ms", 1, int(most * 1000))
     tenant = headers.get("x-tenant", "")
     if len(tenant) > 64 or not tenant.isprintable():
-        raise Refusal(400, "x-tenant: a text of at most 64 characters", "x-tenant")
-    return Standing(
+        raise ApiError(400, "x-tenant: a text of at most 64 characters", "x-tenant")
+    return RequestHeaders(
         id=given if SAFE_ID.fullmatch(given) else request_id(),
         priority=_number(headers, "x-priority", 1, MOST_PRIORITY) or 0,
         tenant=tenant,
@@ -198,7 +198,7 @@ def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
         return None
     text = headers[name]
     if not re.fullmatch(r"[0-9]{1,12}", text) or not least <= int(text) <= most:
-        raise Refusal(400, f"{name}: a whole number from {least:,} to {most:,}", name)
+        raise ApiError(400, f"{name}: a whole number from {least:,} to {most:,}", name)
     return int(text)
 
 
@@ -208,7 +208,7 @@ def _here_alone(app: ASGIApp) -> ASGIApp:
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _host(said := Headers(scope=scope).get("host", "")) not in HERE:
             why = f"the host {said[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
-            await Refusal(400, why, "host", "host_not_allowed").response()(scope, receive, send)
+            await ApiError(400, why, "host", "host_not_allowed").response()(scope, receive, send)
             return
         await app(scope, receive, send)
 
@@ -227,11 +227,11 @@ def _same_origin(headers: Headers) -> None:
     """A page of another place that a person has open must not use the person's models."""
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-        raise Refusal(403, "this server takes no calls from other pages", "origin")
+        raise ApiError(403, "this server takes no calls from other pages", "origin")
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, ApiError)
     return error.response()
 
 
@@ -239,8 +239,8 @@ async def _http(request: Request, error: Exception) -> Response:
     """Starlette's own: no such path, no such method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:100]}: {error.detail}"
-    return Refusal(error.status_code, what, headers=error.headers).response()
+    return ApiError(error.status_code, what, headers=error.headers).response()
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    return Refusal(500, "internal error (see the server's log)").response()
+    return ApiError(500, "internal error (see the server's log)").response()

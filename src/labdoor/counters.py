@@ -8,7 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Counters:
+class DoorCounters:
     """One registry for one door. ``running`` counts the requests that are being answered."""
 
     content_type = CONTENT_TYPE_LATEST

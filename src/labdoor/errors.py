@@ -41,7 +41,7 @@ INSIDE = re.compile(
 )
 
 
-class Refusal(Exception):
+class ApiError(Exception):
     """An answer that is an error.
 
     Args:
@@ -77,18 +77,18 @@ class Refusal(Exception):
         return JSONResponse(self.body(), self.status, {**(headers or {}), **(self.headers or {})})
 
 
-def late(seconds: float) -> Refusal:
-    return Refusal(
+def deadline_error(seconds: float) -> ApiError:
+    return ApiError(
         HTTPStatus.GATEWAY_TIMEOUT, f"the answer was not whole after {seconds:g} s", code="deadline_exceeded"
     )
 
 
-def gone(why: str) -> Refusal:
+def triton_gone_error(why: str) -> ApiError:
     """Triton does not answer."""
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"Triton does not answer: {why}", code="unavailable")
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, f"Triton does not answer: {why}", code="unavailable")
 
 
-def of_triton(message: str, status: str | None) -> Refusal:
+def of_triton(message: str, status: str | None) -> ApiError:
     """An error of Triton's as the API has it.
 
     Args:
@@ -96,16 +96,16 @@ def of_triton(message: str, status: str | None) -> Refusal:
     """
     said = re.sub(r"^(in ensemble '[^']*', )+", "", message.strip())
     if FULL.search(said):
-        return Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"the model's queue is full: {said}", code="queue_full")
+        return ApiError(HTTPStatus.TOO_MANY_REQUESTS, f"the model's queue is full: {said}", code="queue_full")
     if BUSY.search(said):
         why = said.partition(": ")[2] or said
-        return Refusal(HTTPStatus.TOO_MANY_REQUESTS, why, code="busy", headers={"Retry-After": "1"})
+        return ApiError(HTTPStatus.TOO_MANY_REQUESTS, why, code="busy", headers={"Retry-After": "1"})
     if TOO_LATE.search(said) or status == "StatusCode.DEADLINE_EXCEEDED":
-        return Refusal(HTTPStatus.GATEWAY_TIMEOUT, said, code="deadline_exceeded")
+        return ApiError(HTTPStatus.GATEWAY_TIMEOUT, said, code="deadline_exceeded")
     if status == "StatusCode.UNAVAILABLE" or NOT_READY.search(said):
-        return gone(next((words for sign, words in AWAY.items() if sign in said), said))
+        return triton_gone_error(next((words for sign, words in AWAY.items() if sign in said), said))
     if INSIDE.search(said) or status in OURS:
-        return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, said)
+        return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, said)
     name, colon, why = said.partition(": ")
     field = FIELDS.get(name, name) if colon and re.fullmatch(r"\w+", name) else None
-    return Refusal(HTTPStatus.BAD_REQUEST, f"{field}: {why}" if field else said, param=field)
+    return ApiError(HTTPStatus.BAD_REQUEST, f"{field}: {why}" if field else said, param=field)

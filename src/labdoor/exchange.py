@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from labdoor.answers import Answer
-from labdoor.counters import Counters
-from labdoor.errors import Refusal, late
+from labdoor.counters import DoorCounters
+from labdoor.errors import ApiError, deadline_error
 
 MOST_BODY = 4 * 2**20  # bytes
 BODY_S = 60.0  # for all of it
@@ -27,7 +27,7 @@ EVENT_STREAM = [
 ]
 
 
-def bound(listening: socket.socket) -> socket.socket:
+def limit_send_buffer(listening: socket.socket) -> socket.socket:
     """The same socket; of what its clients have not taken yet the kernel keeps little.
 
     Else it keeps megabytes, and takes more only when a third of them is read: a client that reads slowly but steadily
@@ -46,7 +46,7 @@ async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
     """The request's body. Raises Refusal where it is too long, or does not come in time."""
     read = bytearray()
     more = True
-    long = Refusal(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
+    long = ApiError(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
     if int(headers.get("content-length", 0)) > MOST_BODY:
         raise long
     try:
@@ -54,14 +54,14 @@ async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Refusal(400, "the client left before its request was whole")
+                    raise ApiError(400, "the client left before its request was whole")
                 read += message.get("body", b"")
                 more = message.get("more_body", False)
                 if len(read) > MOST_BODY:
                     raise long
     except TimeoutError:
         why, headers = f"the body was not whole after {BODY_S:g} s", {"Connection": "close"}
-        raise Refusal(408, why, code="timeout", headers=headers) from None
+        raise ApiError(408, why, code="timeout", headers=headers) from None
     return bytes(read)
 
 
@@ -79,7 +79,7 @@ class Exchange(Response):
         answer: Answer,
         model: str,
         stream: bool,
-        counters: Counters,
+        counters: DoorCounters,
         timeout: float,
         stalled: float,
         began: float,
@@ -130,8 +130,8 @@ class Exchange(Response):
         try:
             async with asyncio.timeout(self._timeout):
                 await (self._chunks(send) if self._stream else self._whole(scope, receive, send))
-        except (Refusal, TimeoutError) as error:
-            refusal = error if isinstance(error, Refusal) else late(self._timeout)
+        except (ApiError, TimeoutError) as error:
+            refusal = error if isinstance(error, ApiError) else deadline_error(self._timeout)
             if not self._status:
                 self._status = refusal.status
                 await refusal.response(self._own)(scope, receive, send)

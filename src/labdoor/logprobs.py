@@ -11,7 +11,7 @@ LEAST = -9999.0  # for a token that is out of reach: JSON has no infinity
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredToken:
     """One token of an answer.
 
     Attributes:
@@ -32,7 +32,7 @@ class Scores:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._held: list[Scored] = []
+        self._held: list[ScoredToken] = []
         self._length = 0  # of all texts, also those held back
 
     def add(self, text: str, output: str) -> None:
@@ -41,16 +41,16 @@ class Scores:
         for token in json.loads(output):
             every = [(one["rank"], one["decoded_token"], max(one["logprob"], LEAST)) for one in token.values()]
             best = sorted(one for one in every if one[0] <= self._count)
-            self._held.append(Scored(start, self._length, every[0][1:], [one[1:] for one in best]))
+            self._held.append(ScoredToken(start, self._length, every[0][1:], [one[1:] for one in best]))
 
-    def take(self, given: int, stopped: bool) -> list[Scored]:
+    def take(self, given: int, stopped: bool) -> list[ScoredToken]:
         """The tokens that go with the first ``given`` characters; ``stopped``: no others will follow."""
         ready = [one for one in self._held if (one.start < given if stopped else one.end <= given)]
         self._held = self._held[len(ready) :]
         return ready
 
 
-def completion_form(tokens: Sequence[Scored]) -> dict[str, Any]:
+def completion_form(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
     return {
         "text_offset": [one.start for one in tokens],
         "token_logprobs": [one.own[1] for one in tokens],
@@ -59,7 +59,7 @@ def completion_form(tokens: Sequence[Scored]) -> dict[str, Any]:
     }
 
 
-def chat_form(tokens: Sequence[Scored]) -> dict[str, Any]:
+def chat_form(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
     return {"content": [_spelled(one.own) | {"top_logprobs": [*map(_spelled, one.rivals)]} for one in tokens]}
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from labdoor.errors import Refusal
-from labdoor.requests import Asked
+from labdoor.errors import ApiError
+from labdoor.requests import CommonRequest
 from labdoor.templates import PLAIN, PLAIN_STOP, ChatTemplate
 from labkit.clients import stop
 from labkit.clients.message import Tensor
@@ -116,7 +116,7 @@ class Model:
     def name(self) -> str:
         return self.text.name
 
-    def wire(self, prompt: str, tokens: int, asked: Asked, choice: int) -> tuple[list[Tensor], dict[str, Any]]:
+    def wire(self, prompt: str, tokens: int, asked: CommonRequest, choice: int) -> tuple[list[Tensor], dict[str, Any]]:
         """The tensors and parameters of one answer; ``choice`` is its number among those to the same prompt.
 
         Raises:
@@ -124,10 +124,10 @@ class Model:
         """
         if asked.rivals is not None and not self.text.logprobs:
             why = f"logprobs: model {self.name} gives no log probabilities; models that stream tokens do"
-            raise Refusal(400, why, "logprobs", "unsupported_parameter")
+            raise ApiError(400, why, "logprobs", "unsupported_parameter")
         if asked.answer_schema is not None and not self.text.structured:
             why = f"response_format: model {self.name} cannot mask tokens; lab 02's models and vLLM can"
-            raise Refusal(400, why, "response_format", "unsupported_parameter")
+            raise ApiError(400, why, "response_format", "unsupported_parameter")
         made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice), Tensor)
         end = self.text.end
         if end and not asked.ignore_eos and self.words.end_id is not None:
@@ -139,7 +139,7 @@ class Model:
             parameters[STRUCTURED] = json.dumps({"json": asked.answer_schema})
         return made, parameters
 
-    def sampling(self, asked: Asked, choice: int = 0) -> Mapping[str, Any]:
+    def sampling(self, asked: CommonRequest, choice: int = 0) -> Mapping[str, Any]:
         """What of a request says how tokens are chosen, in the words of ``TextModel``. Raises Refusal.
 
         A neutral value is left out. Without a word of sampling the model's own choice holds, which is greedy.
@@ -173,7 +173,7 @@ class Model:
         if unable := next((name for name in given if name not in heeded), ""):
             able = ", ".join(self.text.choices) or "nothing of the kind"
             why = f"{unable}: model {self.name} cannot do this; it heeds: {able}"
-            raise Refusal(400, why, unable, "unsupported_parameter")
+            raise ApiError(400, why, unable, "unsupported_parameter")
         return given
 
     def room(self, prompt_tokens: int, most: int) -> int:
@@ -182,7 +182,7 @@ class Model:
         return int(max(1, min(most, left)))
 
 
-def find(endpoint: str, names: Sequence[str], tokenizer_dir: str) -> dict[str, Model]:
+def find_models(endpoint: str, names: Sequence[str], tokenizer_dir: str) -> dict[str, Model]:
     """The text models among ``names`` of the server at ``endpoint`` (gRPC), by name.
 
     Raises:
@@ -199,7 +199,7 @@ def find(endpoint: str, names: Sequence[str], tokenizer_dir: str) -> dict[str, M
         raise why or LabError("there is no model to offer", code="models-none")
     stoppers: Mapping[str, str] = {}
     with contextlib.suppress(LabError):
-        stoppers = stop.stoppable(endpoint, names)
+        stoppers = stop.stoppable_steps(endpoint, names)
     words = Vocabulary.of(tokenizer_dir)
     return {
         name: Model(text, words if tokenizer_dir else Vocabulary.of(text.tokenizer_dir), stoppers.get(name, ""))

@@ -20,7 +20,7 @@ from openai.types import chat, completion_create_params
 from openai.types.chat import completion_create_params as chat_params
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from labdoor.errors import Refusal
+from labdoor.errors import ApiError
 
 MOST_CHOICES = 16
 MOST_VALUES = 100_000  # texts, lists, objects and commas of a body: a chat of 10,000 turns has 80,000
@@ -75,7 +75,7 @@ KNOWN_OF_MESSAGE = {
     *chat.ChatCompletionToolMessageParam.__annotations__,
     *("reasoning", "reasoning_content"),
 }
-Kind = TypeVar("Kind", bound="Asked")
+Kind = TypeVar("Kind", bound="CommonRequest")
 JSON: TypeAdapter[Any] = TypeAdapter(Any)
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -132,7 +132,7 @@ class ResponseFormat(Given):
     json_schema: JsonSchema | None = None
 
 
-class Asked(Given):
+class CommonRequest(Given):
     """What both endpoints have in common. A field that is absent is left to the model.
 
     ``top_k``, ``repetition_penalty``, ``ignore_eos`` and ``min_tokens`` are extensions, named as in vLLM.
@@ -178,7 +178,7 @@ class Asked(Given):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class CompletionRequest(Asked):
+class CompletionRequest(CommonRequest):
     prompt: str | Annotated[list[str], Field(fail_fast=True)]
     best_of: Annotated[int | None, Field(ge=1)] = None
     echo: bool = False
@@ -220,7 +220,7 @@ class Message(Given):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class ChatRequest(Asked):
+class ChatRequest(CommonRequest):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
     logprobs: bool = False
@@ -231,7 +231,7 @@ class ChatRequest(Asked):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-def parse(kind: type[Kind], raw: bytes) -> Kind:
+def parse_body(kind: type[Kind], raw: bytes) -> Kind:
     """The request in a body. Raises Refusal, which names the field at fault."""
     raw = raw.removeprefix(BOM)
     _require_few_values(raw)
@@ -241,7 +241,7 @@ def parse(kind: type[Kind], raw: bytes) -> Kind:
         raise _malformed(f"the body is not JSON: {error.errors(include_url=False)[0]['msg']}", error) from None
     if not isinstance(body, dict):
         what = f"the body must be a JSON object, not {type(body).__name__}"
-        raise Refusal(422, what, detail=[{"type": "model_attributes_type", "loc": ["body"], "msg": what}])
+        raise ApiError(422, what, detail=[{"type": "model_attributes_type", "loc": ["body"], "msg": what}])
     for name, value in body.items():
         if name not in kind.model_fields and not kind._asks_nothing(name, value):
             raise _not_offered(name)
@@ -256,21 +256,21 @@ def parse(kind: type[Kind], raw: bytes) -> Kind:
 def _require_few_values(raw: bytes) -> None:
     for number, _ in enumerate(VALUE.finditer(raw)):
         if number >= MOST_VALUES:
-            raise Refusal(413, f"the body has more than {MOST_VALUES:,} values", code="content_too_large")
+            raise ApiError(413, f"the body has more than {MOST_VALUES:,} values", code="content_too_large")
 
 
-def _not_offered(name: str) -> Refusal:
+def _not_offered(name: str) -> ApiError:
     """A field of a request that is none of ours."""
     if name in KNOWN:
         return _unable(name)
     shown = name[:100]
     fault = {"type": "extra_forbidden", "loc": ["body", shown], "msg": "Extra inputs are not permitted"}
-    return Refusal(422, f"{shown}: unknown parameter", shown, "unknown_parameter", [fault])
+    return ApiError(422, f"{shown}: unknown parameter", shown, "unknown_parameter", [fault])
 
 
-def _refusal(error: ValidationError | RecursionError) -> Refusal:
+def _refusal(error: ValidationError | RecursionError) -> ApiError:
     if isinstance(error, RecursionError):
-        return Refusal(400, "the body is nested too deeply")
+        return ApiError(400, "the body is nested too deeply")
     every = error.errors(include_url=False)
     # Of a union's branches the one that went furthest; an error of another field stands before or behind all of them.
     first = max((one for one in every if one["loc"][:1] == every[0]["loc"][:1]), key=lambda one: len(one["loc"]))
@@ -281,13 +281,13 @@ def _refusal(error: ValidationError | RecursionError) -> Refusal:
     if first["type"] == "missing":
         return _malformed(f"{where}: it is missing", error, where, "missing_required_parameter")
     if name == "prompt" and isinstance(first["loc"][-1], int) and isinstance(first["input"], int | list):
-        return Refusal(400, "prompt: the models of this server take text, not token ids", "prompt")
+        return ApiError(400, "prompt: the models of this server take text, not token ids", "prompt")
     if first["type"] == "literal_error" and first["input"] in NOT_TEXT:
-        return Refusal(400, f"{where}: {first['msg']}", where)
+        return ApiError(400, f"{where}: {first['msg']}", where)
     return _malformed(f"{where}: {first['msg']}" if where else str(first["msg"]), error, where or None)
 
 
-def _malformed(message: str, error: ValidationError, param: str | None = None, code: str | None = None) -> Refusal:
+def _malformed(message: str, error: ValidationError, param: str | None = None, code: str | None = None) -> ApiError:
     faults = [
         {
             "type": one["type"],
@@ -296,11 +296,11 @@ def _malformed(message: str, error: ValidationError, param: str | None = None, c
         }
         for one in error.errors(include_url=False)[:MOST_FAULTS]
     ]
-    return Refusal(422, message, param, code, faults)
+    return ApiError(422, message, param, code, faults)
 
 
-def _unable(name: str, which: str = "it") -> Refusal:
-    return Refusal(400, f"{name}: the models of this server do not support {which}", name, "unsupported_parameter")
+def _unable(name: str, which: str = "it") -> ApiError:
+    return ApiError(400, f"{name}: the models of this server do not support {which}", name, "unsupported_parameter")
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
@@ -314,25 +314,25 @@ def _path(loc: tuple[int | str, ...]) -> str:
     return path[:200]
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: CommonRequest) -> None:
     if asked.stream_options and not asked.stream:
-        raise Refusal(400, "`stream_options` can only be used when `stream` is True", "stream_options")
+        raise ApiError(400, "`stream_options` can only be used when `stream` is True", "stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
-        raise Refusal(400, "`top_logprobs` can only be used when `logprobs` is True", "top_logprobs")
+        raise ApiError(400, "`top_logprobs` can only be used when `logprobs` is True", "top_logprobs")
     if (form := asked.response_format) and (form.type == "json_schema") != bool(form.json_schema):
         what = "it is missing" if form.type == "json_schema" else f"it has no meaning beside the type {form.type}"
-        raise Refusal(400, f"response_format.json_schema: {what}", "response_format.json_schema")
+        raise ApiError(400, f"response_format.json_schema: {what}", "response_format.json_schema")
     if (schema := asked.answer_schema) and len(json.dumps({"json": schema})) > MOST_SCHEMA:
         why = f"response_format.json_schema.schema: it has more than {MOST_SCHEMA:,} characters"
-        raise Refusal(400, why, "response_format.json_schema.schema")
+        raise ApiError(400, why, "response_format.json_schema.schema")
     if unable := next((name for name in UNABLE if getattr(asked, name, None)), ""):
         raise _unable(unable)
     if isinstance(asked, CompletionRequest):
         if not asked.prompts or "" in asked.prompts:
-            raise Refusal(400, "prompt: the text is empty", "prompt")
+            raise ApiError(400, "prompt: the text is empty", "prompt")
         if asked.echo and asked.logprobs:
             raise _unable("logprobs", "of a prompt that is echoed")
         if asked.best_of not in (None, asked.n):
-            raise Refusal(400, "best_of: the server keeps every answer, so it must equal n", "best_of")
+            raise ApiError(400, "best_of: the server keeps every answer, so it must equal n", "best_of")
         if len(asked.prompts) * asked.n > MOST_CHOICES:
-            raise Refusal(400, f"prompt: at most {MOST_CHOICES} choices a request (prompts times n)", "prompt")
+            raise ApiError(400, f"prompt: at most {MOST_CHOICES} choices a request (prompts times n)", "prompt")

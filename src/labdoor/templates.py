@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from labdoor.errors import Refusal
+from labdoor.errors import ApiError
 from labdoor.requests import Message
 from labkit.errors import LabError
 
@@ -60,7 +60,7 @@ class ChatTemplate:
         try:
             return self._template.render(messages=turns, add_generation_prompt=True, **self._words)
         except (TemplateError, TypeError, ValueError, OverflowError) as error:
-            raise Refusal(400, f"messages: the model's chat template refuses them: {error}", "messages") from None
+            raise ApiError(400, f"messages: the model's chat template refuses them: {error}", "messages") from None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -18,9 +18,9 @@ import grpc
 from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
 
 from labdoor import errors
-from labdoor.logprobs import Scored, Scores
+from labdoor.logprobs import ScoredToken, Scores
 from labdoor.models import Model
-from labdoor.requests import Asked
+from labdoor.requests import CommonRequest
 from labdoor.stops import Scanner
 from labkit.clients import stop
 from labkit.clients.base import channel_options
@@ -46,7 +46,7 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Standing:
+class RequestHeaders:
     """What a request's headers say of it.
 
     Attributes:
@@ -102,7 +102,7 @@ class Triton:
 
     def forget(self, model: Model, id: str) -> None:
         """End a request whose client has gone, inside an ensemble: Triton tells no model there (server#6739)."""
-        task = asyncio.create_task(asyncio.to_thread(stop.stop, self._endpoint, model.stopper, id))
+        task = asyncio.create_task(asyncio.to_thread(stop.stop_request, self._endpoint, model.stopper, id))
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 
@@ -122,15 +122,15 @@ class Generation:
         model: Model,
         prompt: str,
         limit: int,
-        asked: Asked,
-        standing: Standing,
+        asked: CommonRequest,
+        standing: RequestHeaders,
         choice: int,
         stops: list[str],
     ) -> None:
         self._triton, self._model, self._prompt, self._limit = triton, model, prompt, limit
         self._scanner = Scanner(stops)
         self._scores = Scores(asked.rivals) if asked.rivals is not None else None
-        self.scored: list[Scored] = []
+        self.scored: list[ScoredToken] = []
         inputs, parameters = model.wire(prompt, limit, asked, choice)
         if model.stopper or not model.text.by_parameter:
             parameters |= {"tenant": standing.tenant} if standing.tenant else {}

@@ -85,7 +85,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
         elif path.is_dir() and not (path / results.FILE).is_file():
             skipped.append(f"{name}: it has no result.json (the run did not end, or is still going on)")
         else:
-            documents[name] = results.load(path)
+            documents[name] = results.load_result(path)
     labs = {document["lab"] for document in documents.values()}
     if len(labs) > 1:
         raise LabError(
@@ -115,7 +115,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 def _recorded(path: Path) -> dict[str, Any]:
     """A recording of somebody's own vLLM as a result. Raises LabError: it has none."""
-    found = recording.read(path)
+    found = recording.read_recording(path)
     values = figures(found.rows, {arrival.name: arrival.at for arrival in found.arrivals})
     long = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency"}
     long |= {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit import results
-from labkit.clients.base import server_version
+from labkit.clients.base import grpc_server_version
 from labkit.disk import atomic_write
 from labkit.evidence import steplog
 from labkit.records import RequestRecord
-from labkit.stage import Act, ask
+from labkit.stage import RequestedAct, request_act
 from labsched.steplog import StepRecord
 
 
@@ -42,26 +42,26 @@ class Context:
     )  # seconds; a server that was up before has older steps
 
     def write(self, path: Path) -> None:
-        """Write the file that :func:`load` reads."""
+        """Write the file that :func:`load_context` reads."""
         known = {name: value for name, value in vars(self).items() if name != "began"}  # a client begins by itself
         atomic_write(path, json.dumps(known, indent=1, default=str))
 
     def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[StepRecord]:
         """What the server executed of ``model`` since the first of ``records`` was sent, or since this client began."""
-        return steplog.read(self.run_dir, model, since=min((r.start for r in records), default=self.began))
+        return steplog.read_step_log(self.run_dir, model, since=min((r.start for r in records), default=self.began))
 
-    def act(self, act: str, **arguments: Any) -> Act:
+    def act(self, act: str, **arguments: Any) -> RequestedAct:
         """Have labctl do something to the replicas, one of the phase's ``acts``; returns at once."""
-        return ask(self.out, self.phase, act, **arguments)
+        return request_act(self.out, self.phase, act, **arguments)
 
     def finish(self, data: Mapping[str, Any], records: Sequence[RequestRecord]) -> None:
         """Write the phase's numbers, every request that counts, and the step log of the time, warm-up marked."""
-        document = {"triton": server_version(self.endpoints["grpc"]), **data}
+        document = {"triton": grpc_server_version(self.endpoints["grpc"]), **data}
         results.write_phase(self.out, self.phase, document, records)
-        steplog.keep(self.run_dir, self.out / f"steps-{self.phase}.jsonl", self.began, records)
+        steplog.keep_step_log(self.run_dir, self.out / f"steps-{self.phase}.jsonl", self.began, records)
 
 
-def load(path: str) -> Context:
+def load_context(path: str) -> Context:
     """Read a context file."""
     data = json.loads(Path(path).read_text(encoding="utf-8"))
     return Context(**{**data, "out": Path(data["out"]), "run_dir": Path(data["run_dir"])})

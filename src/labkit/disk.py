@@ -19,7 +19,7 @@ LONGEST_SHOWN = 200  # characters of a path
 FAULTS = (*FULL, *FORBIDDEN, errno.EROFS)
 
 
-def resolved(path: Path) -> Path:
+def resolve_path(path: Path) -> Path:
     """The one name of a place that may have several: absolute, without links and ``..``. It need not exist.
 
     Raises FileNotFoundError: the path is relative, and the current folder was deleted.
@@ -27,12 +27,12 @@ def resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError where links lead in a circle
 
 
-def typed(text: str) -> Path:
+def typed_path(text: str) -> Path:
     """The place that a person typed, with ``~`` in the place of their home folder, resolved."""
     path = Path(text)
     with suppress(RuntimeError):  # no such user, or no home: a folder is called so
         path = path.expanduser()
-    return resolved(path)
+    return resolve_path(path)
 
 
 def cache_folder() -> Path:
@@ -41,7 +41,7 @@ def cache_folder() -> Path:
         home = Path.home()
     except RuntimeError:  # no HOME, and a user without one
         home = Path("/tmp")
-    return typed(os.environ.get("LABS_CACHE") or str(home / ".cache" / "triton-labs"))
+    return typed_path(os.environ.get("LABS_CACHE") or str(home / ".cache" / "triton-labs"))
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def disk_errors(target: Path) -> Iterator[None]:
     except OSError as error:
         if not _concerns(error, target):
             raise
-        raise fault(error, target) from error
+        raise describe_fault(error, target) from error
 
 
 def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
@@ -83,7 +83,7 @@ def _concerns(error: OSError, target: Path) -> bool:
     return named.is_relative_to(place.parent) or place.is_relative_to(named)
 
 
-def fault(error: OSError, target: Path) -> LabError:
+def describe_fault(error: OSError, target: Path) -> LabError:
     """The error in words.
 
     Args:
@@ -93,7 +93,10 @@ def fault(error: OSError, target: Path) -> LabError:
     folder = _existing(named)
     elsewhere = f", or set {_CACHE} to another folder" if cache_folder() in target.absolute().parents else ""
     if error.errno in FULL:
-        why, remedy = f"{FULL[error.errno]} ({size(free_bytes(target))} free)", f"free some space there{elsewhere}"
+        why, remedy = (
+            f"{FULL[error.errno]} ({format_bytes(free_bytes(target))} free)",
+            f"free some space there{elsewhere}",
+        )
     elif error.errno == errno.EROFS:
         why, remedy = f"{folder} is read-only", f"make it writable (mount -o remount,rw){elsewhere}"
     elif error.errno in FORBIDDEN:
@@ -103,11 +106,11 @@ def fault(error: OSError, target: Path) -> LabError:
     return LabError(f"cannot write {target}", why, remedy, code="write-failed")
 
 
-def told(error: OSError) -> LabError:
+def describe_os_error(error: OSError) -> LabError:
     """Any error that names a file, in words."""
     place = os.fsdecode(error.filename) if error.filename is not None else str(Path.cwd())
     if error.errno in FAULTS:
-        return fault(error, Path(place))
+        return describe_fault(error, Path(place))
     shown = place if len(place) <= LONGEST_SHOWN else f"{place[:LONGEST_SHOWN]}..."
     return LabError(
         f"{shown} cannot be used",
@@ -131,7 +134,7 @@ def need_space(where: Path, needed: int) -> None:
         cached = cache_folder() in where.absolute().parents
         raise LabError(
             f"no space left to write {where}",
-            f"about {size(needed)} are needed, {size(free)} are free on that disk",
+            f"about {format_bytes(needed)} are needed, {format_bytes(free)} are free on that disk",
             "free some space there" + (f", or set {_CACHE} to a folder on another disk" if cached else ""),
             code="disk-too-full",
         )
@@ -142,7 +145,7 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(_existing(path.absolute().parent)).free
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes with its unit."""
     if count < 1e5:
         return f"{count / 1e3:,.1f} kB"

@@ -35,7 +35,7 @@ class CannotTell(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class Observation:
     """What a run showed: whether the symptom was there, and the figures by which that was judged."""
 
     symptom: bool
@@ -43,7 +43,7 @@ class Found:
 
 
 @dataclass
-class Answer:
+class ExhibitAnswer:
     """One request's outcome: the first number of its output ``Y`` (0.0 if it has none), or the error's text."""
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -78,7 +78,7 @@ class Stream:
         threading.Thread(target=self._client.stop_stream, kwargs={"cancel_requests": True}, daemon=True).start()
 
     def send(self, model: str, value: float = 0.0, **options: Any) -> None:
-        self._client.async_stream_infer(model, [number(value)], enable_empty_final_response=True, **options)
+        self._client.async_stream_infer(model, [number_input(value)], enable_empty_final_response=True, **options)
 
     def read(self) -> list[float | str]:
         """All messages so far."""
@@ -101,7 +101,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Server:
+class ExhibitServer:
     """A server of the exhibit's own.
 
     Attributes:
@@ -127,19 +127,19 @@ class Server:
             self._clients.append(connect(self.grpc))
         return self._clients[0]
 
-    def send(self, model: str, value: float = 0.0, **options: Any) -> Answer:
+    def send(self, model: str, value: float = 0.0, **options: Any) -> ExhibitAnswer:
         """Send one request (input ``X``, one FP32 number) and return at once."""
-        answer = Answer()
-        answer.cancel = self.client().async_infer(model, [number(value)], callback=answer.take, **options).cancel
+        answer = ExhibitAnswer()
+        answer.cancel = self.client().async_infer(model, [number_input(value)], callback=answer.take, **options).cancel
         return answer
 
-    def infer(self, model: str, value: float = 0.0, **options: Any) -> Answer:
+    def infer(self, model: str, value: float = 0.0, **options: Any) -> ExhibitAnswer:
         """Send one request and wait for its answer or error. Raises CannotTell after PATIENCE_S."""
         answer = self.send(model, value, **options)
         self.wait(answer.done.is_set, f"{model} answers")
         return answer
 
-    def burst(self, model: str, values: Sequence[float], **options: Any) -> list[Answer]:
+    def burst(self, model: str, values: Sequence[float], **options: Any) -> list[ExhibitAnswer]:
         """Send many requests at once and wait for all."""
         answers = [self.send(model, value, **options) for value in values]
         self.wait(lambda: all(answer.done.is_set() for answer in answers), f"{model} answers {len(answers)} requests")
@@ -212,7 +212,7 @@ class Server:
         return bool(condition())
 
 
-def number(value: float) -> triton.InferInput:
+def number_input(value: float) -> triton.InferInput:
     """The input ``X``: FP32, shape (1, 1)."""
     tensor = triton.InferInput("X", (1, 1), "FP32")
     tensor.set_data_from_numpy(np.full((1, 1), value, np.float32))

@@ -21,10 +21,10 @@ def letter(number: int) -> str:
     return name
 
 
-class Names(dict[str, str]):
+class LetterNames(dict[str, str]):
     """The name of each request by its id: an id that is not known yet gets the next letter.
 
-    >>> names = Names(["518699010", "321612069"])
+    >>> names = LetterNames(["518699010", "321612069"])
     >>> names["321612069"], names["77"], names["518699010"]
     ('B', 'C', 'A')
     """
@@ -34,10 +34,10 @@ class Names(dict[str, str]):
         self.take(ids)
 
     @classmethod
-    def of_groups(cls, groups: Iterable[Iterable[str]]) -> Names:
+    def of_groups(cls, groups: Iterable[Iterable[str]]) -> LetterNames:
         """Each group begins with A: the second request to one server and to another are both called B.
 
-        >>> Names.of_groups([["17", "18"], ["30", "31"]])
+        >>> LetterNames.of_groups([["17", "18"], ["30", "31"]])
         {'17': 'A', '18': 'B', '30': 'A', '31': 'B'}
         """
         names = cls()
@@ -55,7 +55,7 @@ class Names(dict[str, str]):
             self[id]
 
 
-class Numbered(Names):
+class Numbered(LetterNames):
     """Of ids that are numbers, from 1, in order of arrival: each id alone says the name.
 
     >>> Numbered(["27", "1"])
@@ -69,4 +69,4 @@ class Numbered(Names):
 
 def letters(ids: Iterable[str]) -> dict[str, str]:
     """The name of each request, by its id; the ids are in order of arrival, and one that comes again keeps its name."""
-    return dict(Names(ids))
+    return dict(LetterNames(ids))

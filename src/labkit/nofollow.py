@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 from labkit.errors import LabError
 from labsched.files import json_object as json_object
-from labsched.files import opened, parent_of
-from labsched.files import reading as reading
+from labsched.files import open_regular, parent_of
+from labsched.files import open_to_read as open_to_read
 
 MOST_JSON = 16 * 2**20  # bytes; none of our small files comes near
 
@@ -54,8 +54,8 @@ def require_own(path: Path, kind: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small file. Raises OSError as :func:`reading` does, ValueError for a large one or no UTF-8."""
-    with reading(path) as stream:
+    """The text of a small file. Raises OSError as :func:`open_to_read` does, ValueError for a large one or no UTF-8."""
+    with open_to_read(path) as stream:
         data = stream.read(MOST_JSON + 1)
     if len(data) > MOST_JSON:
         raise ValueError(f"{path} is too large")
@@ -63,11 +63,11 @@ def read_text(path: Path) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a small file. Raises OSError as :func:`reading` does, ValueError for anything else."""
+    """The JSON object in a small file. Raises OSError as :func:`open_to_read` does, ValueError for anything else."""
     return json_object(read_text(path))
 
 
-def write(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file whole or not at all; its folder is made if it is not there. Raises OSError."""
     temporary = f".{path.name}.{secrets.token_hex(8)}"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,14 +84,16 @@ def write(path: Path, text: str) -> None:
             raise
 
 
-def appending(path: Path) -> BinaryIO:
-    """Open a regular file to append to it; it is made if it is not there. Raises OSError as :func:`reading` does."""
-    return opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a regular file to append to it; it is made if it is not there. Raises OSError as :func:`open_to_read`
+    does.
+    """
+    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
 
 
 def touch(path: Path) -> None:
     """Make an empty file, or make it younger. Raises OSError."""
-    with appending(path) as stream:
+    with open_to_append(path) as stream:
         os.utime(stream.fileno())
 
 
@@ -115,7 +117,7 @@ def unlink(path: Path) -> None:
         os.unlink(path.name, dir_fd=folder)
 
 
-def give(path: Path, owner: int) -> None:
+def change_owner(path: Path, owner: int) -> None:
     """Give a file, a folder or a link itself to a user and its group. Raises OSError."""
     os.chown(path, owner, owner, follow_symlinks=False)
 
@@ -123,7 +125,7 @@ def give(path: Path, owner: int) -> None:
 def give_all(folder: Path, owner: int) -> None:
     """Give a folder and everything in it; what vanishes meanwhile is left out."""
     with contextlib.suppress(FileNotFoundError):
-        give(folder, owner)
+        change_owner(folder, owner)
     for _, names, files, handle in os.fwalk(folder):  # it enters no link
         for name in (*names, *files):
             with contextlib.suppress(FileNotFoundError):

@@ -15,7 +15,7 @@ from labkit.pictures import batches
 from labkit.records import RequestRecord
 from labkit.tables import markdown
 from labsched.lines import MODEL
-from labsched.recording import Row
+from labsched.recording import StepRow
 from labsched.steplog import StepRecord
 from labsched.steptime import HELD_UP
 
@@ -23,7 +23,7 @@ FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"
 PACED = "a step takes the time of the device that pace names, whatever the recorded steps took"
 
 
-def lane(title: str, rows: Sequence[Row], arrived: Mapping[str, float]) -> Lane:
+def prediction_lane(title: str, rows: Sequence[StepRow], arrived: Mapping[str, float]) -> Lane:
     """What :mod:`labkit.pictures.batches` draws of a run, predicted or measured; ``arrived``: seconds, by request."""
     ended = {name: row.over for row in rows for name in row.ended}
     records = [
@@ -37,30 +37,32 @@ def lane(title: str, rows: Sequence[Row], arrived: Mapping[str, float]) -> Lane:
     return Lane(title, records, steps)
 
 
-def keep(out: Path, document: Mapping[str, Any], lanes: Sequence[Lane]) -> None:
+def write_prediction(out: Path, document: Mapping[str, Any], lanes: Sequence[Lane]) -> None:
     """Write the prediction, its measurement and any guess into a result's folder, with a picture and report.md."""
     atomic_write(out / FILE, json.dumps(document, indent=1))
-    batches.draw(lanes, out / PICTURE, "predicted and measured")
+    batches.draw_batches(lanes, out / PICTURE, "predicted and measured")
     settings = ", ".join(f"`{name}={value}`" for name, value in document["set"].items()) or "the recorded settings"
-    rows, header = table(document)
+    rows, header = prediction_table(document)
     parts = [
         f"# Predicted and measured: {settings}",
         markdown(rows, header),
-        *(f"{remark[0].upper()}{remark[1:]}." for remark in remarks(document)),
+        *(f"{remark[0].upper()}{remark[1:]}." for remark in prediction_remarks(document)),
         f"![predicted and measured]({PICTURE})",
     ]
     atomic_write(out / REPORT, "\n\n".join(parts) + "\n")
 
 
-def kept(path: Path) -> dict[str, Any] | None:
-    """The document of a result's folder that :func:`keep` wrote; None if it has none. Raises LabError: damaged."""
+def read_prediction(path: Path) -> dict[str, Any] | None:
+    """The document of a result's folder that :func:`write_prediction` wrote; None if it has none. Raises LabError:
+    damaged.
+    """
     file = path / FILE
     if not file.is_file():
         return None
     try:
         document = nofollow.read_object(file)
-        table(document)
-        remarks(document)
+        prediction_table(document)
+        prediction_remarks(document)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise LabError(
             f"{file} is damaged",
@@ -71,7 +73,7 @@ def kept(path: Path) -> dict[str, Any] | None:
     return document
 
 
-def table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+def prediction_table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     """Rows and header: what was recorded, predicted, guessed and measured, and the error, by figure."""
     measured, guess = document.get("measured", {}), document["guess"]
     header = (
@@ -84,21 +86,21 @@ def table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str
     )
     rows = []
     for name, predicted in document["predicted"].items():
-        interval = f"{number(document['low'][name])} to {number(document['high'][name])}"
-        row = [name, number(document["recorded"][name]), number(predicted), interval]
+        interval = f"{format_number(document['low'][name])} to {format_number(document['high'][name])}"
+        row = [name, format_number(document["recorded"][name]), format_number(predicted), interval]
         if guess:
-            row.append(number(guess[name]) if name in guess else "")
+            row.append(format_number(guess[name]) if name in guess else "")
         if measured:
             error = document["error"].get(name)
-            row += [number(measured[name]), "-" if error is None else f"{error:+.1%}"]
+            row += [format_number(measured[name]), "-" if error is None else f"{error:+.1%}"]
         rows.append(tuple(row))
     return rows, header
 
 
-def remarks(document: Mapping[str, Any]) -> list[str]:
+def prediction_remarks(document: Mapping[str, Any]) -> list[str]:
     """Sentences on the model of a step's time, its noise floor, and where prediction and measurement part."""
     found = [PACED] if document.get("paced") else time_remarks(document["step_time"])
-    if mark := extrapolated(document.get("extrapolated")):
+    if mark := extrapolation_sentence(document.get("extrapolated")):
         found.insert(0, mark)
     if left_out := document.get("left_out"):
         found.append(f"recorded settings that this stack does not have, and that were left out: {', '.join(left_out)}")
@@ -109,7 +111,7 @@ def remarks(document: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def extrapolated(mark: Mapping[str, Any] | None) -> str:
+def extrapolation_sentence(mark: Mapping[str, Any] | None) -> str:
     """A sentence on the steps whose time was extrapolated, with the command that would record such steps; "": none."""
     if not mark:
         return ""
@@ -138,5 +140,5 @@ def time_remarks(model: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"

@@ -11,7 +11,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.lane import Lane
 from labkit.pictures import perfetto
-from labkit.tables import markdown, table
+from labkit.tables import format_table, markdown
 
 
 class Report:
@@ -45,7 +45,7 @@ class Report:
 
     def table(self, title: str, rows: Sequence[Sequence[object]], header: Sequence[str], left: int = 1) -> None:
         """Add a table, and print it; all but the first ``left`` columns are numbers."""
-        print(f"\n{title}\n" + table(rows, header, right=range(left, len(header))))
+        print(f"\n{title}\n" + format_table(rows, header, right=range(left, len(header))))
         self._parts += [f"## {title}", markdown(rows, header)]
 
     def finish(
@@ -65,6 +65,6 @@ class Report:
         if picture:
             self._parts.append(f"![{Path(picture).stem}]({picture})")
         if told := [lane for lane in lanes if lane.records]:
-            perfetto.write(told, self.out / "trace.json")
+            perfetto.write_perfetto(told, self.out / "trace.json")
             self._parts.append(f"`trace.json` ({traced}) opens in https://ui.perfetto.dev.")
         atomic_write(self.out / "report.md", "\n\n".join(self._parts) + "\n")

@@ -23,7 +23,7 @@ FILE = "result.json"
 PACKAGES = ("numpy", "tritonclient", "torch", "transformers", "openvino-genai", "nvidia-pytriton", "locust")
 
 
-def versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Versions of what a number may depend on, as far as they are installed here."""
     installed = {"python": platform.python_version()}
     for name in PACKAGES:
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """The machine that measured: processor, cores, memory in bytes, kernel."""
     model = ""
     try:
@@ -103,15 +103,15 @@ def write_result(
         "quick": quick,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "settings": dict(settings),
-        "versions": {**versions(), "triton": triton},
-        "machine": machine(),
+        "versions": {**installed_versions(), "triton": triton},
+        "machine": describe_machine(),
         "edited": list(edited),
         "metrics": dict(metrics),
     }
     atomic_write(out / FILE, json.dumps(document, indent=1))
 
 
-def load(path: Path) -> dict[str, Any]:
+def load_result(path: Path) -> dict[str, Any]:
     """A result, by its file or its folder; one of schema version 1 gets today's names.
 
     Raises:

@@ -32,7 +32,7 @@ def main() -> int:
     except OSError as error:
         if error.errno not in disk.FAULTS:
             raise
-        print(f"error: {printable(str(disk.told(error)))}", file=sys.stderr)
+        print(f"error: {printable(str(disk.describe_os_error(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

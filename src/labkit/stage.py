@@ -36,7 +36,7 @@ class Done:
     replicas: Mapping[str, Mapping[str, str]]
 
 
-class Act:
+class RequestedAct:
     """Something that was asked for; it happens while the client goes on."""
 
     def __init__(self, path: Path) -> None:
@@ -64,12 +64,12 @@ class Act:
         return Done(**answer)
 
 
-def ask(out: Path, phase: str, act: str, **arguments: Any) -> Act:
+def request_act(out: Path, phase: str, act: str, **arguments: Any) -> RequestedAct:
     """Ask labctl for an act of ``labctl.manifest.schema.Act``, with its arguments."""
     folder = folder_of(out, phase)
     path = folder / f"{len(list(folder.glob(ASKED))) + 1:02}.json"
     atomic_write(path, json.dumps({"act": act, **arguments}))
-    return Act(path)
+    return RequestedAct(path)
 
 
 def folder_of(out: Path, phase: str) -> Path:

@@ -42,9 +42,9 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
-def lay_over(lower: Any, upper: Any) -> Any:
+def merge_yaml(lower: Any, upper: Any) -> Any:
     """``upper`` over ``lower``: mappings key by key, everything else whole."""
     if not (isinstance(lower, dict) and isinstance(upper, dict)):
         return upper
-    both = {key: lay_over(value, upper[key]) if key in upper else value for key, value in lower.items()}
+    both = {key: merge_yaml(value, upper[key]) if key in upper else value for key, value in lower.items()}
     return both | {key: value for key, value in upper.items() if key not in lower}

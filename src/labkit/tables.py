@@ -22,7 +22,7 @@ def columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() or os.environ.get("COLUMNS") else None
 
 
-def fitted(text: str, width: int | None, hanging: str = HANGING) -> str:
+def wrap_text(text: str, width: int | None, hanging: str = HANGING) -> str:
     """The text with each line that is wider than ``width`` broken between words; as it is without a width."""
     if width is None:
         return text
@@ -45,7 +45,7 @@ def _broken(line: str, width: int, hanging: str = "") -> list[str]:
     ) or [""]
 
 
-def table(
+def format_table(
     rows: Sequence[Sequence[object]], header: Sequence[str], right: Sequence[int] = (), width: int | None = None
 ) -> str:
     """``right`` names the columns that are aligned to the right (numbers).

@@ -14,7 +14,7 @@ CERTIFICATE, KEY = "--tls-cert", "--tls-key"
 
 
 @dataclass(frozen=True)
-class Pair:
+class CertificatePair:
     """The certificate, with those that lead to its authority behind it, and its private key: PEM files."""
 
     certificate: Path

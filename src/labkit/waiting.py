@@ -21,7 +21,7 @@ def attempts(seconds: float, pause: float) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def repeated(act: Callable[[], object], every: float, name: str) -> Iterator[None]:
+def call_repeatedly(act: Callable[[], object], every: float, name: str) -> Iterator[None]:
     """Have ``act`` called every so many seconds, in a thread of that name, for the time of a block."""
     over = threading.Event()
 

@@ -20,7 +20,7 @@ Decide = Callable[[Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
-class Load:
+class AdmissionLoad:
     """Requests (milliseconds, tokens of prompt and answer) in order of arrival, and what a step costs."""
 
     requests: Sequence[tuple[float, int, int]]
@@ -29,7 +29,7 @@ class Load:
 
 
 @dataclass
-class Played:
+class AdmissionResult:
     """What the gate did. Keys are the places of the requests in the load; a request that it held to the end is in none.
 
     Attributes:
@@ -45,12 +45,12 @@ class Played:
     rounds: dict[int, tuple[int, str]] = field(default_factory=dict)
 
 
-def play(load: Load, decide: Decide) -> Played:
+def play_load(load: AdmissionLoad, decide: Decide) -> AdmissionResult:
     """Let ``decide`` answer for each held request, in order of arrival, before each step.
 
     Raises ValueError: it answers something else than the three words.
     """
-    done, cost = Played(), load.cost
+    done, cost = AdmissionResult(), load.cost
     waiting, running = list[int](), dict[int, int]()  # and the tokens that each still has to make
     now, steps, coming, rounds = 0.0, 0, 0, 0
     while True:
@@ -101,11 +101,11 @@ def play(load: Load, decide: Decide) -> Played:
         running = {number: left - 1 for number, left in running.items() if left > 1}
 
 
-def again(load: Load, rounds: Mapping[int, tuple[int, str]]) -> Played:
+def replay_decisions(load: AdmissionLoad, rounds: Mapping[int, tuple[int, str]]) -> AdmissionResult:
     """The same play by the decisions that were made, wherever they were made."""
 
     def decide(state: Mapping[str, Any]) -> str:
         at, said = rounds.get(state["number"], (-1, WAIT))
         return said if at == state["round"] else WAIT
 
-    return play(load, decide)
+    return play_load(load, decide)

@@ -23,9 +23,9 @@ def decisions(
     With ``error``: what went wrong in the file, and in which line.
     """
     path = str(Path(folder) / FILE)
-    load = admission.Load(requests, Cost(*cost), Slo(*slo))
+    load = admission.AdmissionLoad(requests, Cost(*cost), Slo(*slo))
     try:
-        done = admission.play(load, runpy.run_path(path)[admission.FUNCTION])
+        done = admission.play_load(load, runpy.run_path(path)[admission.FUNCTION])
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         where = f"{FILE}, line {lines[-1]}" if lines else FILE

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from labsched.errors import LabError
 from labsched.figures import figures
 from labsched.own import FILE, scheduler_beside
-from labsched.recording import Arrival, Recording, Row, Settings
-from labsched.replay import Played, changed, replay
+from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
+from labsched.replay import ReplayResult, change_settings, replay
 from labsched.scheduler import Scheduler
 from labsched.slo import Slo
 from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed
@@ -33,11 +33,11 @@ class Prediction:
     recorded one.
     """
 
-    settings: Settings
+    settings: SchedulerSettings
     figures: Mapping[str, float]
     low: Mapping[str, float]
     high: Mapping[str, float]
-    rows: Sequence[Row]
+    rows: Sequence[StepRow]
     arrived: Mapping[str, float]  # when each request came, in the seconds of the rows
     extrapolated: Extrapolated
 
@@ -57,7 +57,7 @@ class Predictor:
     Args:
         in_flight: as :class:`Replay` has it.
         replayed: :func:`labsched.replay.replay`, or another with its arguments.
-        changed: :func:`labsched.replay.changed`, or another with its arguments.
+        changed: :func:`labsched.replay.change_settings`, or another with its arguments.
         strict: refuse steps that are larger than any recorded one, instead of marking them.
     """
 
@@ -65,9 +65,9 @@ class Predictor:
     model: StepTime
     in_flight: int = 0
     slo: Slo | None = None
-    replayed: Callable[..., Played] = replay
+    replayed: Callable[..., ReplayResult] = replay
     strict: bool = False
-    changed: Callable[[Settings, Mapping[str, str]], Settings] = changed
+    changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings] = change_settings
 
     @classmethod
     def of(
@@ -75,9 +75,9 @@ class Predictor:
         recording: Recording,
         in_flight: int = 0,
         slo: Slo | None = None,
-        replayed: Callable[..., Played] = replay,
+        replayed: Callable[..., ReplayResult] = replay,
         strict: bool = False,
-        changed: Callable[[Settings, Mapping[str, str]], Settings] = changed,
+        changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings] = change_settings,
     ) -> Predictor:
         """With a model fitted on the recording. Raises LabError as :func:`labsched.fitting.fit` does."""
         from labsched.fitting import fit
@@ -119,19 +119,19 @@ class Predictor:
     def _replay(
         self,
         recording: Recording,
-        settings: Settings,
+        settings: SchedulerSettings,
         speed: float = 1.0,
         deviations: float = 0.0,
         speeds: Speeds | None = None,
-    ) -> Played:
+    ) -> ReplayResult:
         way = recording.way
         handed = [replace(a, at=a.at + way) for a in recording.arrivals]
         pace = settings.pace
         timed = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
         done = self.replayed(replace(recording, arrivals=handed), settings, timed, self.in_flight)
-        return Played(done.rows, {name: at - way for name, at in done.arrived.items()})
+        return ReplayResult(done.rows, {name: at - way for name, at in done.arrived.items()})
 
-    def _extrapolated(self, settings: Settings, rows: Sequence[Row]) -> Extrapolated:
+    def _extrapolated(self, settings: SchedulerSettings, rows: Sequence[StepRow]) -> Extrapolated:
         """The steps whose time is extrapolated. Raises LabError if there are any and this is strict."""
         if settings.pace:
             return Extrapolated()
@@ -139,7 +139,7 @@ class Predictor:
         if self.strict and found.steps:
             raise LabError(
                 f"{found.steps:,} of {len(rows):,} steps cannot be timed from this recording",
-                f"they have {beyond(found, self.model)}",
+                f"they have {extrapolation_in_words(found, self.model)}",
                 "leave out --strict to extrapolate, or record a run in which steps are as large",
                 code="prediction-extrapolated",
             )
@@ -209,7 +209,7 @@ class Predictor:
         return Enough(None, numbers[-1], every)
 
 
-def beyond(found: Extrapolated, model: StepTime) -> str:
+def extrapolation_in_words(found: Extrapolated, model: StepTime) -> str:
     """What such steps have more of than the recorded ones, in words."""
     return " and ".join(
         f"up to {value:,} {name} (recorded: {most:,})"

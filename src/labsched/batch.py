@@ -10,7 +10,7 @@ from labsched.kv_budget import KVBudget
 from labsched.memory import Memory
 from labsched.order import Order
 from labsched.pace import Pace
-from labsched.plan import Plan
+from labsched.plan import StepPlan
 from labsched.policy import Policy
 from labsched.request import End, Request
 from labsched.slots import Slots
@@ -89,7 +89,7 @@ class Batch:
         """Blocks that are occupied or promised."""
         return self.memory.used(self.running)
 
-    def apply(self, plan: Plan) -> list[Request]:
+    def apply(self, plan: StepPlan) -> list[Request]:
         """Preempt and admit as planned. Returns the requests that the engine refused."""
         refused = []
         for request in plan.victims:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from labsched.errors import LabError
-from labsched.recording import Recording, Row, Settings
-from labsched.steptime import HELD_UP, Features, StepTime
+from labsched.recording import Recording, SchedulerSettings, StepRow
+from labsched.steptime import HELD_UP, StepFeatures, StepTime
 
 LATE, TRITON, IN_PROGRESS = "client late", "waiting in Triton", "the step in progress"
 HELD = "machine held up"
@@ -66,7 +66,7 @@ class Sent(NamedTuple):
 
 
 @dataclass
-class Request:
+class ExplainedRequest:
     """One request with an answer; times are milliseconds.
 
     Attributes:
@@ -98,21 +98,21 @@ class _Live:
     ``behind``: by how many seconds the queue was late when the request came.
     """
 
-    request: Request
+    request: ExplainedRequest
     until: float
     behind: float = 0.0
     tokens: int = 0
     again: bool = False
 
 
-def requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> list[Request]:
+def explain_requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> list[ExplainedRequest]:
     """Every request of a recording that was answered, with the parts of its times, in order of arrival.
 
     Args:
         sent: by the request's name; without it a request's time begins when it comes to the model.
     """
     share, sent = _Share(recording), sent or {}
-    found: list[Request] = []
+    found: list[ExplainedRequest] = []
     waiting = iter(recording.arrivals)
     following = next(waiting, None)
     live: dict[str, _Live] = {}
@@ -121,7 +121,7 @@ def requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> li
         times = share.of(row)
         late = late if row.waiting else 0.0
         while following and following.at < row.over:
-            request = Request(following.name, following.prompt, following.made, following.tenant)
+            request = ExplainedRequest(following.name, following.prompt, following.made, following.tenant)
             live[request.name] = _Live(request, following.at, late)
             if client := sent.get(request.name):
                 start = client.start - recording.zero
@@ -140,7 +140,7 @@ def requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> li
     return found
 
 
-def _account(one: _Live, row: Row, times: _Times) -> None:
+def _account(one: _Live, row: StepRow, times: _Times) -> None:
     """Give the time until the end of this step to its parts."""
     request, name = one.request, one.request.name
     seconds, began = row.over - one.until, one.until
@@ -173,7 +173,7 @@ def _account(one: _Live, row: Row, times: _Times) -> None:
         one.again = False
 
 
-def _beside(one: _Live, row: Row, theirs: float, parts: dict[str, float]) -> float:
+def _beside(one: _Live, row: StepRow, theirs: float, parts: dict[str, float]) -> float:
     """Give as many seconds to the prompts of others in this step, and return them."""
     parts[PROMPTS] += 1e3 * theirs
     if theirs:
@@ -183,14 +183,14 @@ def _beside(one: _Live, row: Row, theirs: float, parts: dict[str, float]) -> flo
     return theirs
 
 
-def _reason(row: Row, name: str) -> str:
+def _reason(row: StepRow, name: str) -> str:
     """The scheduler's reason; for a request that stands behind the longest queue that a line shows, the last one's."""
     if not row.why:
         return NO_SLOT
     return row.why[row.waiting.index(name)] if name in row.waiting else row.why[-1]
 
 
-def _finished(one: _Live) -> Request:
+def _finished(one: _Live) -> ExplainedRequest:
     gaps = one.tokens - 1
     one.request.tpot = {part: ms / gaps for part, ms in one.request.tpot.items()} if gaps > 0 else {}
     return one.request
@@ -213,14 +213,14 @@ class _Share:
     def __init__(self, recording: Recording) -> None:
         from labsched.fitting import fit
 
-        self._features = Features()
+        self._features = StepFeatures()
         self._model: StepTime | None = None
         try:
             self._model = fit(recording.rows)
         except LabError:  # too few steps for a model: then by tokens
             self._model = None
 
-    def of(self, row: Row) -> _Times:
+    def of(self, row: StepRow) -> _Times:
         shape = self._features.of(row)
         held = self._model.excess(shape, row.over - row.began) if self._model else 0.0
         prompts = {n: t for n, t, letter in zip(row.batch, row.tokens, row.phase, strict=True) if letter == "p"}
@@ -239,7 +239,7 @@ class _Share:
 # -- what it comes to -------------------------------------------------------------------------------------------------
 
 
-def at_percentile(found: Sequence[Request], metric: str, percent: float) -> Request:
+def at_percentile(found: Sequence[ExplainedRequest], metric: str, percent: float) -> ExplainedRequest:
     """The request at this rank: as many percent of the requests took at most as long (nearest rank)."""
     ordered = sorted(found, key=lambda request: request.whole(metric))
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
@@ -256,14 +256,14 @@ class Finding:
     """
 
     metric: str
-    request: Request
+    request: ExplainedRequest
     part: str
     share: float
     culprit: str
     changes: Sequence[Mapping[str, str]]
 
 
-def finding(found: Sequence[Request], settings: Settings, metric: str = "TTFT") -> Finding:
+def largest_cause(found: Sequence[ExplainedRequest], settings: SchedulerSettings, metric: str = "TTFT") -> Finding:
     """The largest part of the request at p99, without its own work if anything else is a third of the time."""
     request = at_percentile(found, metric, 99)
     parts, whole = request.parts(metric), request.whole(metric) or 1.0
@@ -276,7 +276,7 @@ def finding(found: Sequence[Request], settings: Settings, metric: str = "TTFT") 
     return Finding(metric, request, largest, parts[largest] / whole, culprit, remedies(largest, settings))
 
 
-def remedies(part: str, settings: Settings) -> list[dict[str, str]]:
+def remedies(part: str, settings: SchedulerSettings) -> list[dict[str, str]]:
     """Settings against a part: twice or four times the room for what is missing, less of what is in the way."""
     words = settings.words
     slots, tokens = int(words.get("max_num_sequences") or 16), settings.step_tokens
@@ -296,7 +296,7 @@ def remedies(part: str, settings: Settings) -> list[dict[str, str]]:
     return []
 
 
-def table(found: Sequence[Request], metric: str) -> tuple[list[str], list[tuple[str, list[float]]]]:
+def cause_table(found: Sequence[ExplainedRequest], metric: str) -> tuple[list[str], list[tuple[str, list[float]]]]:
     """The parts (ms) of the requests at each of PERCENTILES, without those that none has; a last row is their sum.
 
     Returns: the names of those requests, and the rows.
@@ -306,7 +306,7 @@ def table(found: Sequence[Request], metric: str) -> tuple[list[str], list[tuple[
     return [r.name for r in chosen], [*rows, (metric, [request.whole(metric) for request in chosen])]
 
 
-def _all_parts(chosen: Sequence[Request], metric: str) -> Iterator[str]:
+def _all_parts(chosen: Sequence[ExplainedRequest], metric: str) -> Iterator[str]:
     seen = {part for request in chosen for part, ms in request.parts(metric).items() if ms > 0}
     yield from (part for part in PARTS if part in seen)
     yield from sorted(seen - {*PARTS})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labsched.recording import Row
+from labsched.recording import StepRow
 
 
 class Contexts:
@@ -11,11 +11,11 @@ class Contexts:
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
 
-    def of(self, row: Row) -> int:
+    def of(self, row: StepRow) -> int:
         """The tokens whose keys and values a step reads or writes, over its batch."""
         return sum(self.each(row))
 
-    def each(self, row: Row) -> list[int]:
+    def each(self, row: StepRow) -> list[int]:
         """The same for each request of the batch."""
         for name in row.preempted:
             self._tokens.pop(name, None)

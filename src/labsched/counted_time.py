@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from labsched.recording import Arrival, Row, Settings
+from labsched.recording import Arrival, SchedulerSettings, StepRow
 from labsched.replay import Replay, scheduler_of
 from labsched.slo import Slo
 
@@ -29,7 +29,7 @@ class AnyStep(Protocol):
     def more(self) -> Mapping[str, Any]: ...
 
 
-class Batch(NamedTuple):
+class ComputedStep(NamedTuple):
     """What one step computed: for each request its name, a letter ("d" decodes), its computed and its new tokens."""
 
     ids: Sequence[str]
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     made: Sequence[int]
 
     @classmethod
-    def of(cls, step: AnyStep) -> Batch:
+    def of(cls, step: AnyStep) -> ComputedStep:
         return cls(step.ids, step.more["phase"], step.more["tokens"], step.more["made"])
 
 
@@ -56,7 +56,7 @@ class Cost:
         return self.step + self.decode * phase.count("d") + self.prompt * prompts
 
 
-def replayed(
+def replay_counted(
     words: Mapping[str, str], requests: Sequence[tuple[int, int]], times: Sequence[float], cost: Cost
 ) -> tuple[list[int], list[tuple[float, float]]]:
     """After how many steps each request arrives if steps take as long as ``cost`` says; its TTFT and TPOT then.
@@ -69,13 +69,15 @@ def replayed(
     Raises:
         LabError: a request can never be admitted.
     """
-    settings = Settings(words, int(words[BLOCKS]) // BLOCK_SIZE, BLOCK_SIZE, int(words["max_num_tokens"]), 0, 0)
+    settings = SchedulerSettings(
+        words, int(words[BLOCKS]) // BLOCK_SIZE, BLOCK_SIZE, int(words["max_num_tokens"]), 0, 0
+    )
     arrivals = [
         Arrival(str(number), at, 0, prompt, limit, limit, "length")
         for number, ((prompt, limit), at) in enumerate(zip(requests, times, strict=True))
     ]
 
-    def milliseconds(row: Row) -> float:
+    def milliseconds(row: StepRow) -> float:
         return cost.of(row.phase, row.tokens)
 
     done = Replay(scheduler_of(settings), arrivals, milliseconds)
@@ -83,11 +85,13 @@ def replayed(
     names = [arrival.name for arrival in arrivals]
     begins = [row.began for row in rows]
     after = [bisect_left(begins, at) for at in times]
-    return after, latencies([Batch(row.batch, row.phase, row.tokens, row.made) for row in rows], names, times, cost)
+    return after, latencies(
+        [ComputedStep(row.batch, row.phase, row.tokens, row.made) for row in rows], names, times, cost
+    )
 
 
 def latencies(
-    batches: Sequence[Batch], ids: Sequence[str], times: Sequence[float], cost: Cost
+    batches: Sequence[ComputedStep], ids: Sequence[str], times: Sequence[float], cost: Cost
 ) -> list[tuple[float, float]]:
     """TTFT and TPOT of each request in counted milliseconds; TPOT is 0 for an answer of one token.
 

@@ -11,7 +11,7 @@ from labsched.scheduler import Scheduler
 
 
 @dataclass(frozen=True)
-class Answer:
+class KnownAnswer:
     """What the model will answer, in the place of how its tokens are chosen (:class:`Sampling`)."""
 
     tokens: list[int]
@@ -19,15 +19,15 @@ class Answer:
     resumable: bool
     made: int = 0
 
-    def after(self, made: int) -> Answer:
-        return Answer(self.tokens, self.word, self.resumable, made)
+    def after(self, made: int) -> KnownAnswer:
+        return KnownAnswer(self.tokens, self.word, self.resumable, made)
 
 
 @dataclass(eq=False, slots=True)
-class Handle:
+class CountingHandle:
     """A sequence in the engine. ``new``: its next token is there; ``began``: its prompt has been computed."""
 
-    answer: Answer
+    answer: KnownAnswer
     at: int
     new: bool = False
     began: bool = False
@@ -44,8 +44,8 @@ class Counting:
         self.finishes = finishes
         self.scheduler: Scheduler
 
-    def add(self, ids: list[int], limit: int, sampling: Any) -> Handle:
-        return Handle(sampling, sampling.made)
+    def add(self, ids: list[int], limit: int, sampling: Any) -> CountingHandle:
+        return CountingHandle(sampling, sampling.made)
 
     def step(self) -> None:
         for request in self.scheduler.running:
@@ -53,17 +53,17 @@ class Counting:
         for request in self.scheduler.memory.leaving:
             request.handle.began = request.handle.began or request.left <= 0
 
-    def read(self, handle: Handle) -> tuple[list[int], bool]:
+    def read(self, handle: CountingHandle) -> tuple[list[int], bool]:
         if not handle.new:
             return [], False
         token = handle.answer.tokens[handle.at]
         handle.at, handle.new, handle.began = handle.at + 1, False, True
         return [token], handle.at == len(handle.answer.tokens) and not handle.answer.word
 
-    def drop(self, handle: Handle) -> None:
+    def drop(self, handle: CountingHandle) -> None:
         handle.new = False
 
-    def must_finish(self, handle: Handle) -> bool:
+    def must_finish(self, handle: CountingHandle) -> bool:
         return self.finishes and not handle.began
 
     def drafts(self, ids: Sequence[int], left: int) -> int:

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labsched.recording import Row
+from labsched.recording import StepRow
 from labsched.slo import Slo
 
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
 
 
-def figures(rows: Sequence[Row], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
+def figures(rows: Sequence[StepRow], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
     """The figures of a run by name; times from a request's arrival in the model to the end of a step, in ms.
 
     TPOT is a request's mean time per token after the first; ITL each single gap (docs/glossary.md).
@@ -67,7 +67,7 @@ def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}_p{p}_ms": float(np.percentile(values, p)) if len(values) else 0.0 for p in (50, 95, 99)}
 
 
-def parting(one: Sequence[Row], other: Sequence[Row]) -> tuple[int, dict[str, tuple[Any, Any]]] | None:
+def first_difference(one: Sequence[StepRow], other: Sequence[StepRow]) -> tuple[int, dict[str, tuple[Any, Any]]] | None:
     """The first step at which two runs part, from 1, and what differs there by name; None if they are the same."""
     for number, (a, b) in enumerate(zip(one, other, strict=False), 1):
         if a.decides != b.decides:

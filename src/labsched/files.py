@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 
-def reading(path: Path) -> BinaryIO:
+def open_to_read(path: Path) -> BinaryIO:
     """Open a regular file to read it. Raises OSError for a link, a FIFO, a folder or a device."""
-    return opened(path, os.O_RDONLY, "rb")
+    return open_regular(path, os.O_RDONLY, "rb")
 
 
-def opened(path: Path, flags: int, mode: str) -> BinaryIO:
-    """Open a regular file with these flags of `os.open`. Raises OSError as :func:`reading` does."""
+def open_regular(path: Path, flags: int, mode: str) -> BinaryIO:
+    """Open a regular file with these flags of `os.open`. Raises OSError as :func:`open_to_read` does."""
     with parent_of(path) as folder:
         handle = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(handle).st_mode):

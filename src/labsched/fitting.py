@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from labsched.errors import LabError
 from labsched.lines import RECORD
-from labsched.recording import Row
-from labsched.steptime import HELD_UP, ROUND, Features, Shape, StepTime, shape_of, size_of
+from labsched.recording import StepRow
+from labsched.steptime import HELD_UP, ROUND, Shape, StepFeatures, StepTime, prefill_tokens, shape_of
 
 LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 Key = TypeVar("Key", int, Shape)
 
 
-def fit(*recorded: Sequence[Row]) -> StepTime:
+def fit(*recorded: Sequence[StepRow]) -> StepTime:
     """A model of the steps of a recording, or of several servers', by least squares with no negative cost.
 
     Raises:
@@ -39,10 +39,10 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
             RECORD,
             code="steps-too-few",
         )
-    servers = [(Features(), server) for server in recorded]
+    servers = [(StepFeatures(), server) for server in recorded]
     x = np.array([features.of(row) for features, server in servers for row in server], dtype=np.float64)
     y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
-    keys = [size_of(one) for one in x], [shape_of(one) for one in x]
+    keys = [prefill_tokens(one) for one in x], [shape_of(one) for one in x]
     kept = np.ones(len(y), dtype=bool)
     costs, said = _relative(x, y, kept)
     kept = _kept(keys[1], y / said)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labsched.recording import CANCELLED, Settings, arrival_of
+from labsched.recording import CANCELLED, SchedulerSettings, arrival_of
 from labsched.replay import Replay, line_of, scheduler_of
 from labsched.step import Step
 from labsched.steplog import REQUEST
@@ -23,7 +23,7 @@ STEP_S = 0.001  # between two steps of the replay at whose place the server has 
 
 
 @dataclass(frozen=True)
-class Pair:
+class StepPair:
     """The same step of server and replay, counted from the last time that both were idle; None: it has no more.
 
     ``replayed`` is a step as the step log has it, with the times of the server's step.
@@ -43,12 +43,12 @@ class _Period:
 
 
 class Follower:
-    """Follows one instance. ``settings``: of the replay (:func:`labsched.replay.changed`).
+    """Follows one instance. ``settings``: of the replay (:func:`labsched.replay.change_settings`).
 
     ``whole``: the lines begin where the model was loaded, else the replay begins when the server is idle.
     """
 
-    def __init__(self, settings: Settings, whole: bool) -> None:
+    def __init__(self, settings: SchedulerSettings, whole: bool) -> None:
         self.settings, self._last, self._t = settings, 0, 0.0
         self._begin(whole)
 
@@ -88,7 +88,7 @@ class Follower:
             self._records.clear()
             self._fresh()
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[StepPair]:
         """Replay as far as the requests are known. It may be left at any pair, and called again.
 
         Raises LabError: a request would be refused under these settings.
@@ -102,7 +102,7 @@ class Follower:
                 self._arrive(record)
             elif period.end is not None and self._replay.over:
                 if period.real:
-                    yield Pair(self._first, period.real[0], None)
+                    yield StepPair(self._first, period.real[0], None)
                 self._periods.popleft()
                 self._empty = self._first = True
             elif period.end is None and (self._replay.steps >= self._bound or not period.real):
@@ -112,7 +112,7 @@ class Follower:
                 while self._steps:
                     real = period.real.popleft() if period.real else None
                     first, self._first = self._first, False
-                    yield Pair(first, real, self._replayed(self._steps.pop(), real, first))
+                    yield StepPair(first, real, self._replayed(self._steps.pop(), real, first))
 
     def _arrive(self, record: Line) -> None:
         if record["why"] in CANCELLED and record["left"] == record["after"]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labsched.errors import LabError
-from labsched.files import reading
-from labsched.steplog import REQUEST, SCHEDULER, recorded
+from labsched.files import open_to_read
+from labsched.steplog import REQUEST, SCHEDULER, parse_any_line
 
 MODEL = "tensorrt_llm"
 RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
@@ -24,7 +24,7 @@ LONGEST_S, MOST = 1e9, 2**31
 
 
 @contextmanager
-def readable(file: Path) -> Iterator[None]:
+def damage_as_error(file: Path) -> Iterator[None]:
     """Raises LabError for what is raised of damaged lines of ``file``."""
     try:
         yield
@@ -34,10 +34,10 @@ def readable(file: Path) -> Iterator[None]:
         ) from error
 
 
-def served(file: Path) -> list[dict[str, Any]]:
+def served_lines(file: Path) -> list[dict[str, Any]]:
     """The lines of the last time that the model was loaded and served; [] if the file is no recording."""
     try:
-        with reading(file) as stream:
+        with open_to_read(file) as stream:
             texts = stream.read().splitlines()
     except OSError as error:
         raise LabError(
@@ -45,7 +45,7 @@ def served(file: Path) -> list[dict[str, Any]]:
         ) from error
     lines, bad = [], 0
     for number, text in enumerate(texts, 1):
-        if (line := recorded(text)) is not None:
+        if (line := parse_any_line(text)) is not None:
             lines.append(line)
         elif text.strip():
             bad = bad or number
@@ -66,13 +66,13 @@ def served(file: Path) -> list[dict[str, Any]]:
     spans = [lines[first:last] for first, last in itertools.pairwise(edges)]
     with_requests = [span for span in spans if any(line.get("kind") == REQUEST for line in span)]
     found = with_requests[-1] if with_requests else []
-    with readable(file):
+    with damage_as_error(file):
         for line in found:
-            check(line)
+            check_line(line)
     return found
 
 
-def check(line: Mapping[str, Any]) -> None:
+def check_line(line: Mapping[str, Any]) -> None:
     """Raises ValueError or KeyError, with the field's name, for a line that a recording cannot have."""
     kind = line["kind"]
     _seconds(line, "t")

@@ -1,4 +1,4 @@
-"""A device as a table of measured times (:class:`labsched.pace.Table`), made from a recording.
+"""A device as a table of measured times (:class:`labsched.pace.DeviceTable`), made from a recording.
 
 With steps decided ahead, a server notices the end of a step only when it has launched the next one. Launching a step
 with prompts kernel by kernel takes longer than a step of decoding, and so the time of the one stands beside the other.
@@ -18,8 +18,8 @@ from statistics import mean, median
 from labsched.contexts import Contexts
 from labsched.errors import LabError
 from labsched.lines import RECORD
-from labsched.pace import Knots, Table, Work
-from labsched.recording import Row
+from labsched.pace import DeviceTable, Knots, StepWork
+from labsched.recording import StepRow
 
 LEAST = 3  # steps of a size, whose median counts
 FINE = 2  # sizes between one power of two and the next that are one knot each
@@ -34,7 +34,7 @@ class Measured:
         steps: recorded.
     """
 
-    table: Table
+    table: DeviceTable
     said_s: float
     took_s: float
     steps: int
@@ -42,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class _Step:
-    work: list[Work]
+    work: list[StepWork]
     seconds: float
     prompts: bool
     follows: bool  # requests were there when the step before it was over
@@ -56,7 +56,7 @@ class _Step:
         return sum(one.context for one in self.work)
 
 
-def measured(rows: Sequence[Row]) -> Measured:
+def measure_device(rows: Sequence[StepRow]) -> Measured:
     """The device on which these steps were recorded.
 
     Raises:
@@ -64,7 +64,8 @@ def measured(rows: Sequence[Row]) -> Measured:
     """
     contexts = Contexts()
     steps = [
-        _Step(list(map(Work, row.tokens, contexts.each(row))), row.engine_s, "p" in row.phase, row.busy) for row in rows
+        _Step(list(map(StepWork, row.tokens, contexts.each(row))), row.engine_s, "p" in row.phase, row.busy)
+        for row in rows
     ]
     calm, groups = [], []
     for mixed, group in groupby(_near(steps), lambda one: one[1]):
@@ -82,7 +83,7 @@ def measured(rows: Sequence[Row]) -> Measured:
             RECORD,
             code="device-unmeasured",
         )
-    table = Table(decode, ((1, 0.0),), token_s)
+    table = DeviceTable(decode, ((1, 0.0),), token_s)
     prompt = _knots(_prompts(table, groups), least=1)
     if not prompt:
         raise LabError(
@@ -91,7 +92,7 @@ def measured(rows: Sequence[Row]) -> Measured:
             RECORD,
             code="device-unmeasured",
         )
-    table = Table.of(table._replace(prompt=prompt).text)  # what its text says, digits and all
+    table = DeviceTable.of(table._replace(prompt=prompt).text)  # what its text says, digits and all
     said = sum(table.seconds(step.work) for step in steps if step.work)
     return Measured(table, said, sum(step.seconds for step in steps), len(steps))
 
@@ -119,7 +120,7 @@ def _context(calm: Sequence[_Step]) -> float:
     return max(0.0, up / square) if square else 0.0
 
 
-def _prompts(table: Table, groups: Sequence[Sequence[_Step]]) -> Iterator[tuple[float, float]]:
+def _prompts(table: DeviceTable, groups: Sequence[Sequence[_Step]]) -> Iterator[tuple[float, float]]:
     """(tokens, seconds without context) of the steps with prompts: where a group has several, of their mean."""
     for group in groups:
         prompts = [step for step in group if step.prompts]

@@ -30,7 +30,7 @@ DEVICES = {
 }
 
 
-class Decoder(NamedTuple):
+class DecoderShape(NamedTuple):
     """A decoder-only model of Llama's kind, by the numbers of its config.json."""
 
     layers: int
@@ -51,10 +51,13 @@ class Decoder(NamedTuple):
         return 2 * self.layers * self.kv_width
 
 
-SHAPES = {"llama-2-7b": Decoder(32, 4096, 4096, 11008, 32000), "llama-3.1-8b": Decoder(32, 4096, 1024, 14336, 128256)}
+SHAPES = {
+    "llama-2-7b": DecoderShape(32, 4096, 4096, 11008, 32000),
+    "llama-3.1-8b": DecoderShape(32, 4096, 1024, 14336, 128256),
+}
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """What a step does for one request: it computes ``tokens``, the last of which sees ``context`` tokens."""
 
     tokens: int
@@ -64,7 +67,7 @@ class Work(NamedTuple):
 Knots = tuple[tuple[float, float], ...]  # (size, seconds), by size
 
 
-class Table(NamedTuple):
+class DeviceTable(NamedTuple):
     """Measured times of steps: of one model, served by one engine on one device."""
 
     decode: Knots  # by the requests of a step in which each computes one token, without what their context costs
@@ -72,7 +75,7 @@ class Table(NamedTuple):
     token_s: float  # seconds for each token of context, of every request
 
     @classmethod
-    def of(cls, text: str) -> "Table":
+    def of(cls, text: str) -> "DeviceTable":
         """From a line such as "1:6.1,64:7/512:25,2048:70/0.16": milliseconds by size, and microseconds of a token.
 
         Raises:
@@ -97,9 +100,9 @@ class Table(NamedTuple):
         parts = [",".join(f"{size:g}:{1e3 * s:.4g}" for size, s in knots) for knots in (self.decode, self.prompt)]
         return "/".join([*parts, f"{1e6 * self.token_s:.3g}"])
 
-    def seconds(self, work: Sequence[Work]) -> float:
+    def seconds(self, work: Sequence[StepWork]) -> float:
         tokens = sum(one.tokens for one in work)
-        found = between(self.decode if tokens == len(work) else self.prompt, tokens)
+        found = interpolate(self.decode if tokens == len(work) else self.prompt, tokens)
         return found + self.token_s * sum(one.context for one in work)
 
 
@@ -108,11 +111,11 @@ def _knots(text: str) -> Knots:
     return tuple((float(size), float(ms) / 1e3) for size, ms in pairs)
 
 
-def between(knots: Knots, size: float) -> float:
+def interpolate(knots: Knots, size: float) -> float:
     """The seconds for a size: on the line between its neighbours; below the first as that, above the last as steep.
 
     >>> knots = ((2, 6.0), (4, 8.0))
-    >>> between(((1, 6.0), (2, 7.0), (4, 8.0)), 3), between(knots, 1), between(knots, 6)
+    >>> interpolate(((1, 6.0), (2, 7.0), (4, 8.0)), 3), interpolate(knots, 1), interpolate(knots, 6)
     (7.5, 6.0, 10.0)
     """
     if size <= knots[0][0] or len(knots) == 1:
@@ -138,8 +141,8 @@ MEASURED = SHAPES["llama-2-7b"]  # what the tables above are of
 class Pace:
     """The time of a step on ``device`` for ``shape``, ``slower`` times as long; a table is of one shape only."""
 
-    device: Device | Table
-    shape: Decoder
+    device: Device | DeviceTable
+    shape: DecoderShape
     slower: float
 
     @classmethod
@@ -148,18 +151,18 @@ class Pace:
         if device in ("", "none"):
             return None
         if device == OWN or device in TABLES:
-            return cls(Table.of(TABLES.get(device, table)), MEASURED, float(slower))
+            return cls(DeviceTable.of(TABLES.get(device, table)), MEASURED, float(slower))
         if device not in DEVICES or shape not in SHAPES:
             known = ", ".join([*DEVICES, *TABLES, OWN])
             raise ValueError(f"pace: '{device}' with '{shape}' is not known; {known}; {', '.join(SHAPES)}")
         return cls(DEVICES[device], SHAPES[shape], float(slower))
 
-    def seconds(self, work: Iterable[Work]) -> float:
+    def seconds(self, work: Iterable[StepWork]) -> float:
         """The time of a step on the device itself."""
         done = [one for one in work if one.tokens]
         if not done:
             return 0.0
-        if isinstance(self.device, Table):
+        if isinstance(self.device, DeviceTable):
             return self.device.seconds(done)
         tokens = sum(one.tokens for one in done)
         # A token's scores and their sum: 2 x 2 operations for each number of each token that it sees. The first token
@@ -170,7 +173,7 @@ class Pace:
         kv = sum(one.context for one in done) * self.shape.kv_values * BYTES / self.device.bandwidth
         return max(weights, flops / self.device.flops) + kv
 
-    def wait(self, work: Iterable[Work], began: float) -> float:
+    def wait(self, work: Iterable[StepWork], began: float) -> float:
         """Sleep until a step that began then is over, in slow motion. Returns the seconds that it should take."""
         whole = self.seconds(work) * self.slower
         time.sleep(max(0.0, began + whole - time.monotonic()))

@@ -46,7 +46,7 @@ class Shares:
 
 
 @dataclass(slots=True)
-class Plan:
+class StepPlan:
     """One step (vLLM: `SchedulerOutput`, vllm/v1/core/sched/output.py)."""
 
     victims: list[Request]  # are preempted: they leave the batch and are computed again later

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labsched.errors import LabError
-from labsched.lines import MODEL, RECORD, check, readable, served
+from labsched.lines import MODEL, RECORD, check_line, damage_as_error, served_lines
 from labsched.pace import Pace
 from labsched.steplog import REQUEST
 from labsched.vllm import reader
@@ -20,7 +20,7 @@ CANCELLED = ("cancelled", "failed")
 
 
 @dataclass(frozen=True)
-class Settings:
+class SchedulerSettings:
     """What the scheduler was set to: the words of its config.pbtxt, and what they came to."""
 
     words: Mapping[str, str]
@@ -81,7 +81,7 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Row:
+class StepRow:
     """One step, recorded or predicted; the lists are in the order of ``batch``."""
 
     batch: list[str]
@@ -125,9 +125,9 @@ class Recording:
     model, where requests count from when they are sent.
     """
 
-    settings: Settings
+    settings: SchedulerSettings
     arrivals: Sequence[Arrival]
-    rows: Sequence[Row] = field(default_factory=list)
+    rows: Sequence[StepRow] = field(default_factory=list)
     source: str = ""
     zero: float = 0.0
     way: float = 0.0
@@ -174,7 +174,7 @@ def phases(result: Path) -> list[Path]:
     return sorted(result.glob("steps-*.jsonl")) if result.is_dir() else [result]
 
 
-def read(result: Path, phase: str = "") -> Recording:
+def read_recording(result: Path, phase: str = "") -> Recording:
     """The recording in a result folder, or in one of its ``steps-PHASE.jsonl``. Warm-up is left out.
 
     Of a folder that `labsched.vllm` writes it is the newest recording, or the one that is called ``phase``.
@@ -195,7 +195,7 @@ def read(result: Path, phase: str = "") -> Recording:
                 "name one of them",
                 code="phase-unknown",
             )
-    found = {file: lines for file in files if (lines := served(file))}
+    found = {file: lines for file in files if (lines := served_lines(file))}
     if not found:
         raise LabError(
             f"{result} has no recording of an in-flight scheduler",
@@ -212,21 +212,21 @@ def read(result: Path, phase: str = "") -> Recording:
             code="recording-ambiguous",
         )
     ((file, lines),) = found.items()
-    with readable(file):
+    with damage_as_error(file):
         return _recording(lines, str(file))
 
 
 def _of_vllm(result: Path, phase: str) -> Recording:
-    lines = reader.read(result, phase)
-    with readable(result):
+    lines = reader.read_vllm_recording(result, phase)
+    with damage_as_error(result):
         for line in lines:
-            check(line)
+            check_line(line)
         return _recording(lines, str(result))
 
 
-def settings_of(head: Mapping[str, Any]) -> Settings:
+def settings_of(head: Mapping[str, Any]) -> SchedulerSettings:
     """The settings in a line SCHEDULER."""
-    return Settings(
+    return SchedulerSettings(
         {name: str(word) for name, word in head["words"].items()},
         int(head["blocks"]),
         int(head["block_size"]),
@@ -239,7 +239,7 @@ def settings_of(head: Mapping[str, Any]) -> Settings:
     )
 
 
-def came(line: Mapping[str, Any]) -> float:
+def time_of_arrival(line: Mapping[str, Any]) -> float:
     """When the request of a line REQUEST came to the model (seconds): a step may be computed before it is received."""
     return float(line["arrived"]) - float(line.get("waited", 0.0))
 
@@ -248,7 +248,7 @@ def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int 
     """The request of a line REQUEST; ``zero`` (seconds) and ``base`` (steps) are where time begins."""
     return Arrival(
         name,
-        came(line) - zero,
+        time_of_arrival(line) - zero,
         int(line["after"]) - base,
         int(line["prompt"]),
         int(line["limit"]),
@@ -278,7 +278,7 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         )
     if gap := next((b["n"] for a, b in itertools.pairwise(steps) if not _follows(a, b, lines)), 0):
         raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD, code="recording-cut")
-    zero = came(told[0])
+    zero = time_of_arrival(told[0])
     base = min(line["after"] for line in told)
     arrivals, names = [], set[str]()
     owners: dict[str, list[str]] = {}  # by name in the log: the unique names, in order of arrival
@@ -320,8 +320,8 @@ def _whys(why: str | Sequence[str], waiting: int) -> list[str]:
     return [why] * waiting if isinstance(why, str) else [*map(str, why), *[str(why[-1])] * (waiting - len(why))]
 
 
-def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Row]:
-    rows: list[Row] = []
+def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[StepRow]:
+    rows: list[StepRow] = []
     busy, over = False, 0.0  # a step that was decided while another was computed begins when that one is over
     for line in lines:
         if line["kind"] not in ("step", "change") or line.get("warm_up"):
@@ -336,7 +336,7 @@ def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero
             waiting = [unique(name) for name in line.get("waiting", ())]
             batch = [unique(name) for name in line["ids"]]
             rows.append(
-                Row(
+                StepRow(
                     batch,
                     line["phase"],
                     list(line["tokens"]),

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labsched.counting import Answer, Counting, Tokens
+from labsched.counting import Counting, KnownAnswer, Tokens
 from labsched.errors import LabError
 from labsched.features import NONE, Features
 from labsched.kv_budget import KVBudget
 from labsched.order import order
 from labsched.policy import BATCHING, GATHER_S, effective_policy, gather_s
-from labsched.recording import Arrival, Recording, Row, Settings
+from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
 from labsched.request import End, Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step
@@ -20,14 +20,16 @@ from labsched.step import Step
 MOST_WAITING = 64  # names in a line of the step log
 STANDSTILL = 1000  # steps without a batch, after which no request will ever join
 WHERE = "labctl predict --help lists what can be set"
-StepTime = Callable[[Row], float]
+StepTime = Callable[[StepRow], float]
 
 
 PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # of any recording: they do not touch what is decided
 
 
-def changed_words(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
-    """The words of a recording's settings with others in their places. Raises LabError as :func:`changed` does."""
+def changed_words(settings: SchedulerSettings, assignments: Mapping[str, str]) -> dict[str, str]:
+    """The words of a recording's settings with others in their places. Raises LabError as :func:`change_settings`
+    does.
+    """
     if unknown := sorted(set(assignments) - {*settings.words, *PACE} | set(assignments) & {"engine"}):
         known = ", ".join(name for name in settings.words if name != "engine")
         raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE, code="setting-unpredictable")
@@ -42,7 +44,7 @@ def changed_words(settings: Settings, assignments: Mapping[str, str]) -> dict[st
     return words
 
 
-def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:
+def change_settings(settings: SchedulerSettings, assignments: Mapping[str, str]) -> SchedulerSettings:
     """The settings of a recording of the labs' scheduler with others in their places.
 
     Raises:
@@ -83,10 +85,12 @@ def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:
         raise LabError(
             "these settings cannot be predicted", "no request would fit", WHERE, code="settings-unpredictable"
         )
-    return Settings(words, blocks, settings.block_size, tokens, settings.context, settings.vocabulary, settings.own)
+    return SchedulerSettings(
+        words, blocks, settings.block_size, tokens, settings.context, settings.vocabulary, settings.own
+    )
 
 
-def scheduler_of(settings: Settings, kind: type[Scheduler] = Scheduler) -> Scheduler:
+def scheduler_of(settings: SchedulerSettings, kind: type[Scheduler] = Scheduler) -> Scheduler:
     """A scheduler with these settings, over an engine that counts. Raises LabError: vLLM's is another."""
     words = settings.words
     _require_ours(settings)
@@ -101,7 +105,7 @@ def scheduler_of(settings: Settings, kind: type[Scheduler] = Scheduler) -> Sched
     return engine.scheduler
 
 
-def _require_ours(settings: Settings) -> None:
+def _require_ours(settings: SchedulerSettings) -> None:
     if settings.vllm:
         raise LabError(
             "vLLM's scheduler is not replayed here",
@@ -130,7 +134,7 @@ class Replay:
     in_flight: int = 0
     seen: Callable[[Step], None] | None = None
     gather_s: float = GATHER_S
-    rows: list[Row] = field(default_factory=list)
+    rows: list[StepRow] = field(default_factory=list)
     arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
     after: dict[str, int] = field(default_factory=dict)  # and how many steps were over then
     now: float = 0.0
@@ -146,7 +150,7 @@ class Replay:
         """Whether every request so far has come and gone."""
         return self._next == len(self.arrivals) and self.scheduler.idle
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[StepRow]:
         """All steps until every request has ended.
 
         Raises:
@@ -206,7 +210,7 @@ class Replay:
             prompt, output = [0] * arrival.prompt, [0] * made
             output[-1:] = [1]  # what a stop word is found by
         word = arrival.word and made < arrival.limit
-        answer: Any = Answer(output, word, arrival.resumable)
+        answer: Any = KnownAnswer(output, word, arrival.resumable)
         stop = [[output[-1]]] if word else []
         request = Request(
             arrival.name,
@@ -264,10 +268,10 @@ class Replay:
         return bool(step.batch)
 
 
-def row_of(step: Step) -> Row:
+def row_of(step: Step) -> StepRow:
     """A computed step as the step log has it."""
     produced = {request.number: len(tokens) for request, tokens in step.produced}
-    return Row(
+    return StepRow(
         [request.name for request in step.batch],
         step.phase,
         list(step.computed),
@@ -282,10 +286,10 @@ def row_of(step: Step) -> Row:
 
 
 @dataclass(frozen=True)
-class Played:
+class ReplayResult:
     """A replay that has ended: its steps, and when each request came."""
 
-    rows: list[Row]
+    rows: list[StepRow]
     arrived: dict[str, float]
 
 
@@ -316,12 +320,12 @@ def line_of(step: Step, scheduler: Scheduler) -> dict[str, Any]:
 
 def replay(
     recording: Recording,
-    settings: Settings,
+    settings: SchedulerSettings,
     seconds: StepTime | None = None,
     in_flight: int = 0,
     kind: type[Scheduler] = Scheduler,
-) -> Played:
+) -> ReplayResult:
     """Replay a recording's requests under ``settings`` to their end. Arguments and errors as of :class:`Replay`."""
     gather = gather_s(lambda name: settings.words.get(name, ""))
     done = Replay(scheduler_of(settings, kind), recording.arrivals, seconds, in_flight, gather_s=gather)
-    return Played(done.run(), done.arrived)
+    return ReplayResult(done.run(), done.arrived)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from labsched.recording import HASH_BYTES, Settings
+from labsched.recording import HASH_BYTES, SchedulerSettings
 from labsched.request import Request
 from labsched.steplog import REQUEST, SCHEDULER, StepLog
 
@@ -36,7 +36,7 @@ class RequestLog:
     `steps` counts the steps as the clock does: a step in which requests only wait counts too.
     """
 
-    def __init__(self, log: StepLog, settings: Settings) -> None:
+    def __init__(self, log: StepLog, settings: SchedulerSettings) -> None:
         self.steps = 0
         self._log = log
         self._key = secrets.randbits(60)  # so that nobody can look up a text by the hashes of its tokens

@@ -8,8 +8,8 @@ import time
 from collections import deque
 
 from labsched.batch import Batch
-from labsched.pace import Work
-from labsched.plan import Because, Plan, Shares, draft_of, share_out
+from labsched.pace import StepWork
+from labsched.plan import Because, Shares, StepPlan, draft_of, share_out
 from labsched.policy import Policy
 from labsched.request import Request
 from labsched.step import Step
@@ -61,7 +61,7 @@ class Scheduler(Batch):
 
     # -- the decision -------------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepPlan:
         """Decide about the next step, on a draft: the scheduler itself is as it was."""
         draft = draft_of(self)
         draft.running, draft.waiting, draft.memory = list(self.running), deque(self.waiting), self.memory.draft()
@@ -71,7 +71,7 @@ class Scheduler(Batch):
             line = draft.line()
         else:
             admitted, line, because = draft._admit()
-        return Plan(victims, admitted, draft.running, line, draft._shares(), because)
+        return StepPlan(victims, admitted, draft.running, line, draft._shares(), because)
 
     def _preempt(self) -> tuple[list[Request], Because]:
         """On a draft: preempt one request after the other until the rest has room for its next tokens."""
@@ -140,7 +140,7 @@ class Scheduler(Batch):
 
     # -- the step -----------------------------------------------------------------------------------------------------
 
-    def step(self, plan: Plan | None = None) -> Step:
+    def step(self, plan: StepPlan | None = None) -> Step:
         """Carry out a plan, compute one step, and let go of the requests that end with it.
 
         Six steps with 5 blocks of 2 tokens, under `max_utilization` (`CountingEngine` computes nothing and counts):
@@ -184,7 +184,7 @@ class Scheduler(Batch):
             ended=refused,
         )
         assert step.blocks <= self.kv.blocks or len(batch) <= 1, f"{step.blocks} blocks used, of {self.kv.blocks}"
-        work = [Work(count, request.cached + count) for request, count in zip(batch, shares.tokens, strict=True)]
+        work = [StepWork(count, request.cached + count) for request, count in zip(batch, shares.tokens, strict=True)]
         self.memory.advance(batch, shares)
         freed = [request for request in self.memory.leaving if not self.engine.must_finish(request.handle)]
         computing = time.monotonic()

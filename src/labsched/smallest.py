@@ -9,7 +9,7 @@ from labsched.recording import Arrival
 
 
 @dataclass(frozen=True)
-class Found:
+class SmallTrace:
     """A trace, the figure of a policy on it, and that of another one, or the most that it may be.
 
     ``foul`` is why the policy was disqualified, or what the figure counts.
@@ -21,11 +21,11 @@ class Found:
     foul: str = ""
 
 
-Refute = Callable[[Sequence[Arrival]], Found | None]
+Refute = Callable[[Sequence[Arrival]], SmallTrace | None]
 Shrink = Callable[[Sequence[Arrival]], Iterator[list[Arrival]]]
 
 
-def smallest(found: Found, refuted: Refute, smaller: Shrink | None = None, tries: int = 10_000) -> Found:
+def smallest(found: SmallTrace, refuted: Refute, smaller: Shrink | None = None, tries: int = 10_000) -> SmallTrace:
     """The first smaller trace that still does it, and so on until none does, or so many were tried."""
     left = tries
     while True:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from labsched.plan import Plan
+from labsched.plan import StepPlan
 from labsched.request import Request
 
 
@@ -14,7 +14,7 @@ class Step:
     Lists of numbers are in the order of `batch`. A request that the engine refused is in `ended`, not in `batch`.
     """
 
-    plan: Plan
+    plan: StepPlan
     began: float  # seconds of time.monotonic()
     batch: list[Request]
     phase: str  # a letter for each request: p prefill, d decode

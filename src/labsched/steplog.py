@@ -172,14 +172,14 @@ def _list(values: list[Any]) -> str:
     return _ENCODER.encode(values)
 
 
-def queued(names: Sequence[object], why: str) -> dict[str, Any]:
+def queue_fields(names: Sequence[object], why: str) -> dict[str, Any]:
     """The fields about those who wait in the model, in their order; all for the same reason."""
     if not names:
         return {"queue": 0}
     return {"waiting": [str(name) for name in names[:MOST_WAITING]], "queue": len(names), "why": why}
 
 
-class Names:
+class RequestNames:
     """Names for requests: what a client calls one, or a number; no two that live have the same."""
 
     def __init__(self) -> None:
@@ -223,18 +223,18 @@ def step_of(data: Mapping[str, Any]) -> StepRecord:
     return StepRecord(data["t"] - data["dur"], data["t"], data["model"], data["instance"], tuple(data["ids"]), more)
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
+def parse_step_line(line: bytes) -> dict[str, Any] | None:
     """A step's line; None for one that is cut off, is no step or change, or that no model of ours wrote."""
     return _of_kind(line, {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list})
 
 
-def recorded(line: bytes) -> dict[str, Any] | None:
+def parse_any_line(line: bytes) -> dict[str, Any] | None:
     """A line of any kind, also of the two that only a replay reads: REQUEST and SCHEDULER. None as for `parsed`."""
     data = _of_kind(line, {"t": int | float, "model": str, "instance": str})
     kind = data.get("kind") if data else None  # a step of an earlier version has none
     if kind == SCHEDULER:
         return data
-    return _of_kind(line, {"arrived": int | float}) if kind == REQUEST else parsed(line)
+    return _of_kind(line, {"arrived": int | float}) if kind == REQUEST else parse_step_line(line)
 
 
 def _of_kind(line: bytes, kinds: Mapping[str, Any]) -> dict[str, Any] | None:

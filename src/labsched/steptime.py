@@ -27,8 +27,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labsched.contexts import Contexts
-from labsched.pace import Pace, Work
-from labsched.recording import Row
+from labsched.pace import Pace, StepWork
+from labsched.recording import StepRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,16 +51,16 @@ HELD_UP = 5  # times as long as the model says: steps of which a person is told
 Shape = tuple[int, int, bool]
 
 
-class Features:
+class StepFeatures:
     """What a step's time depends on, one number for each of TERMS. Ask it for every step of one server, in order."""
 
     def __init__(self) -> None:
         self._contexts = Contexts()
         self._met: set[int] = set()  # numbers of tokens
         self._prompts = False  # in the step before
-        self._before: Row | None = None
+        self._before: StepRow | None = None
 
-    def of(self, row: Row) -> tuple[int, ...]:
+    def of(self, row: StepRow) -> tuple[int, ...]:
         prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
         computed = sum(row.tokens)
         new = computed not in self._met
@@ -97,7 +97,7 @@ class StepTime:
 
     Attributes:
         costs: seconds of each of TERMS.
-        ratios: by size (:func:`size_of`), how many times the sum of costs such steps take; by batch shape
+        ratios: by size (:func:`prefill_tokens`), how many times the sum of costs such steps take; by batch shape
             (:func:`shape_of`), how many times that.
         gap: seconds from the end of a step to the beginning of the next while requests are there (mean).
         noise: median relative difference of steps with the same batch shape from their shape's median.
@@ -126,13 +126,13 @@ class StepTime:
         """From the beginning of a step to the beginning of the next one; never less than a tenth of its costs.
 
         Args:
-            shape: :class:`Features` of the step, which may be larger than any that was recorded.
+            shape: :class:`StepFeatures` of the step, which may be larger than any that was recorded.
             speed: how many times as long every step takes.
             deviations: how far the costs are from the likeliest, in standard deviations of what is known of them.
         """
         cost = sum(cost * count for cost, count in zip(self.costs, shape, strict=True))
         sizes, shapes = self.ratios
-        likeliest = cost * sizes.get(size_of(shape), 1.0) * shapes.get(shape_of(shape), 1.0)
+        likeliest = cost * sizes.get(prefill_tokens(shape), 1.0) * shapes.get(shape_of(shape), 1.0)
         off = deviations * self.deviation(shape) if deviations else 0.0
         return speed * (max(likeliest + off, likeliest / 10) + self.gap)
 
@@ -148,10 +148,10 @@ class StepTime:
         counts = np.asarray(shape, dtype=np.float64)
         return math.sqrt(max(0.0, float(counts @ self.doubt @ counts)))
 
-    def extrapolated(self, rows: Sequence[Row]) -> Extrapolated:
+    def extrapolated(self, rows: Sequence[StepRow]) -> Extrapolated:
         """The steps that have more decoding requests or prompt tokens than any recorded one."""
         batch, tokens, _ = self.most
-        found, features = Extrapolated(), Features()
+        found, features = Extrapolated(), StepFeatures()
         for row in rows:
             _, decoding, prompt, *_ = features.of(row)
             if decoding > batch or prompt > tokens:
@@ -185,9 +185,9 @@ class Speeds:
         held_up: count only the steps in which the machine was held up, and take the others for as fast as the model.
     """
 
-    def __init__(self, model: StepTime, rows: Sequence[Row], held_up: bool = False) -> None:
+    def __init__(self, model: StepTime, rows: Sequence[StepRow], held_up: bool = False) -> None:
         self._at, self._done = [0.0], [0.0]  # a line of points: seconds of the recording, and of the model
-        features = Features()
+        features = StepFeatures()
         for row, after in zip_longest(rows, rows[1:]):
             over = row.over + model.gap
             if after:
@@ -227,9 +227,9 @@ class Timed:
     speed: float = 1.0
     deviations: float = 0.0
     speeds: Speeds | None = None
-    features: Features = field(default_factory=Features)
+    features: StepFeatures = field(default_factory=StepFeatures)
 
-    def __call__(self, row: Row) -> float:
+    def __call__(self, row: StepRow) -> float:
         seconds = self.model.seconds(self.features.of(row), self.speed, self.deviations)
         return self.speeds.seconds(row.began, seconds) if self.speeds else seconds
 
@@ -242,12 +242,12 @@ class Paced:
     gap: float = 0.0  # seconds to the next step
     contexts: Contexts = field(default_factory=Contexts)
 
-    def __call__(self, row: Row) -> float:
-        work = map(Work, row.tokens, self.contexts.each(row))
+    def __call__(self, row: StepRow) -> float:
+        work = map(StepWork, row.tokens, self.contexts.each(row))
         return self.pace.seconds(work) * self.pace.slower + self.gap
 
 
-def size_of(features: Sequence[float]) -> int:
+def prefill_tokens(features: Sequence[float]) -> int:
     """The tokens of a step with prompts; 0 for one that only decodes."""
     return int(features[1] + features[2]) if features[2] else 0
 

@@ -2,4 +2,4 @@
 
 from labserve import serving  # before anything large is imported
 
-serving.prepare()
+serving.prepare_stub()

@@ -89,7 +89,7 @@ def inflight(word: Word) -> Serve:
 LOOPS: dict[str, Callable[[Word], Serve]] = {"gpt2": gpt2, "inflight": inflight}
 
 
-def run(asked: dict[str, Any]) -> dict[str, Any]:
+def run_alone(asked: dict[str, Any]) -> dict[str, Any]:
     """What is printed; see above."""
     serve = LOOPS[asked["loop"]](lambda name: str(asked["parameters"].get(name, "")))
     requests: Requests = [(ids, new) for ids, new in asked["requests"]]
@@ -104,7 +104,7 @@ def main() -> None:
     asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     os.environ.update(asked["env"])  # before anything that computes is imported
     sys.path[:0] = filter(None, [os.environ.get(PACKAGES)])
-    print(json.dumps(run(asked)))
+    print(json.dumps(run_alone(asked)))
 
 
 if __name__ == "__main__":

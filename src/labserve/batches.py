@@ -7,7 +7,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def together(
+def compute_together(
     batch: Sequence[Item], compute: Callable[[Sequence[Item]], Sequence[Result | Exception]]
 ) -> list[Result | Exception]:
     """What `compute` gives for a batch, one result a member; where it fails, each alone, so that only the culprit does.
@@ -19,4 +19,4 @@ def together(
     except Exception as error:
         if len(batch) == 1:
             return [error]
-        return [result for one in batch for result in together([one], compute)]
+        return [result for one in batch for result in compute_together([one], compute)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """Sizes of a decoder-only model, whichever words its config.json has for them."""
 
     vocabulary: int
@@ -16,7 +16,7 @@ class Shape:
     head_dim: int = 0  # numbers of one attention head
 
     @classmethod
-    def of(cls, folder: str) -> "Shape":
+    def of(cls, folder: str) -> "ModelShape":
         """Read `config.json` of a model's folder. Raises OSError, ValueError or KeyError."""
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
 

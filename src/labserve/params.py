@@ -11,7 +11,7 @@ from labsched.errors import Refusal as Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RequestParameter:
     """A request parameter: its type and the closed range that it, or the length of a text, may lie in."""
 
     kind: type[int] | type[float] | type[bool] | type[str]
@@ -21,10 +21,10 @@ class Field:
 
 #: How a token is chosen; shared by every model that samples.
 SAMPLING = {
-    "temperature": Field(float, 0.0, 100.0),
-    "top_k": Field(int, -1, 2**31 - 1),
-    "top_p": Field(float, 0.0, 1.0),
-    "seed": Field(int, 0, 2**63 - 1),
+    "temperature": RequestParameter(float, 0.0, 100.0),
+    "top_k": RequestParameter(int, -1, 2**31 - 1),
+    "top_p": RequestParameter(float, 0.0, 1.0),
+    "seed": RequestParameter(int, 0, 2**63 - 1),
 }
 
 
@@ -46,7 +46,7 @@ def json_schema(raw: object) -> dict[str, Any]:
     return schema
 
 
-def parse(raw: str, fields: Mapping[str, Field]) -> dict[str, Any]:
+def parse_parameters(raw: str, fields: Mapping[str, RequestParameter]) -> dict[str, Any]:
     """The parameters in `raw`, a request's `parameters()`: a JSON object as text, or "".
 
     A number may also arrive as a string: older clients can send only whole numbers, booleans and strings.
@@ -61,7 +61,7 @@ def parse(raw: str, fields: Mapping[str, Field]) -> dict[str, Any]:
     return {name: _convert(name, value, fields[name]) for name, value in given.items()}
 
 
-def _convert(name: str, value: object, field: Field) -> int | float | bool | str:
+def _convert(name: str, value: object, field: RequestParameter) -> int | float | bool | str:
     if field.kind is str:
         if not isinstance(value, str) or len(value) > field.most:
             raise BadInput(name, f"expected a text of at most {field.most:,} characters")
@@ -87,7 +87,7 @@ def _convert(name: str, value: object, field: Field) -> int | float | bool | str
     return number
 
 
-def _range(field: Field) -> str:
+def _range(field: RequestParameter) -> str:
     if math.isinf(field.most):
         return f"at least {field.least:,}"
     return f"from {field.least:,} to {field.most:,}"

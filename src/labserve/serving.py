@@ -36,7 +36,7 @@ class _Unread(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        read(self)
+        _execute(self)
         return getattr(self, name)
 
 
@@ -54,13 +54,13 @@ class _There(importlib.abc.Loader):
             module.__spec__.loader = self._loader
 
 
-def read(package: ModuleType) -> None:
+def _execute(package: ModuleType) -> None:
     """Execute a package that was to come later."""
     if package.__spec__ and isinstance(package.__spec__.loader, _Later):
         package.__spec__.loader.read(package)
 
 
-class Later(importlib.abc.MetaPathFinder):
+class DeferredModule(importlib.abc.MetaPathFinder):
     """Lets `package` come later: what is in `before` can be had of it at once, and so can its module `early`.
 
     It comes with its first other module, and with one whose name begins as one of the `heralds`.
@@ -85,7 +85,7 @@ class Later(importlib.abc.MetaPathFinder):
             return spec
         package = sys.modules.get(self._package)
         if name.startswith(self._heralds) and name != self._early and isinstance(package, _Unread):
-            read(package)  # its modules import each other in an order that it begins
+            _execute(package)  # its modules import each other in an order that it begins
             there = name in sys.modules and sys.modules[name].__spec__
             if there:  # importlib goes by the spec of a module that is there
                 there.loader = _There(there.loader)
@@ -97,7 +97,7 @@ def at_first_call(package: str, name: str) -> Callable[..., Any]:
     """The function of that name in a package that comes later."""
 
     def call(*args: Any, **named: Any) -> Any:
-        read(sys.modules[package])
+        _execute(sys.modules[package])
         return getattr(sys.modules[package], name)(*args, **named)
 
     return call
@@ -118,7 +118,7 @@ def _for_cpus_alone() -> bool:
     return torch is not None and not torch.version.cuda
 
 
-def later() -> None:
+def defer_imports() -> None:
     """Let come later, or not at all, what transformers imports and no model of ours uses: half of a model's start."""
     # scikit-learn, wherever it is installed (the engines' exporter brings it), for a way of decoding; and OpenVINO's
     # telemetry, which forks a process to tell Google Analytics of each import. None: "there is no such module".
@@ -131,17 +131,17 @@ def later() -> None:
     # are spread over processes (transformers asks whether a model is one).
     of_graphs = ("transformers", "torch._decomp", "torch._dynamo.utils", "torch._functorch.aot_autograd")
     sys.meta_path[:0] = [
-        Later("torch._meta_registrations", {}, wanted=_for_cpus_alone, heralds=of_graphs),
-        Later("torch.export", {}),
-        Later("torch.distributed.fsdp", {"FullyShardedDataParallel": _Spread}),
-        Later("torch._dynamo", marks, "_trace_wrapped_higher_order_op", _for_cpus_alone),
-        Later("scipy.optimize", assignment),
+        DeferredModule("torch._meta_registrations", {}, wanted=_for_cpus_alone, heralds=of_graphs),
+        DeferredModule("torch.export", {}),
+        DeferredModule("torch.distributed.fsdp", {"FullyShardedDataParallel": _Spread}),
+        DeferredModule("torch._dynamo", marks, "_trace_wrapped_higher_order_op", _for_cpus_alone),
+        DeferredModule("scipy.optimize", assignment),
     ]
 
 
-def prepare() -> None:
+def prepare_stub() -> None:
     """Nothing but inside Triton's stub, into which its own module is built."""
     if "c_python_backend_utils" in sys.builtin_module_names:
         if layer := os.environ.get(PACKAGES):
             sys.path.insert(0, layer)
-        later()
+        defer_imports()

@@ -8,7 +8,7 @@ from labserve.params import BadInput
 Read = Callable[[str], Any]  # the numpy array of an input, None where it was not sent
 
 
-def one(read: Read, name: str, default: Any) -> Any:
+def read_single(read: Read, name: str, default: Any) -> Any:
     """The single value of an input, `default` where it was not sent. Raises BadInput for several."""
     value = read(name)
     if value is None:
@@ -18,19 +18,19 @@ def one(read: Read, name: str, default: Any) -> Any:
     return value.reshape(-1)[0]
 
 
-def bounded(name: str, value: float, least: float, most: float) -> float:
+def check_range(name: str, value: float, least: float, most: float) -> float:
     """`value` if it lies within the closed range. Raises BadInput, also for NaN."""
     if not least <= value <= most:
         raise BadInput(name, f"{value:g} is out of range; it must be from {least:g} to {most:g}")
     return value
 
 
-def number(read: Read, name: str, default: float, least: float, most: float) -> float:
+def read_number(read: Read, name: str, default: float, least: float, most: float) -> float:
     """The single number of an input. Raises BadInput where it lies outside."""
-    return bounded(name, float(one(read, name, default)), least, most)
+    return check_range(name, float(read_single(read, name, default)), least, most)
 
 
-def words(tensor: Any) -> list[list[int]]:
+def read_word_lists(tensor: Any) -> list[list[int]]:
     """Lists of ids out of a [2, n] tensor: the ids one after the other, and below them where each word ends."""
     if tensor is None or tensor.size == 0:
         return []

@@ -26,7 +26,7 @@ def parameter(args: dict[str, str], name: str, default: str | None = None) -> st
     return value
 
 
-def words(args: dict[str, str]) -> Callable[[str], str]:
+def model_parameters(args: dict[str, str]) -> Callable[[str], str]:
     """The parameters of the model's config.pbtxt by name, "" for one that it does not have."""
     return lambda name: parameter(args, name, "")
 
@@ -48,7 +48,7 @@ def instance(args: dict[str, str]) -> str:
     return args["model_instance_name"].removeprefix(args["model_name"]).lstrip("_") or "0"
 
 
-def names(requests: Sequence[Any]) -> list[str]:
+def request_names(requests: Sequence[Any]) -> list[str]:
     """What the step log calls requests that are executed together: by their sequence, or by their own id."""
     names: list[str] = []
     for place, request in enumerate(requests):
@@ -57,7 +57,7 @@ def names(requests: Sequence[Any]) -> list[str]:
     return names
 
 
-def reader(request: Any) -> Callable[[str], Any]:
+def input_reader(request: Any) -> Callable[[str], Any]:
     """The request's inputs by name, as arrays; None for one that was not sent."""
 
     def read(name: str) -> Any:
@@ -95,7 +95,7 @@ def respond(request: Any, text: str | Exception, last: bool, **further: str) -> 
     request.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)
 
 
-def refuse(request: Any, words: str) -> None:
+def refuse_request(request: Any, words: str) -> None:
     """Answer with an error; it is the request's last answer."""
     response = pb_utils.InferenceResponse(error=pb_utils.TritonError(words))
     request.get_response_sender().send(response, FINAL)

@@ -17,7 +17,7 @@ from waiting import eventually
 
 from labctl.runtimes import docker_engine
 from labctl.stack.ports import claim_endpoints
-from labctl.triton.server_api import call
+from labctl.triton.server_api import call_triton
 
 STACK = "iterative"
 
@@ -27,7 +27,7 @@ def test_the_stack_serves_and_labctl_leaves_it_alone(docker_services: Services, 
     question = {"text_input": "I have lived in", "max_tokens": 2}
 
     def answer() -> Any:
-        return call(endpoint, "POST", "/v2/models/iterative-gpt2/generate_stream", question, 30)[0]
+        return call_triton(endpoint, "POST", "/v2/models/iterative-gpt2/generate_stream", question, 30)[0]
 
     assert answer() == 200
     assert status(rendered, STACK)["state"] == "absent"

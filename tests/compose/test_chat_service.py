@@ -16,7 +16,7 @@ from pytest_docker.plugin import Services
 
 from labctl.runtimes import docker_engine, images
 from labctl.stack.ports import claim_endpoints
-from labctl.triton.server_api import call
+from labctl.triton.server_api import call_triton
 from labctl.workspace import Workspace
 
 pytestmark = pytest.mark.night
@@ -72,7 +72,7 @@ def test_the_page_continues_a_text_with_what_the_model_says(
     client.close()
     server = f"127.0.0.1:{docker_services.port_for('triton', 8000)}"
     question = {"text_input": PROMPT, "max_tokens": TOKENS}
-    _, events = call(server, "POST", f"/v2/models/{MODEL}/generate_stream", question, 30)
+    _, events = call_triton(server, "POST", f"/v2/models/{MODEL}/generate_stream", question, 30)
     said = [json.loads(line.removeprefix("data: "))["text_output"] for line in events.decode().splitlines() if line]
     assert len(said) == TOKENS
     assert PROMPT + "".join(said) in text

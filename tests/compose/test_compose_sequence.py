@@ -8,7 +8,7 @@ import pytest
 from gpt2_reference import Reference
 from machinery import labctl, leftovers, status
 
-from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
 from labkit.evidence import slot_log, slots, steplog
 from labkit.records import RequestRecord
 
@@ -27,7 +27,7 @@ def test_each_greedy_step_is_hugging_faces_and_the_slots_agree(own: Path, strate
     shown = status(own, STACK)
     records = [RequestRecord(city, MODEL, f"I have lived in {city}") for city in ("London", "Paris", "Berlin", "Seoul")]
     ids = identifiers(len(records), "uint64")
-    together(lambda: SequenceClient(shown["endpoints"]["http"], MODEL), records, ids, STEPS)
+    run_sequences(lambda: SequenceClient(shown["endpoints"]["http"], MODEL), records, ids, STEPS)
 
     reference = Reference(shown["settings"]["tokenizer_dir"])
     for record in records:
@@ -36,8 +36,8 @@ def test_each_greedy_step_is_hugging_faces_and_the_slots_agree(own: Path, strate
             assert token in reference.step(text)
             text += token
     run_dir = own / ".labs" / STACK / "run"
-    steps = steplog.read(run_dir, "tokenizer", since=min(record.start for record in records))
-    found = slots.timeline(slot_log.read(run_dir / "triton.log", "tokenizer"), ids)
+    steps = steplog.read_step_log(run_dir, "tokenizer", since=min(record.start for record in records))
+    found = slots.timeline(slot_log.read_slot_log(run_dir / "triton.log", "tokenizer"), ids)
     assert slots.disagreements(found, steps, strategy == "direct") == []
     assert sum(len(stay.requests) for stay in found.stays) == len(records) * STEPS
     labctl("down", STACK, root=own)

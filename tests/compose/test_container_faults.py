@@ -98,7 +98,7 @@ class EngineThatDies:
 
 @pytest.fixture
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineThatDies]:
-    real = docker_engine.address()
+    real = docker_engine.engine_address()
     if not real.startswith(("unix://", "tcp://")):
         pytest.skip(f"the docker context leads over {real.partition(':')[0]}, which this test cannot relay")
     engine = EngineThatDies(tmp_path_factory.mktemp("e") / "docker.sock", real)

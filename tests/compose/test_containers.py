@@ -13,7 +13,7 @@ from machinery import container, labctl, runtime
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine
 from labctl.stack.session import Session
-from labctl.triton.server_api import call
+from labctl.triton.server_api import call_triton
 
 QUESTION = {"text_input": "hello"}
 TOKEN = "hf_secret_of_the_person"
@@ -30,7 +30,7 @@ class Listening(Silent):
 def test_a_stack_answers_on_loopback(in_containers: Callable[..., dict[str, Any]], shared: Path) -> None:
     shown = in_containers("quick")
     assert (shown["state"], shown["runtime"]) == ("ready", "compose")
-    code, body = call(shown["endpoints"]["http"], "POST", "/v2/models/echo/generate", QUESTION, 30)
+    code, body = call_triton(shown["endpoints"]["http"], "POST", "/v2/models/echo/generate", QUESTION, 30)
     assert (code, json.loads(body)["text_output"]) == (200, "hello")
     bound = container(shared, "quick").attrs["HostConfig"]["PortBindings"].values()
     assert {binding["HostIp"] for ports in bound for binding in ports} == {"127.0.0.1"}

@@ -22,14 +22,14 @@ from waiting import eventually
 
 from labctl.runtimes import docker_engine
 from labkit.evidence import metrics
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 STACK, MODEL, PROMPT = "iterative", "simple-gpt2", "I have lived in"
 ASKED: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
 TLS_WORDS = ("--openai", "--expose", "--runtime", "compose", "--ports", "auto")
 
 
-def tls_options(made: Pair) -> tuple[str, ...]:
+def tls_options(made: CertificatePair) -> tuple[str, ...]:
     return "--tls-cert", str(made.certificate), "--tls-key", str(made.key)
 
 

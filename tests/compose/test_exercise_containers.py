@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from machinery import container, copy_of_the_checkout, labctl
 
-from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.server import STACK
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 
 # 4 GB: enough for the limit, and no more than a test may take if there is none. The kernel fills it in one call.
@@ -52,7 +52,7 @@ def checked(root: Path, exercise: Exercise) -> dict[str, object]:
 
 def test_the_exercises_of_a_lab_are_judged_in_one_container_and_a_greedy_model_is_stopped(desk: Path) -> None:
     workspace = Workspace(desk, desk / "cache")
-    first, second = (find_exercise(find_all(workspace, load(workspace)), id) for id in ("02a", "02b"))
+    first, second = (find_exercise(find_exercises(workspace, load_catalog(workspace)), id) for id in ("02a", "02b"))
     assert outcome(desk, first, "starter")["sentence"] == first.manifest.says
     server = container(desk, STACK).id
     assert outcome(desk, first, "solution")["passed"]

@@ -19,7 +19,7 @@ from machinery import labctl
 from waiting import eventually
 
 from labctl.bundle.folder import make_folder
-from labctl.learn.attempts import attempt
+from labctl.learn.attempts import find_attempt
 from labctl.learn.room import TEACHER
 
 pytestmark = pytest.mark.night
@@ -85,7 +85,7 @@ class Class:
 
     def answer(self, name: str, which: str) -> None:
         """Put an answer to 02a where the learner's editor saves it."""
-        for file, text in attempt(TEXT, which).files.items():
+        for file, text in find_attempt(TEXT, which).files.items():
             path = self.home(name) / "labs" / "exercises" / TEXT.id / file
             path.write_text(text)
 

@@ -94,7 +94,7 @@ def test_containers_that_were_removed_by_hand_are_removed_and_did_not_die(own: P
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_a_user_outside_the_sockets_group_is_sent_into_it(own: Path) -> None:
-    if not docker_engine.address().startswith("unix://"):
+    if not docker_engine.engine_address().startswith("unix://"):
         pytest.skip("the engine has no socket here")
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); from labctl.runtimes import docker_engine as d\n"
     code += "try: d.require_docker()\nexcept Exception as error: print(error.remedy)"

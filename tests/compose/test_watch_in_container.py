@@ -48,4 +48,4 @@ def test_the_clock_stops_a_server_in_a_container_and_the_page_reads_its_log(
 
 def steps_of(run_dir: Path, name: str) -> list[StepRecord]:
     """The steps that a request was in; those before it were of whoever asked whether the server is ready."""
-    return [step for step in steplog.read(run_dir, MODEL) if name in step.ids]
+    return [step for step in steplog.read_step_log(run_dir, MODEL) if name in step.ids]

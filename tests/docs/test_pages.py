@@ -14,7 +14,7 @@ from machinery import ROOT
 from pydantic import BaseModel
 
 from labctl.cli.commands import COMMANDS
-from labctl.learn.exercise import Manifest
+from labctl.learn.exercise import ExerciseManifest
 from labctl.learn.trial import Trial
 from labctl.manifest import catalog, schema
 from labctl.manifest.settings import Setting
@@ -24,7 +24,7 @@ WRITTEN = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=Tru
 FILES = [ROOT / name for name in WRITTEN.split("\0") if name and (ROOT / name).is_file()]
 PAGES = [path for path in FILES if path.suffix == ".md"]
 LESSONS = sorted(ROOT.glob("labs/*/README.md"))
-LABS = catalog.load(Workspace(ROOT, ROOT / "unused")).labs
+LABS = catalog.load_catalog(Workspace(ROOT, ROOT / "unused")).labs
 BLOCKS = re.compile(r"^```\w*\n(.*?)^```$|((?:^(?:> ?)? {4}\S[^\n]*\n)+)", re.M | re.S)
 ENDLESS = re.compile(r"labctl (?:watch|chat)\b|labctl metrics .*--follow|^locust ")
 NAMED_PAGE = re.compile(r"(?<!/main/)\bdocs/[\w/-]+\.md\b")
@@ -108,7 +108,7 @@ def test_writing_a_lab_names_every_key_of_a_manifest() -> None:
 
 def test_writing_an_exercise_names_every_key_and_every_method_of_a_trial() -> None:
     page = (WRITING / "writing-an-exercise.md").read_text(encoding="utf-8")
-    assert [key for key in Manifest.model_fields if f"`{key}`" not in page] == []
+    assert [key for key in ExerciseManifest.model_fields if f"`{key}`" not in page] == []
     methods = page.partition("`trial` has these methods:\n\n")[2].partition("\n\n")[0]
     cells = re.findall(r"^- (.+?): ", methods, re.M)
     listed = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}

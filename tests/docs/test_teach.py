@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machinery import ROOT
 
-from labctl.learn.exercise import find_all
+from labctl.learn.exercise import find_exercises
 from labctl.manifest import catalog
 from labctl.workspace import Workspace
 
@@ -25,7 +25,7 @@ import quiz
 import teach
 
 HERE = Workspace(ROOT, ROOT / "unused")
-EXERCISES = find_all(HERE, catalog.load(HERE))
+EXERCISES = find_exercises(HERE, catalog.load_catalog(HERE))
 seeds = given(st.integers(min_value=0, max_value=10**6))
 
 

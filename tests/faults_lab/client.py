@@ -7,7 +7,7 @@ import time
 
 from labkit import context
 
-given = context.load(sys.argv[1])
+given = context.load_context(sys.argv[1])
 server = http.client.HTTPConnection(given.endpoints["http"], timeout=30)
 server.request("POST", "/v2/models/moody/generate", json.dumps({"text_input": "hello"}))
 answer = server.getresponse()

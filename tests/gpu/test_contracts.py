@@ -21,7 +21,7 @@ from environments import COSTLY
 from machinery import ROOT, copy_of_the_checkout, labctl
 from tritonclient.utils import np_to_triton_dtype
 
-from labbuild.releases import table
+from labbuild.releases import all_releases
 from labkit.clients import ask, conversation
 from labkit.clients.base import connect
 from labkit.clients.tensors import kind_of
@@ -29,7 +29,7 @@ from labkit.evidence import trtllm
 from labkit.workloads import identity
 
 LAB = Path(__file__).parent / "contracts_lab"
-CONTRACTS = [name for name, it in table().items() if it.steps]
+CONTRACTS = [name for name, it in all_releases().items() if it.steps]
 
 pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("contracts"), COSTLY]
 
@@ -86,7 +86,7 @@ def test_the_clients_of_labs_03_and_05_are_answered_through_a_releases_contract(
     endpoint = serving("upstream", contract=contract)
     answers = lab_03.at_once(endpoint, "ensemble", ["one", "two"], 3)
     assert [record.text for record in answers] == ["onebb", "twobb"]  # the third token is EOS, which is no text
-    records = identity.run(endpoint, [identity.Ids("x", [7, 8], 4)] * 5)
+    records = identity.run_identity_test(endpoint, [identity.Ids("x", [7, 8], 4)] * 5)
     assert [record.tokens for record in records] == [4] * 5
 
 
@@ -115,7 +115,7 @@ def figures(serving: Serving, **settings: Any) -> dict[str, float]:
     """Lab 05's figures of scheduling for eight answers of four tokens by an engine with four slots."""
     endpoint = serving("upstream", iteration_ms=200, **settings)
     with trtllm.Watch(serving.endpoints["metrics"], "tensorrt_llm") as watch:
-        records = identity.run(endpoint, [identity.Ids("x", [7, 8], 4)] * 8)
+        records = identity.run_identity_test(endpoint, [identity.Ids("x", [7, 8], 4)] * 8)
     return watch.counted(records)
 
 
@@ -142,7 +142,7 @@ def test_the_llm_api_is_asked_in_its_own_words(serving: Serving, lab_03: Any) ->
     # A text of four tokens may be none when it is read again: the count of the text is not believed.
     records = identity.run_as_text(endpoint, asked, lambda text: 1)
     assert [(record.text, record.tokens) for record in records] == [("bbbb", 4), ("bb", 2)]
-    assert identity.table(records)["Avg. IP tokens per request"] == 1.5
+    assert identity.identity_metrics(records)["Avg. IP tokens per request"] == 1.5
 
 
 def test_an_answer_of_the_llm_api_that_ends_early_is_counted_by_its_text(serving: Serving, lab_03: Any) -> None:
@@ -158,5 +158,5 @@ def test_the_llm_api_streams_where_the_model_says_that_it_is_decoupled(serving: 
     (record,) = lab_03.streamed(endpoint, "tensorrt_llm", ["one"], 3)
     assert [text for _, text in record.responses] == ["b", "b", "b"]
     assert "".join(ask.generate(endpoint, "tensorrt_llm", "one", 3, stream=True)) == "onebbb"
-    *_, whole = conversation.ask(endpoint, "tensorrt_llm", "one", 3, {})
+    *_, whole = conversation.ask_model(endpoint, "tensorrt_llm", "one", 3, {})
     assert whole.text == "onebbb"

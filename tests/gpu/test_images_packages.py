@@ -74,7 +74,7 @@ def test_models_without_pytorch_refuse_bad_input_on_python_310(old: str) -> None
 @pytest.fixture(scope="module")
 def answers(cache: Path) -> tuple[Path, dict[str, Any]]:
     """A tiny Llama, and what it answers with the transformers of the project."""
-    folder = weights.parse("random:tiny-llama").make(Workspace(ROOT, cache), print)
+    folder = weights.parse_source("random:tiny-llama").make(Workspace(ROOT, cache), print)
     return folder, json.loads(ran([OURS, "tests/gpu/asked_llama.py", str(folder)]))[1]
 
 
@@ -91,7 +91,7 @@ def test_llama_answers_the_same_with_the_transformers_of_an_image(
 @pytest.mark.parametrize("number", TRANSFORMERS)
 def test_the_type_of_random_weights_is_read_by_the_transformers_of_an_image(cache: Path, number: str) -> None:
     """A builder of before transformers 4.56 makes weights of the type in ``torch_dtype``, without a fallback."""
-    folder = weights.parse("random:tiny-llama@float16").make(Workspace(ROOT, cache), print)
+    folder = weights.parse_source("random:tiny-llama@float16").make(Workspace(ROOT, cache), print)
     code = (
         "import sys, transformers; found = transformers.AutoConfig.from_pretrained(sys.argv[1]); "
         "print(transformers.__version__, found.torch_dtype, found.to_dict().get('rope_theta'))"

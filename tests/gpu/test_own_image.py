@@ -11,9 +11,9 @@ from machinery import ROOT
 pytestmark = pytest.mark.proof
 
 ASKS = """
-from labserve.vllm.setup import set_up
+from labserve.vllm.setup import set_up_vllm
 words = {"gpt_model_path": "/model", "gpt_model_type": "inflight_fused_batching", "max_tokens_in_paged_kv_cache": "512"}
-set_up(lambda name: words.get(name, ""), "cuda:0")
+set_up_vllm(lambda name: words.get(name, ""), "cuda:0")
 """
 
 

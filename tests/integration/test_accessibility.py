@@ -85,7 +85,7 @@ def test_the_live_page_is_whole_at_200_percent(shown: Shown, state: Callable[[Sh
 def timeline(browser: Any, tmp_path: Path) -> Iterator[Any]:
     """``timeline.html`` of a run in which request 2 waits for request 1, which was sent before it."""
     write_run(tmp_path)
-    path = replay.write(tmp_path)
+    path = replay.write_timeline_page(tmp_path)
     assert path
     page = browser.new_page(viewport=LAPTOP, bypass_csp=True)
     page.goto(path.as_uri())

@@ -8,8 +8,8 @@ import pytest
 from machinery import copy_of_the_checkout
 
 from labctl.learn import desk, judge, server
-from labctl.learn.attempts import attempt
-from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.attempts import find_attempt
+from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.listener import Silent
 from labctl.stack.session import Session
 
@@ -30,20 +30,20 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         try:
             yield session
         finally:
-            server.stop(session)
+            server.stop_exercise_server(session)
 
 
 def exercise_of(session: Session, id: str) -> Exercise:
-    return find_exercise(find_all(session.workspace, session.catalog), id)
+    return find_exercise(find_exercises(session.workspace, session.catalog), id)
 
 
 def check(session: Session, id: str, answer: str = "solution", change: Change = lambda text: text) -> judge.Outcome:
     """What the judge says of that answer, with a change of its first file."""
     exercise = exercise_of(session, id)
-    folder = desk.lay_out(exercise, session.workspace)
-    for number, (name, text) in enumerate(attempt(exercise, answer).files.items()):
+    folder = desk.lay_out_exercise(exercise, session.workspace)
+    for number, (name, text) in enumerate(find_attempt(exercise, answer).files.items()):
         (folder / name).write_text(change(text) if number == 0 else text)
-    return judge.check(session, exercise, "local", [11])
+    return judge.check_exercise(session, exercise, "local", [11])
 
 
 def replaced(before: str, after: str) -> Change:

@@ -95,7 +95,9 @@ def test_the_batch_of_every_step_is_the_one_that_was_seen_to_wait(server: Any, c
             waits = held(clock, model)["ids"]
             before = [len(record.responses) for record in records]
             assert clock.step(1, model, server.metrics) == {model: 1}
-            (line,) = [step for step in steplog.read(server.run_dir, model, began) if step.more["n"] > _last(sizes)]
+            (line,) = [
+                step for step in steplog.read_step_log(server.run_dir, model, began) if step.more["n"] > _last(sizes)
+            ]
             assert list(line.ids) == waits
             print(
                 f"step {len(sizes) + 1:2}  predicted {', '.join(waits):12}  got a token {', '.join(line.ids):12}",

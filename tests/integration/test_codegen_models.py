@@ -176,7 +176,7 @@ def test_requests_in_flight_together_share_batches_and_each_gets_its_own_length(
     together = metrics.scrape(server.metrics).since(before).models[GENERATOR]
     assert alone.mean_batch == 1
     assert together.exec_count - alone.exec_count < 35 / 2
-    assert max(step.batch for step in steplog.read(server.run_dir, GENERATOR)) > 5
+    assert max(step.batch for step in steplog.read_step_log(server.run_dir, GENERATOR)) > 5
 
 
 def wrong(name: str, datatype: str, array: Any) -> list[Any]:

@@ -10,13 +10,13 @@ from each_lab import LABS, PROMPT
 from lab_server import LabServer
 from machinery import labctl
 
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 from labkit.clients.sequences import SequenceClient
 
 
 def test_every_lab_of_the_catalogue_is_asked() -> None:
-    assert {lab.short for lab in load(Workspace.find(Path(__file__))).labs} == set(LABS)
+    assert {lab.short for lab in load_catalog(Workspace.find(Path(__file__))).labs} == set(LABS)
 
 
 @pytest.mark.parametrize(

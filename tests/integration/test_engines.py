@@ -79,7 +79,7 @@ def test_the_engine_continues_as_the_weights_do(engine: Path, fresh: Path) -> No
 
     from labctl.artifacts import weights
 
-    path = weights.parse(SPEC).locate(Workspace(ROOT, fresh))
+    path = weights.parse_source(SPEC).locate(Workspace(ROOT, fresh))
     prompt = AutoTokenizer.from_pretrained(path)("Programming is like", return_tensors="pt")
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.inference_mode():

@@ -17,7 +17,7 @@ from machinery import labctl
 from waiting import eventually
 
 from labctl.clock.clock import Clock
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.manifest.schema import lay_overlays, probes
 from labctl.pages.live.asking import Asker
 from labctl.pages.live.events import AskEvent
@@ -66,7 +66,7 @@ def test_fault_39_hundreds_of_clients_that_leave_before_their_first_answer_leave
     stack: str, settings: dict[str, Any], lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     server = lab_server(stack, **settings)
-    lab, name = load(Workspace.find(Path(__file__))).stack(stack)
+    lab, name = load_catalog(Workspace.find(Path(__file__))).stack(stack)
     scope = {f"settings.{key}": value for key, value in server.settings.items()} | {"profile": "cpu", "stack": name}
     for model, probe in probes(lay_overlays(lab.stacks[name], "cpu", server.settings), scope).items():
         body = {**probe.body, **({"max_tokens": 20, "ignore_eos": True} if "gpt2" in model else {})}

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from labbuild.exports import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.artifacts import engines, weights
 from labctl.workspace import Workspace
-from labserve.logits.ragged import cut, pad
+from labserve.logits.ragged import pad, split_padded
 
 pytestmark = pytest.mark.night
 
@@ -32,7 +32,7 @@ def workspace(cache: Path) -> Workspace:
 @pytest.fixture(scope="module")
 def original(workspace: Workspace) -> Any:
     torch.set_num_threads(1)
-    path = weights.parse(SPEC).make(workspace, print)
+    path = weights.parse_source(SPEC).make(workspace, print)
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
@@ -60,7 +60,9 @@ def test_its_logits_are_those_of_the_weights_at_other_shapes_than_it_was_traced_
 @torch.inference_mode()
 def test_texts_of_different_lengths_may_share_a_batch(made: engines.Build, workspace: Workspace, original: Any) -> None:
     blocks = [np.arange(3, 3 + n, dtype=np.int64)[None] for n in (4, 1, 9)]
-    together = cut(load(made, workspace)(torch.from_numpy(pad(blocks))).numpy(), [block.shape for block in blocks])
+    together = split_padded(
+        load(made, workspace)(torch.from_numpy(pad(blocks))).numpy(), [block.shape for block in blocks]
+    )
     for block, found in zip(blocks, together, strict=True):
         np.testing.assert_allclose(found, original(torch.from_numpy(block)).logits.numpy(), atol=1e-4)
 
@@ -108,10 +110,10 @@ def test_an_export_that_computes_something_else_is_refused(
     workspace: Workspace, original: Any, tmp_path: Path, spoil: Any
 ) -> None:
     with torch.inference_mode(), lab_error("export-inexact"):
-        Wrong(spoil).make(weights.parse(SPEC).locate(workspace), {}, tmp_path, print, None)
+        Wrong(spoil).make(weights.parse_source(SPEC).locate(workspace), {}, tmp_path, print, None)
 
 
 def test_another_architecture_is_refused(workspace: Workspace, tmp_path: Path) -> None:
-    llama = weights.parse("random:tiny-llama").make(workspace, print)
+    llama = weights.parse_source("random:tiny-llama").make(workspace, print)
     with lab_error("weights-not-gpt2"):
         TorchScript().make(llama, {}, tmp_path, print, None)

@@ -14,7 +14,7 @@ from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labserve.inflight.engines import open_engine
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 
 pytestmark = pytest.mark.night
 
@@ -25,7 +25,7 @@ MODELS = pytest.mark.parametrize("spec", ["random:tiny-llama", "shipped:tiny-lla
 def opened(cache: Path, spec: str, **words: str) -> tuple[Any, KVBudget, Features]:
     folder = str(engines.request("openvino", spec, {"precision": "fp32"}).make(Workspace(ROOT, cache), print))
     said = {"gpt_model_path": folder, "threads": "1", "kv_cache_memory_mib": str(MIB), "exact": "true", **words}
-    return open_engine(lambda name: said.get(name, ""), Shape.of(folder), BATCH, "cpu")
+    return open_engine(lambda name: said.get(name, ""), ModelShape.of(folder), BATCH, "cpu")
 
 
 def bytes_of_a_token(engine: Any, kv: KVBudget) -> float:

@@ -119,5 +119,5 @@ def test_a_client_that_leaves_frees_its_slot_and_its_blocks_are_found(lab_server
         return metrics.scrape(server.metrics).own[key] - before.own.get(key, 0.0)
 
     eventually(lambda: found() >= 16)
-    steps = steplog.read(server.run_dir, "apart-gpt2")
+    steps = steplog.read_step_log(server.run_dir, "apart-gpt2")
     assert any(16 in step.more["cached"] for step in steps if again.id in step.ids)

@@ -26,7 +26,7 @@ from waiting import eventually
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
-from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
 from labkit.evidence import slot_log, slots, steplog
 from labkit.records import RequestRecord
 
@@ -70,7 +70,7 @@ def play(server: LabServer, protocol: str = "http") -> tuple[list[RequestRecord]
     """One sequence for each prompt, all at once."""
     records = [RequestRecord(prompt, MODEL, prompt) for prompt in PROMPTS]
     names = identifiers(len(PROMPTS), server.settings["correlation_id"], next(ids))
-    together(lambda: client(server, protocol), records, names, STEPS)
+    run_sequences(lambda: client(server, protocol), records, names, STEPS)
     return records, names
 
 
@@ -95,15 +95,15 @@ def test_the_slot_timeline_agrees_with_what_the_model_itself_counted(server: Lab
     direct = server.settings["strategy"] == "direct"
     records, names = play(server)
     since = min(record.start for record in records)
-    own = steplog.read(server.run_dir, "tokenizer", since)
-    found = slots.timeline(slot_log.read(server.run_dir / "triton.log", "tokenizer"), names)
+    own = steplog.read_step_log(server.run_dir, "tokenizer", since)
+    found = slots.timeline(slot_log.read_slot_log(server.run_dir / "triton.log", "tokenizer"), names)
     assert slots.disagreements(found, own, direct) == []
     assert sum(step.batch for step in own) == len(PROMPTS) * STEPS == sum(len(stay.requests) for stay in found.stays)
     assert sum(sum(step.more["start"]) for step in own) == sum(sum(step.more["end"]) for step in own) == len(PROMPTS)
     executions = slots.with_rows(found, own).executions
     assert all(len(execution.rows) == execution.size for execution in executions)
     if direct:
-        assert all(len(places) == 1 for places in slots.rows(own).values()), "a sequence left its row"
+        assert all(len(places) == 1 for places in slots.executed_places(own).values()), "a sequence left its row"
     else:
         assert not found.waits, "there are places enough for all"
 
@@ -115,7 +115,9 @@ def test_who_finds_no_place_waits_for_the_end_of_another_sequence(server: LabSer
     late = first + places
 
     def told() -> slots.Timeline:
-        return slots.timeline(slot_log.read(server.run_dir / "triton.log", "tokenizer"), range(first, late + 1))
+        return slots.timeline(
+            slot_log.read_slot_log(server.run_dir / "triton.log", "tokenizer"), range(first, late + 1)
+        )
 
     with client(server) as asked, ThreadPoolExecutor(1) as pool:
         for id in range(first, late):
@@ -241,7 +243,7 @@ def test_what_the_lab_tells_of_broken_rules_is_what_triton_says(named: LabServer
 def test_sequences_may_be_named_with_texts(named: LabServer) -> None:
     records, names = play(named)
     assert all(len(record.responses) == STEPS for record in records)
-    seen = {id for step in steplog.read(named.run_dir, "tokenizer") for id in step.ids}
+    seen = {id for step in steplog.read_step_log(named.run_dir, "tokenizer") for id in step.ids}
     assert set(map(str, names)) <= seen
 
 

@@ -17,15 +17,15 @@ import pytest
 from machinery import ROOT, labctl, processes_about, started
 from waiting import eventually
 
-from labctl.museum.exhibit import Exhibit, find_all
-from labctl.museum.visit import MENDED, PASSES, REPRODUCES, run
+from labctl.museum.exhibit import Exhibit, find_exhibits
+from labctl.museum.visit import MENDED, PASSES, REPRODUCES, reproduce_exhibit
 from labctl.runtimes import bare, wheel
 from labctl.runtimes.leftovers import SHM
 from labctl.stack import ports
 from labctl.triton import readiness
 from labctl.workspace import Workspace
 
-EXHIBITS = find_all(Workspace(ROOT, ROOT))
+EXHIBITS = find_exhibits(Workspace(ROOT, ROOT))
 SERVER = str(wheel.find_wheel().binary)
 
 
@@ -39,7 +39,7 @@ CASES = [
 
 @pytest.mark.parametrize("exhibit", CASES)
 def test_the_fault_is_still_there(exhibit: Exhibit, own: Path, cache: Path) -> None:
-    visit = run(Workspace(own, cache), exhibit)
+    visit = reproduce_exhibit(Workspace(own, cache), exhibit)
     workaround = exhibit.manifest.workaround
     where = f", used in: {workaround.used}" if workaround.used else ""
     gone = f"the work-around can go ({workaround.text}{where})" if visit.verdict == MENDED else visit.measured
@@ -48,7 +48,7 @@ def test_the_fault_is_still_there(exhibit: Exhibit, own: Path, cache: Path) -> N
 
 @pytest.mark.parametrize("exhibit", CASES)
 def test_the_workaround_avoids_the_fault(exhibit: Exhibit, own: Path, cache: Path) -> None:
-    visit = run(Workspace(own, cache), exhibit, workaround=True)
+    visit = reproduce_exhibit(Workspace(own, cache), exhibit, workaround=True)
     assert visit.verdict == PASSES, visit.measured
 
 

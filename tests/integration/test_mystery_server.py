@@ -24,10 +24,10 @@ LOCAL = ("--runtime", "local", "--ports", "auto")
 def test_a_mystery_shows_itself_in_the_step_log_and_only_the_right_answer_holds(own: Path) -> None:
     fault = FAULTS["leaking_slot"]
     labctl("mystery", "start", "--code", case.draw_code(FAULTS, fault.name), *LOCAL, root=own)
-    steps = case.steps_of(Workspace(own, own / "cache"))
+    steps = case.logged_steps(Workspace(own, own / "cache"))
     assert fault.sick(steps)
     own_fields = {"v", "model", "instance"}
-    recorded = clinic.record(fault, "1")[0].keys()
+    recorded = clinic.record_fault(fault, "1")[0].keys()
     assert {*steps[0]} - own_fields == {*recorded}
     exact = {"leaking_slot", "ghosts", "evicts_the_oldest", "last_come_first", "leaking_memory", "counts_blocks_twice"}
     assert [name for name in exact if FAULTS[name].sick(steps)] == [fault.name]

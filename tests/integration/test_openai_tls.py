@@ -16,14 +16,14 @@ from lab_server import LabServer
 from machinery import labctl, started
 from own_stack import leftovers, shown
 
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 pytestmark = pytest.mark.night
 
 MODEL = "simple-gpt2"
 
 
-def options(made: Pair) -> tuple[str, ...]:
+def options(made: CertificatePair) -> tuple[str, ...]:
     return "--tls-cert", str(made.certificate), "--tls-key", str(made.key)
 
 

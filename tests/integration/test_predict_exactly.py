@@ -22,9 +22,11 @@ RECORDED = {"scheduling": "fcfs", "batch_scheduler_policy": "guaranteed_no_evict
 
 def played(server: Any, arrivals: list[recording.Arrival], folder: Path, vocabulary: int) -> recording.Recording:
     began = time.monotonic()
-    records = rerun.pinned(server.grpc, server.run_dir, arrivals, vocabulary)
+    records = rerun.send_step_by_step(server.grpc, server.run_dir, arrivals, vocabulary)
     assert [record.error for record in records] == [""] * len(arrivals)
-    return recording.read(rerun.log_of(server.run_dir, folder / "steps-played.jsonl", began, records)).numbered()
+    return recording.read_recording(
+        rerun.log_of(server.run_dir, folder / "steps-played.jsonl", began, records)
+    ).numbered()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def recorded(lab_server: Any, tmp_path_factory: pytest.TempPathFactory, vocabula
 def test_a_replay_under_the_recorded_settings_is_the_recording(recorded: recording.Recording) -> None:
     predicted = replay.replay(recorded, recorded.settings)
     assert len(recorded.rows) > 100
-    assert figures.parting(predicted.rows, recorded.rows) is None
+    assert figures.first_difference(predicted.rows, recorded.rows) is None
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -55,9 +57,9 @@ def test_steps_under_settings_never_recorded_are_predicted_exactly(
 ) -> None:
     chosen = settings(random.Random(f"{order} {policy}"), order, policy)
     words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
-    predicted = replay.replay(recorded, replay.changed(recorded.settings, words))
+    predicted = replay.replay(recorded, replay.change_settings(recorded.settings, words))
     server = lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen)
     seen = played(server, list(recorded.arrivals), tmp_path, vocabulary)
-    assert figures.parting(predicted.rows, seen.rows) is None
+    assert figures.first_difference(predicted.rows, seen.rows) is None
     preempted = sum(len(row.preempted) for row in seen.rows)
     assert len(seen.rows) > 100 and (preempted > 0) == (policy == "max_utilization")

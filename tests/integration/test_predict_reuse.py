@@ -12,17 +12,17 @@ from random_workloads import ORDERS, POLICIES, settings, workloads
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labsched import figures, replay
 from labsched.counting import Tokens
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.order import order
 from labsched.policy import Policy
-from labsched.recording import Arrival, Settings
+from labsched.recording import Arrival, SchedulerSettings
 from labsched.sampling_options import Sampling
 from labsched.scheduler import Scheduler
-from labserve.inflight.openvino_engine import BLOCK_SIZE, Handle, OpenVinoEngine
+from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine, OpenVinoHandle
 
 pytestmark = pytest.mark.night
 
@@ -40,7 +40,7 @@ class InVocabulary(Tokens):
 class Computing(OpenVinoEngine):
     """The engine behind a replay, whose requests say what the answer is instead of how to choose it."""
 
-    def add(self, ids: list[int], limit: int, sampling: Any) -> Handle:
+    def add(self, ids: list[int], limit: int, sampling: Any) -> OpenVinoHandle:
         return super().add(ids, limit, Sampling())
 
 
@@ -50,7 +50,7 @@ def folder(cache: Path) -> str:
     return str(made.make(Workspace(ROOT, cache), print))
 
 
-def server(folder: str, words: Settings) -> Scheduler:
+def server(folder: str, words: SchedulerSettings) -> Scheduler:
     """What a server has behind its queue, warmed up."""
     batch, kv = int(words.words["max_num_sequences"]), KVBudget(words.blocks, BLOCK_SIZE)
     features = Features(words.words["enable_chunked_context"] == "true", words.step_tokens, kv_cache_reuse=True)
@@ -69,11 +69,11 @@ def test_steps_with_prefix_caching_are_predicted_exactly(
     chosen = settings(rng, rng.choice(ORDERS), rng.choice(POLICIES))
     arrivals = workloads(rng, WORKLOADS)
     blocks = chosen["max_tokens_in_paged_kv_cache"] // BLOCK_SIZE
-    words = Field(chosen["max_num_sequences"], blocks, BLOCK_SIZE, chosen["max_num_tokens"]).settings(arrivals)
+    words = PlayingField(chosen["max_num_sequences"], blocks, BLOCK_SIZE, chosen["max_num_tokens"]).settings(arrivals)
     words.words.update(  # type: ignore[attr-defined]
         {name: str(value).lower() for name, value in chosen.items() if name != "enable_kv_cache_reuse"}
     )
     predicted = replay.Replay(replay.scheduler_of(words), arrivals).run()
     seen = replay.Replay(server(folder, words), arrivals).run()
-    assert figures.parting(predicted, seen) is None
+    assert figures.first_difference(predicted, seen) is None
     assert len(seen) > 100 and any(any(row.cached) for row in seen)

@@ -36,11 +36,13 @@ def test_a_bench_under_another_setting_is_predicted_run_and_compared_and_no_serv
     assert document["predicted"]["mean_batch"] <= 2
     assert set(document["error"]) <= set(document["measured"])
     assert document["parting"] is None or document["parting"]["step"] >= 1
-    ran = recording.read(Path(document["folder"]))
+    ran = recording.read_recording(Path(document["folder"]))
     assert ran.settings.words["max_num_sequences"] == "2"
-    assert sorted(one.limit for one in ran.arrivals) == sorted(one.made for one in recording.read(result).arrivals)
+    assert sorted(one.limit for one in ran.arrivals) == sorted(
+        one.made for one in recording.read_recording(result).arrivals
+    )
     folder = Path(document["folder"])
-    assert prediction.kept(folder) == document
+    assert prediction.read_prediction(folder) == document
     assert f"![predicted and measured]({prediction.PICTURE})" in (folder / "report.md").read_text()
     assert (folder / prediction.PICTURE).is_file()
     compared = labctl("compare", str(folder), root=own).stdout
@@ -71,7 +73,7 @@ def test_a_trace_is_sent_with_its_lengths_at_its_times(own: Path) -> None:
     done = labctl(*BENCH[:10], "--trace", str(own / "trace.jsonl"), "--speed", "2", root=own)
     assert "do not fit in the model's context, and are not sent: 1" in done.stdout
     (result,) = (own / "results").glob("05-*/*")
-    ran = recording.read(result).arrivals
+    ran = recording.read_recording(result).arrivals
     assert [one.made for one in ran] == [8, 4, 2]
     assert [one.prompt for one in ran] == [100, 100, 25]
     assert [one.at for one in ran] == pytest.approx([0, 0.3, 0.6], abs=0.1)

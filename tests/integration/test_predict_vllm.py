@@ -16,7 +16,7 @@ from random_workloads import vllm_settings, workloads
 
 from labctl.cli.predict import predict_command
 from labctl.labs import rerun
-from labkit.predict.vllm import VllmReplays, changed, labs_names
+from labkit.predict.vllm import VllmReplays, change_vllm_settings, labs_names
 from labsched import figures, recording, replay
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
@@ -29,15 +29,17 @@ VOCABULARY = 1000
 def played(server: Any, arrivals: list[recording.Arrival], folder: Path) -> recording.Recording:
     """The requests, each before its step, and what the server recorded of them."""
     began = time.monotonic()
-    records = rerun.pinned(server.grpc, server.run_dir, arrivals, VOCABULARY)
+    records = rerun.send_step_by_step(server.grpc, server.run_dir, arrivals, VOCABULARY)
     assert [record.error for record in records] == [""] * len(arrivals)
-    found = recording.read(rerun.log_of(server.run_dir, folder / "steps-played.jsonl", began, records)).numbered()
+    found = recording.read_recording(
+        rerun.log_of(server.run_dir, folder / "steps-played.jsonl", began, records)
+    ).numbered()
     pins = [replace(one, after=pin.after) for one, pin in zip(found.arrivals, arrivals, strict=True)]
     return replace(found, arrivals=pins)
 
 
 @pytest.fixture(scope="module")
-def replayed(cache: Path) -> Iterator[Callable[..., replay.Played]]:
+def replayed(cache: Path) -> Iterator[Callable[..., replay.ReplayResult]]:
     with VllmReplays(require_vllm(cache)) as replays:
         yield replays.replay
 
@@ -50,10 +52,10 @@ def recorded(lab_server: Any, tmp_path_factory: pytest.TempPathFactory) -> recor
 
 
 def test_a_replay_under_the_recorded_settings_is_the_recording(
-    recorded: recording.Recording, replayed: Callable[..., replay.Played]
+    recorded: recording.Recording, replayed: Callable[..., replay.ReplayResult]
 ) -> None:
     assert len(recorded.rows) > 100
-    assert figures.parting(replayed(recorded, recorded.settings).rows, recorded.rows) is None
+    assert figures.first_difference(replayed(recorded, recorded.settings).rows, recorded.rows) is None
 
 
 @pytest.mark.parametrize("reuse", [True, False], ids=["prefix caching", "none"])
@@ -63,41 +65,41 @@ def test_steps_of_vllm_under_settings_never_recorded_are_predicted_exactly(
     reuse: bool,
     lab_server: Any,
     recorded: recording.Recording,
-    replayed: Callable[..., replay.Played],
+    replayed: Callable[..., replay.ReplayResult],
     tmp_path: Path,
 ) -> None:
     chosen = vllm_settings(random.Random(f"{order} {reuse}"), order, reuse)
     words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
-    predicted = replayed(recorded, changed(recorded.settings, words))
+    predicted = replayed(recorded, change_vllm_settings(recorded.settings, words))
     seen = played(lab_server("inflight-batching", **FIXED, **chosen), list(recorded.arrivals), tmp_path)
-    assert figures.parting(predicted.rows, seen.rows) is None
+    assert figures.first_difference(predicted.rows, seen.rows) is None
     assert len(seen.rows) > 100 and any(row.preempted for row in seen.rows)
     assert any(any(row.cached) for row in seen.rows) == reuse
 
 
 def test_vllms_own_names_set_the_labs_settings(recorded: recording.Recording) -> None:
     given = labs_names(recorded.settings, {"max_num_seqs": "2", "max_num_batched_tokens": "32"})
-    settings = changed(recorded.settings, given)
+    settings = change_vllm_settings(recorded.settings, given)
     assert settings.words["max_num_sequences"] == "2" and settings.step_tokens == 32
 
 
 def test_predict_answers_for_a_recording_of_vllm(lab_server: Any, tmp_path: Path) -> None:
     server = lab_server("inflight-batching", **FIXED, **RECORDED)
     arrivals, began = workloads(random.Random(3), 1), time.monotonic()
-    records = rerun.timed(server.grpc, arrivals, VOCABULARY, 0, 120)
+    records = rerun.send_on_time(server.grpc, arrivals, VOCABULARY, 0, 120)
     log = rerun.log_of(server.run_dir, tmp_path / "steps-played.jsonl", began, records)
     done = CliRunner().invoke(predict_command, [str(log), "--set", "max_num_seqs=1", "--json"], catch_exceptions=False)
     assert '"mean_batch": 1.0' in done.output.partition('"predicted"')[2]
 
 
-def computed(row: recording.Row) -> dict[str, tuple[int, int]]:
+def computed(row: recording.StepRow) -> dict[str, tuple[int, int]]:
     """Of each request that a step computes something for: how many tokens, and how many new ones."""
     every = zip(row.batch, row.tokens, row.made, strict=True)
     return {name: (tokens, made) for name, tokens, made in every if tokens}
 
 
 def test_the_gate_takes_as_many_steps_as_our_own_static_batching(
-    recorded: recording.Recording, replayed: Callable[..., replay.Played]
+    recorded: recording.Recording, replayed: Callable[..., replay.ReplayResult]
 ) -> None:
     """Where memory is not short: our scheduler admits to a static batch what fits to its end, vLLM what fits now."""
     roomy = replace(recorded.settings, blocks=1000)
@@ -110,12 +112,14 @@ def test_the_gate_takes_as_many_steps_as_our_own_static_batching(
 
 
 def test_steps_that_are_decided_ahead_are_replayed_exactly_and_give_the_same_answers(
-    lab_server: Any, recorded: recording.Recording, replayed: Callable[..., replay.Played], tmp_path: Path
+    lab_server: Any, recorded: recording.Recording, replayed: Callable[..., replay.ReplayResult], tmp_path: Path
 ) -> None:
     """No clock is held: vLLM decides a step while another is computed, and requests come at any moment."""
     server = lab_server("inflight-batching", **FIXED, **RECORDED, async_scheduling=True)
     arrivals, began = workloads(random.Random(7), WORKLOADS), time.monotonic()
-    records = rerun.timed(server.grpc, arrivals, VOCABULARY, 0, 120)
-    seen = recording.read(rerun.log_of(server.run_dir, tmp_path / "steps-played.jsonl", began, records)).numbered()
-    assert figures.parting(replayed(seen, seen.settings).rows, seen.rows) is None
+    records = rerun.send_on_time(server.grpc, arrivals, VOCABULARY, 0, 120)
+    seen = recording.read_recording(
+        rerun.log_of(server.run_dir, tmp_path / "steps-played.jsonl", began, records)
+    ).numbered()
+    assert figures.first_difference(replayed(seen, seen.settings).rows, seen.rows) is None
     assert [arrival.made for arrival in seen.arrivals] == [arrival.made for arrival in arrivals]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from layer import require_vllm
 
 from labctl.cli.explain import explain_command
-from labkit.predict.vllm import VllmReplays, _read_first, changed, labs_names
+from labkit.predict.vllm import VllmReplays, _read_first, change_vllm_settings, labs_names
 from labsched import figures, recording
 from labsched.vllm import reader
 
@@ -48,7 +48,7 @@ def test_what_vllm_decides_and_answers_is_the_same_with_and_without(
         recorded, *_ = vllm.submit(vllm_traffic.play_recorded, words, seed, str(tmp_path / str(seed))).result()
         assert recorded == plain
         preemptions, aborts = preemptions + preempted, aborts + aborted
-        lines = reader.read(tmp_path / str(seed))
+        lines = reader.read_vllm_recording(tmp_path / str(seed))
         assert sum(line["kind"] == "request" for line in lines) == 60
     assert preemptions and aborts
 
@@ -61,9 +61,9 @@ def test_a_replay_of_requests_that_are_pinned_to_steps_is_the_recording(
     for seed in range(5):
         folder = tmp_path / str(seed)
         vllm.submit(vllm_traffic.pinned, words, seed, str(folder)).result()
-        read = recording.read(folder)
+        read = recording.read_recording(folder)
         assert len(read.arrivals) == 40 and len(read.rows) > 50
-        assert figures.parting(replays.replay(read, read.settings).rows, read.rows) is None
+        assert figures.first_difference(replays.replay(read, read.settings).rows, read.rows) is None
         preemptions += sum(len(row.preempted) for row in read.rows)
         cached += sum(sum(row.cached) for row in read.rows)
     assert preemptions and cached
@@ -75,14 +75,14 @@ def test_another_setting_under_vllms_name_is_as_vllm_would_have_decided(
     """The same requests, recorded under both settings: the one is predicted from the other, step by step."""
     theirs = {"max_num_seqs": "3", "max_num_batched_tokens": "32", "num_gpu_blocks_override": "16"}
     vllm.submit(vllm_traffic.pinned, {}, 1, str(tmp_path / "one")).result()
-    one = recording.read(tmp_path / "one")
+    one = recording.read_recording(tmp_path / "one")
     ours = labs_names(one.settings, theirs)
     vllm.submit(vllm_traffic.pinned, ours, 1, str(tmp_path / "other")).result()
-    other = recording.read(tmp_path / "other")
-    predicted = replays.replay(one, changed(one.settings, ours))
+    other = recording.read_recording(tmp_path / "other")
+    predicted = replays.replay(one, change_vllm_settings(one.settings, ours))
     pins = {arrival.name: arrival.after for arrival in one.arrivals}
     assert {arrival.name: arrival.after for arrival in other.arrivals} == pins, "both were pinned to the same steps"
-    assert figures.parting(predicted.rows, other.rows) is None
+    assert figures.first_difference(predicted.rows, other.rows) is None
 
 
 def test_explain_answers_for_such_a_folder(vllm: ProcessPoolExecutor, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def folder(cache: Path) -> str:
 
 @pytest.fixture(scope="module")
 def of_the_weights(cache: Path) -> str:
-    return str(weights.parse(SPEC).locate(Workspace(Path(__file__).resolve().parents[2], cache)))
+    return str(weights.parse_source(SPEC).locate(Workspace(Path(__file__).resolve().parents[2], cache)))
 
 
 @pytest.fixture(scope="module")

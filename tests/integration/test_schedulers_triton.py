@@ -80,7 +80,7 @@ def test_with_all_that_goes_together_the_answers_are_hugging_faces_and_each_sett
             lead = margin(server.settings["tokenizer_dir"], expected[0].tolist()[:agreed])
             assert lead is not None and lead < NEAR, f"token {agreed} differs, where the best one leads by {lead}"
 
-    steps = steplog.read(server.run_dir, "tensorrt_llm")
+    steps = steplog.read_step_log(server.run_dir, "tensorrt_llm")
     assert max(step.more["prefill_tokens"] + step.more["decode_tokens"] for step in steps) <= 48
     if more is SHARED:
         assert sum(sum(step.more["cached"]) for step in steps) >= 20 * 96
@@ -116,4 +116,4 @@ def test_a_priority_that_is_none_is_refused_by_name_and_what_no_engine_can_do_to
 
 
 def page(server: Any) -> str:
-    return server_api.call(server.metrics, "GET", "/metrics")[1].decode()
+    return server_api.call_triton(server.metrics, "GET", "/metrics")[1].decode()

@@ -69,7 +69,7 @@ def test_answers_that_end_by_themselves_follow_their_schema(
     assert len(set(ended)) > 1, "each choice has a seed of its own"
 
     def costs() -> list[tuple[int, int] | None]:
-        steps = steplog.read(lab_server(stack, **settings).run_dir, engine)
+        steps = steplog.read_step_log(lab_server(stack, **settings).run_dir, engine)
         return [(step.more["mask_us"], step.more["engine_us"]) if "mask_us" in step.more else None for step in steps]
 
     for mask, whole in filter(None, eventually(lambda: [one for one in costs() if one])):

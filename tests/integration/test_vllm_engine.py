@@ -63,7 +63,7 @@ def steps(server: Any, records: Sequence[RequestRecord]) -> list[Any]:
     names = {record.id for record in records}
 
     def ended() -> list[Any] | None:
-        found = [step for step in steplog.read(server.run_dir, MODEL) if names & set(step.ids)]
+        found = [step for step in steplog.read_step_log(server.run_dir, MODEL) if names & set(step.ids)]
         return found if names <= {name for step in found for name in step.more.get("ended", {})} else None
 
     return list(eventually(ended))
@@ -162,10 +162,10 @@ def test_a_step_of_the_clock_is_one_step_of_vllm(server: Any, stream: EngineStre
     labctl("clock", "inflight-batching", "pause", root=checkout)
     try:
         records = [stream.ask(prompt(start, 20), 4, f"clock{start}") for start in (10, 11)]
-        before = len(steplog.read(server.run_dir, MODEL))
+        before = len(steplog.read_step_log(server.run_dir, MODEL))
         for count in (1, 2):
             labctl("clock", "inflight-batching", "step", root=checkout)
-            assert len(steplog.read(server.run_dir, MODEL)) == before + count
+            assert len(steplog.read_step_log(server.run_dir, MODEL)) == before + count
     finally:
         labctl("clock", "inflight-batching", "run", root=checkout)
     assert [len(answer) for answer in answers(stream, records)] == [4, 4]

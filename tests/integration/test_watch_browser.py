@@ -163,7 +163,7 @@ def test_the_page_says_when_a_pause_ends_by_itself(browser: Any, tmp_path: Path)
 def test_a_timeline_opens_without_a_network_and_is_stepped(browser: Any, server: LabServer, tmp_path: Path) -> None:
     rows = steps(server, ITERATIVE)
     (tmp_path / "steps-only.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    path = replay.write(tmp_path)
+    path = replay.write_timeline_page(tmp_path)
     assert path
     context = browser.new_context(offline=True)
     page = context.new_page()

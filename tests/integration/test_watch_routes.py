@@ -12,7 +12,7 @@ from lab_errors import lab_error
 from lab_server import LabServer
 from watch_page import Visitor, watch
 
-from labkit.clients.router import POLICIES, Router, each
+from labkit.clients.router import POLICIES, Router, score_each
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import text_tensor
 
@@ -35,7 +35,7 @@ def test_the_page_shows_the_decision_and_what_the_server_found(
     browser: Any, lab_server: Callable[..., LabServer], checkout: Path, kept_blocks: int, found: int
 ) -> None:
     server = lab_server("two-servers", **FAST, kept_blocks=kept_blocks)
-    router = Router(["1", "2"], each(POLICIES["least work"]), 64)  # it believes that 64 blocks are kept
+    router = Router(["1", "2"], score_each(POLICIES["least work"]), 64)  # it believes that 64 blocks are kept
     ids = list(range(16))  # the prompt has this block, as far as the router knows
     names = []
     with watch("two-servers", checkout) as address, TextStream(server.grpc) as stream:

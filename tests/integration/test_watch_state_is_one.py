@@ -13,7 +13,7 @@ import step_logs
 from labctl.pages.live import replay
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.page import document
-from labctl.pages.live.state import ModelView, State
+from labctl.pages.live.state import LiveState, ModelView
 
 pytestmark = pytest.mark.night
 
@@ -71,7 +71,7 @@ def page(browser: Any) -> Iterator[Any]:
 def test_page_and_terminal_show_the_same_after_every_line_that_comes(page: Any, seed: int, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(document(), encoding="utf-8")
     page.goto((tmp_path / "page.html").as_uri())
-    state, feed = State(), Feed()
+    state, feed = LiveState(), Feed()
     lanes: dict[tuple[str, str], int] = {}
     told, drawn = [], []
     for key, line in step_logs.each(step_logs.log(seed, STEPS)):
@@ -87,10 +87,10 @@ def test_page_and_terminal_show_the_same_after_every_line_that_comes(page: Any, 
 def test_a_replay_shows_the_same_as_the_terminal_at_every_step(page: Any, seed: int, tmp_path: Path) -> None:
     lines = step_logs.log(seed, STEPS)
     (tmp_path / "steps-only.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    path = replay.write(tmp_path)
+    path = replay.write_timeline_page(tmp_path)
     assert path
     page.goto(path.as_uri())
-    state = State()
+    state = LiveState()
     drawn: dict[tuple[str, str], list[Any]] = {}
     for key, line in step_logs.each(lines):
         state.feed([line])

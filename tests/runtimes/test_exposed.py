@@ -145,7 +145,7 @@ def largest(exposed: Exposed) -> int:
     """Bytes of memory of the largest process of the server."""
     if exposed.where == "compose":
         (container,) = docker_engine.containers(str(exposed.root), STACK, "triton")
-        return docker_engine.largest(container)
+        return docker_engine.largest_process_bytes(container)
     sizes = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):

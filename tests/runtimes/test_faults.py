@@ -172,7 +172,7 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 def brought_up(root: Path, where: str, wanted: str) -> RunningStack:
     workspace = Workspace(root, root / "cache")
-    session = Session(workspace, catalog.load(workspace), Silent())
+    session = Session(workspace, catalog.load_catalog(workspace), Silent())
     return up(session, *session.catalog.stack(STACK), Options(runtime=where, ports=wanted))
 
 

@@ -58,7 +58,9 @@ def is_asked_to_stop(pid: int) -> bool:
 def answer(root: Path) -> str:
     """What the model that can be edited says to a greeting."""
     endpoint = status(root, STACK)["endpoints"]["http"]
-    code, body = server_api.call(endpoint, "POST", "/v2/models/moody/generate", {"text_input": "hello"}, timeout=60)
+    code, body = server_api.call_triton(
+        endpoint, "POST", "/v2/models/moody/generate", {"text_input": "hello"}, timeout=60
+    )
     assert code == 200, body
     return str(json.loads(body)["text_output"])
 

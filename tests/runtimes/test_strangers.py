@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from labctl.runtimes.leftovers import regions
 from labctl.triton import arguments
-from labctl.triton.server_api import call, model_states
+from labctl.triton.server_api import call_triton, model_states
 from labctl.workspace import Workspace
 
 STACK = "quick"
@@ -53,17 +53,17 @@ def grpc_code(endpoint: str, method: str, message: object, key: str = "") -> grp
 def test_fault_35_what_writes_to_triton_is_closed_to_strangers_and_open_to_labctl(own: Path, where: str) -> None:
     endpoints = up(own, where)
     for path, body in CLOSED.items():
-        refused, told = call(endpoints["http"], "POST", path, body)
+        refused, told = call_triton(endpoints["http"], "POST", path, body)
         assert refused == 403, (path, told)
-        assert call(endpoints["http"], "POST", path, body, secret="guessed")[0] == 403
+        assert call_triton(endpoints["http"], "POST", path, body, secret="guessed")[0] == 403
     for method, message in CLOSED_CALLS.items():
         assert grpc_code(endpoints["grpc"], method, message) == grpc.StatusCode.UNAVAILABLE, method
 
     key = Workspace(own, own / "cache").folder(STACK).read_secret()
     assert {state.name for state in model_states(endpoints["http"], key)} == {"echo", "moody"}
     assert grpc_code(endpoints["grpc"], "RepositoryIndex", CLOSED_CALLS["RepositoryIndex"], key) == grpc.StatusCode.OK
-    assert call(endpoints["http"], "GET", "/v2/models/echo/stats")[0] == 200
-    assert b"nv_inference_count" in call(endpoints["metrics"], "GET", "/metrics")[1]
+    assert call_triton(endpoints["http"], "GET", "/v2/models/echo/stats")[0] == 200
+    assert b"nv_inference_count" in call_triton(endpoints["metrics"], "GET", "/metrics")[1]
 
 
 def test_a_foreign_web_page_cannot_set_the_log(own: Path, where: str) -> None:
@@ -113,7 +113,7 @@ def shared_memory(root: Path, where: str) -> int:
 @pytest.mark.parametrize("where", ["local"])
 def test_shared_memory_can_be_opened_for_those_who_measure_with_it(own: Path, where: str) -> None:
     endpoint = up(own, where, "--allow-client-shm")["http"]
-    assert call(endpoint, "GET", "/v2/systemsharedmemory/status")[0] == 200
-    assert call(endpoint, "POST", "/v2/logging", {})[0] == 403
+    assert call_triton(endpoint, "GET", "/v2/systemsharedmemory/status")[0] == 200
+    assert call_triton(endpoint, "POST", "/v2/logging", {})[0] == 403
     other = labctl("up", STACK, "--runtime", where, root=own, check=False)
     assert other.returncode == 1 and "--allow-client-shm" in other.stderr

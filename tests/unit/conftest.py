@@ -8,7 +8,7 @@ import pytest
 from model_cases import load
 
 from labctl.listener import Silent
-from labctl.manifest.catalog import load as load_catalogue
+from labctl.manifest.catalog import load_catalog as load_catalogue
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 

@@ -10,9 +10,9 @@ from lab_errors import lab_error
 from labctl.cli.bench import account
 from labctl.cli.main import cli
 from labkit.evidence import overhead
-from labkit.evidence.overhead import PARTS, Comparison
+from labkit.evidence.overhead import PARTS, OverheadComparison
 from labsched.steplog import StepRecord
-from labserve.alone import run
+from labserve.alone import run_alone
 
 MODELS_DIR = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models"
 
@@ -29,14 +29,14 @@ def steps(count: int = 5, engine_us: int = 98_000, gap: float = 0.002) -> list[S
     return made
 
 
-def served(**more: Any) -> overhead.Account:
+def served(**more: Any) -> overhead.OverheadAccount:
     made = steps(**more)
-    return overhead.served(BEGAN, made[-1].ended + 0.015, made, pre=0.006, queue=0.003, post=0.004)
+    return overhead.served_account(BEGAN, made[-1].ended + 0.015, made, pre=0.006, queue=0.003, post=0.004)
 
 
-def alone(count: int = 5) -> overhead.Account:
+def alone(count: int = 5) -> overhead.OverheadAccount:
     every = [(at, at + 0.0951, 0.095) for at in (0.1 * number for number in range(count))]
-    return overhead.alone(count * 0.0955, every)
+    return overhead.serverless_account(count * 0.0955, every)
 
 
 def test_the_parts_of_a_served_run_add_up_to_all_of_it() -> None:
@@ -61,7 +61,7 @@ def test_the_parts_of_a_served_run_add_up_to_all_of_it() -> None:
 def test_a_models_mean_never_claims_more_than_there_was() -> None:
     """Requests that come together wait for each other: their means are longer than what the first one needed."""
     made = steps()
-    found = overhead.served(BEGAN, made[-1].ended + 0.001, made, pre=0.018, queue=0.5, post=0.7)
+    found = overhead.served_account(BEGAN, made[-1].ended + 0.001, made, pre=0.018, queue=0.5, post=0.7)
     assert found.parts["before"] == pytest.approx(0.018)
     assert found.parts["queue"] == pytest.approx(0.002)
     assert found.parts["after"] == pytest.approx(0.001)
@@ -78,7 +78,7 @@ def test_an_engine_alone_has_no_queue_and_no_wire() -> None:
 
 
 def test_the_table_and_the_sentence_say_where_the_difference_goes() -> None:
-    found = Comparison([served(), served()], [alone(), alone()])
+    found = OverheadComparison([served(), served()], [alone(), alone()])
     assert found.ratio == pytest.approx(0.4775 / 0.543)
     assert sum(found.differences.values()) == pytest.approx(0.543 - 0.4775)
     assert list(found.differences) == list(PARTS)
@@ -92,18 +92,18 @@ def test_the_table_and_the_sentence_say_where_the_difference_goes() -> None:
 
 
 def test_the_noise_of_the_rounds_is_told_and_one_round_has_none() -> None:
-    found = Comparison([served(), alone(), served()], [alone(), alone(), alone()])
+    found = OverheadComparison([served(), alone(), served()], [alone(), alone(), alone()])
     assert "at 0.88 of the engine's own speed (0.88 to 1.00 in 3 rounds)" in found.sentence()
-    assert "rounds" not in Comparison([served()], [alone()]).sentence()
+    assert "rounds" not in OverheadComparison([served()], [alone()]).sentence()
 
 
 def test_more_and_slower_steps_are_told_as_such() -> None:
-    found = Comparison([served(count=8)], [alone()])
+    found = OverheadComparison([served(count=8)], [alone()])
     assert found.sentence().endswith("are: the engine's steps, 8 of 98.0 ms, alone 5 of 95.0 ms.")
 
 
 def test_where_nothing_is_lost_the_sentence_says_so() -> None:
-    found = Comparison([alone()], [served()])
+    found = OverheadComparison([alone()], [served()])
     assert found.sentence().endswith("nothing is lost.")
     assert "all" in account(found)
 
@@ -111,14 +111,14 @@ def test_where_nothing_is_lost_the_sentence_says_so() -> None:
 @pytest.mark.parametrize("log", [[], [StepRecord(0.0, 1.0, "m", "0_0", ("1",), {})]])
 def test_a_step_log_that_does_not_tell_is_an_error(log: list[StepRecord]) -> None:
     with lab_error("step-log-off"):
-        overhead.served(0.0, 1.0, log, 0.0, 0.0, 0.0)
+        overhead.served_account(0.0, 1.0, log, 0.0, 0.0, 0.0)
 
 
 def test_the_engine_alone_lets_whoever_waits_join_at_the_next_token() -> None:
     """Five requests of 1 to 5 tokens in two slots: 9 steps, not the 12 of three batches that wait for their longest."""
     words = {"model_path": str(MODELS_DIR / "tiny-gpt2"), "slots": "2", "kv_cache": "true", "threads": "1"}
     requests = [[[5, 6, 7], tokens] for tokens in range(1, 6)]
-    found = run({"loop": "gpt2", "parameters": words, "requests": requests})
+    found = run_alone({"loop": "gpt2", "parameters": words, "requests": requests})
     assert len(found["steps"]) == 9
     assert found["seconds"] >= sum(ended - began for began, ended, _ in found["steps"])
     assert all(0 < computed <= ended - began for began, ended, computed in found["steps"])

@@ -13,7 +13,7 @@ import pytest
 from lab_errors import lab_error
 from machinery import ROOT
 
-from labctl.architecture import ARM, X86, architecture, container_platform, named, server_architecture
+from labctl.architecture import ARM, X86, architecture, canonical_architecture, container_platform, server_architecture
 from labctl.artifacts import engines
 from labctl.listener import Silent
 from labctl.runtimes import wheel
@@ -42,7 +42,7 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_each_architecture_has_one_name(said: str, name: str) -> None:
-    assert named(said) == name
+    assert canonical_architecture(said) == name
 
 
 @pytest.mark.parametrize(

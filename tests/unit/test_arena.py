@@ -15,13 +15,13 @@ from labctl.cli.arena import arena_command
 from labctl.cli.main import cli
 from labkit.predict import attack, audit, games, referee
 from labkit.predict import policy as process
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labkit.predict.policy import Foul, Player
-from labsched.recording import Arrival, Row
+from labsched.recording import Arrival, StepRow
 
 ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 WRONG = {"wrong_overbooks": "reserve", "wrong_peeks": "crashed", "wrong_starves": "starves"}
-SMALL = Field(slots=2, blocks=8, block_size=4, step_tokens=16)
+SMALL = PlayingField(slots=2, blocks=8, block_size=4, step_tokens=16)
 Write = Callable[[str], Path]
 
 
@@ -42,14 +42,14 @@ def policy(tmp_path: Path) -> Write:
 
 def foul(path: Path, trace: Sequence[Arrival] | None = None) -> Foul:
     with pytest.raises(Foul) as found, Player(path) as player:
-        referee.play(player, trace or [arrival(str(n), 0.0, 8, 12) for n in range(1, 6)], SMALL)
+        referee.play_trace(player, trace or [arrival(str(n), 0.0, 8, 12) for n in range(1, 6)], SMALL)
     return found.value
 
 
 def test_a_policy_without_functions_plays_as_the_shipped_scheduler_does(policy: Write) -> None:
-    trace = games.public()["chat"]
+    trace = games.public_traces()["chat"]
     with Player(policy("")) as empty, Player(policy("def line(view): return [one.id for one in view.waiting]")) as same:
-        assert referee.play(empty, trace) == referee.play(same, trace)
+        assert referee.play_trace(empty, trace) == referee.play_trace(same, trace)
 
 
 def test_the_line_decides_who_goes_first(policy: Write) -> None:
@@ -57,7 +57,7 @@ def test_the_line_decides_who_goes_first(policy: Write) -> None:
     trace = [arrival("1", 0.0, 8, 4), arrival("2", 0.0, 8, 4), arrival("3", 0.0, 8, 4)]
     one = replace(SMALL, slots=1)
     with Player(last) as player, Player(ARENA / "fcfs.py") as first:
-        ordered = referee.play(player, trace, one), referee.play(first, trace, one)
+        ordered = referee.play_trace(player, trace, one), referee.play_trace(first, trace, one)
     assert ordered[0]["steps"] == ordered[1]["steps"] == 12
     assert ordered[0]["ttft_p99_ms"] == pytest.approx(ordered[1]["ttft_p99_ms"], rel=0.01)
 
@@ -108,15 +108,15 @@ def test_a_policy_that_does_not_answer_is_ended(policy: Write, monkeypatch: pyte
 
 
 def test_a_change_of_the_view_changes_nothing(policy: Write) -> None:
-    trace = games.public()["flood"]
+    trace = games.public_traces()["flood"]
     text = "def reserve(view):\n    n = len(view.running)\n    view.running.clear(); view.blocks = 0\n    return n"
     with Player(policy(text)) as meddler, Player(ARENA / "fcfs.py") as plain:
-        assert referee.play(meddler, trace) == referee.play(plain, trace)
+        assert referee.play_trace(meddler, trace) == referee.play_trace(plain, trace)
 
 
 def test_the_service_gap_is_counted_while_both_tenants_wait() -> None:
-    def row(name: str, tokens: int, made: int, waiting: list[str]) -> Row:
-        return Row([name], "p" if tokens > 1 else "d", [tokens], [made], [0], [], [], set(), waiting, 0)
+    def row(name: str, tokens: int, made: int, waiting: list[str]) -> StepRow:
+        return StepRow([name], "p" if tokens > 1 else "d", [tokens], [made], [0], [], [], set(), waiting, 0)
 
     tenants = {"1": "a", "2": "b", "3": "a"}
     both = ["2", "3"]
@@ -127,7 +127,7 @@ def test_the_service_gap_is_counted_while_both_tenants_wait() -> None:
 
 @pytest.fixture(scope="module")
 def hidden() -> Mapping[str, Sequence[Arrival]]:
-    return games.hidden("7")
+    return games.hidden_traces("7")
 
 
 @pytest.mark.night
@@ -138,7 +138,7 @@ def test_every_shipped_policy_plays_and_the_wrong_ones_are_disqualified(
     found = {}
     for path in ARENA.glob("*.py"):
         chosen = ("thrash-8", "convoy-7") if path.stem in slow else ("thrash-8",)
-        found[path.stem] = referee.judge(path, {name: hidden[name] for name in chosen})
+        found[path.stem] = referee.judge_policy(path, {name: hidden[name] for name in chosen})
     assert len(found) >= 13 + len(WRONG)
     assert {name: one.foul for name, one in found.items() if one.foul} == WRONG
 
@@ -148,15 +148,15 @@ def test_the_victim_rules_rank_by_recomputed_tokens_as_upstream_says(hidden: Map
     """vLLM's RFC #54644: least computed first wastes least, most computed first wastes most."""
     traces = {name: trace for name, trace in hidden.items() if name.startswith("thrash")}
     names = ("victim_least_computed", "victim_random", "victim_most_computed")
-    lost = [referee.judge(ARENA / f"{name}.py", traces).figure("recomputed_tokens") for name in names]
+    lost = [referee.judge_policy(ARENA / f"{name}.py", traces).figure("recomputed_tokens") for name in names]
     assert lost == sorted(lost) and lost[0] < lost[-1]
 
 
 @pytest.mark.night
 def test_one_seed_makes_one_set_of_hidden_traces() -> None:
-    assert games.hidden("a") == games.hidden("a") != games.hidden("b")
-    assert len(games.hidden("a")) == 20 and len(games.public()) == 6
-    assert all(one.made <= one.limit for trace in games.hidden("a").values() for one in trace)
+    assert games.hidden_traces("a") == games.hidden_traces("a") != games.hidden_traces("b")
+    assert len(games.hidden_traces("a")) == 20 and len(games.public_traces()) == 6
+    assert all(one.made <= one.limit for trace in games.hidden_traces("a").values() for one in trace)
 
 
 @pytest.mark.night
@@ -164,8 +164,8 @@ def test_the_adversary_finds_a_small_trace_that_still_refutes() -> None:
     with Player(ARENA / "fcfs.py") as first, Player(ARENA / "vtc.py") as fair:
         found = attack.attack(first, fair, "service_gap", 1.5, seconds=60)
         assert found and len(found.trace) <= 6
-        assert found.figure == referee.play(first, found.trace, attack.GROUND)["service_gap"]
-        assert found.figure > 1.5 * referee.play(fair, found.trace, attack.GROUND)["service_gap"]
+        assert found.figure == referee.play_trace(first, found.trace, attack.GROUND)["service_gap"]
+        assert found.figure > 1.5 * referee.play_trace(fair, found.trace, attack.GROUND)["service_gap"]
 
 
 def test_the_adversary_finds_nothing_between_a_policy_and_itself() -> None:
@@ -193,8 +193,8 @@ def test_the_command_shows_a_table_without_a_score_and_names_who_is_out(policy: 
 def test_a_class_is_one_table_with_those_that_are_out_below_it(
     policy: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(games, "public", lambda: {"chat": games.chat(random.Random(1), 12)})
-    monkeypatch.setattr(games, "hidden", lambda seed: {seed: games.thrash(random.Random(seed), 12)})
+    monkeypatch.setattr(games, "public_traces", lambda: {"chat": games.chat(random.Random(1), 12)})
+    monkeypatch.setattr(games, "hidden_traces", lambda seed: {seed: games.thrash(random.Random(seed), 12)})
     files = []
     for name, text in (("ada", ""), ("bo", "def victim(view): return view.running[0].id"), ("cy", "import nothing")):
         files.append(tmp_path / f"{name}.py")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from labkit.predict import games, referee
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labkit.predict.policy import Foul, Player
 from labkit.predict.traces import hashes
 from labsched.recording import Arrival
 
 ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
-ONE = Field(slots=1, blocks=6, block_size=4, step_tokens=32)  # memory for one request and no more
+ONE = PlayingField(slots=1, blocks=6, block_size=4, step_tokens=32)  # memory for one request and no more
 DOCUMENT, QUESTION, ANSWER = 16, 4, 4  # tokens
 
 
@@ -37,9 +37,9 @@ def questions(*documents: str, apart: float = 0.0) -> list[Arrival]:
     ]
 
 
-def cached(policy: str, trace: Sequence[Arrival], ground: Field) -> float:
+def cached(policy: str, trace: Sequence[Arrival], ground: PlayingField) -> float:
     with Player(ARENA / f"{policy}.py") as player:
-        return referee.play(player, trace, ground)["cached_tokens"]
+        return referee.play_trace(player, trace, ground)["cached_tokens"]
 
 
 def test_the_longest_prefix_first_computes_each_document_once() -> None:
@@ -56,14 +56,14 @@ def test_a_view_counts_what_a_waiting_request_would_find_in_the_cache(tmp_path: 
         "def line(view):\n    if view.waiting[0].id == '2': raise ValueError(view.waiting[0].cached)\n    return []"
     )
     with pytest.raises(Foul, match=f"ValueError: {tokens}$"), Player(policy) as player:
-        referee.play(player, questions("a", other, apart=60.0), ONE)
+        referee.play_trace(player, questions("a", other, apart=60.0), ONE)
 
 
 def test_a_preemption_leaves_no_half_computed_prompt_for_which_requests_wait_for_ever() -> None:
     long = Arrival("long", 0.0, 0, 24, 4, 4, "length", prefixes=hashes("long", 0, 24))
     trace = [Arrival("grows", 0.0, 0, 4, 20, 20, "length"), long]
     with Player(ARENA / "fcfs.py") as player:
-        found = referee.play(player, trace, Field(slots=2, blocks=10, block_size=4, step_tokens=4))
+        found = referee.play_trace(player, trace, PlayingField(slots=2, blocks=10, block_size=4, step_tokens=4))
     assert found["preemptions"] == 1
 
 
@@ -75,4 +75,4 @@ def test_prompts_share_nothing_where_the_trace_does_not_say_what_they_have_in_co
 @pytest.mark.parametrize("seed", range(3))
 def test_on_the_trace_of_documents_the_longest_prefix_first_finds_more_than_first_come_first_served(seed: int) -> None:
     trace = games.documents(random.Random(seed), games.REQUESTS)
-    assert cached("longest_prefix", trace, Field()) > 1.1 * cached("fcfs", trace, Field())
+    assert cached("longest_prefix", trace, PlayingField()) > 1.1 * cached("fcfs", trace, PlayingField())

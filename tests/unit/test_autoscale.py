@@ -15,8 +15,8 @@ from lab_errors import is_lab_error, lab_error
 from labctl.cli import options
 from labctl.cli.edit import scale_command
 from labctl.listener import Listener, Silent
-from labctl.replicas.scale import Scaler, bounds, follow
-from labctl.runtimes.envoy.admin import Seen
+from labctl.replicas.scale import Scaler, autoscale, parse_bounds
+from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
@@ -49,8 +49,8 @@ def test_it_stays_between_its_bounds_from_the_first_look_on() -> None:
 @pytest.mark.parametrize("text", ["", "3", "0:2", "3:2", "1:99", "a:b"])
 def test_bounds_that_make_no_sense_are_refused(text: str) -> None:
     with lab_error("scale-bounds-invalid"):
-        bounds(text)
-    assert bounds("1:4") == (1, 4)
+        parse_bounds(text)
+    assert parse_bounds("1:4") == (1, 4)
 
 
 class TwoReplicas:
@@ -72,9 +72,11 @@ class TwoReplicas:
         self._draining = draining or [1]
         self._there = [one.number for one in record.servers]
 
-    def balancer_view(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         self._looks += 1
-        return {n: Seen(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there}
+        return {
+            n: UpstreamHealth(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there
+        }
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         self.record = None
@@ -111,7 +113,7 @@ def test_the_loop_goes_on_after_another_command_has_held_the_stack(
     with two_replicas(tmp_path, monkeypatch, Silent()) as (session, _), ExitStack() as held:
         lab = session.catalog.stack("iterative")[0]
         held.enter_context(stack_lock(session.workspace, "iterative", "reload"))
-        lines = follow(session, lab, "iterative", Scaler(1, 1), lambda seconds: held.close())
+        lines = autoscale(session, lab, "iterative", Scaler(1, 1), lambda seconds: held.close())
         assert next(lines) == "2 -> 1: nothing waits for 2"
         assert next(lines).startswith("2 stay: another 'labctl reload' of iterative is in progress")
         assert next(lines) == "2 -> 1: nothing waits for 2"
@@ -135,7 +137,7 @@ def test_the_loop_goes_on_while_a_restart_takes_the_stack_down_and_up(
                 held.close()
 
         runtime.record = None
-        lines = follow(session, session.catalog.stack("iterative")[0], "iterative", Scaler(1, 1), pause)
+        lines = autoscale(session, session.catalog.stack("iterative")[0], "iterative", Scaler(1, 1), pause)
         assert next(lines) == "2 -> 1: nothing waits for 2"
         assert looks == 3
 

@@ -26,7 +26,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @pytest.mark.parametrize("policy", [policy for policy in envoy.POLICIES if policy])
 def test_envoy_finds_every_policy_good(policy: str, tmp_path: Path) -> None:
-    command = [str(envoy.binary()), *envoy.arguments(str(Balanced(tmp_path, policy).configure()), validate=True)]
+    command = [str(envoy.binary()), *envoy.envoy_arguments(str(Balanced(tmp_path, policy).configure()), validate=True)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "deprecated" not in done.stderr

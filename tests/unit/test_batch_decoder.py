@@ -19,7 +19,7 @@ PROMPTS = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14]]
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[BatchDecoder]:
     threads = torch.get_num_threads()
-    yield batch_decoder.load(str(FOLDER), "cpu", 1, exact=True)
+    yield batch_decoder.load_batch_decoder(str(FOLDER), "cpu", 1, exact=True)
     torch.set_num_threads(threads)
 
 

@@ -14,14 +14,14 @@ import pytest
 from counting_engine import CountingEngine
 from machinery import ROOT
 
-from labctl.learn.exercise import Exercise, find_all
-from labctl.manifest.catalog import load
+from labctl.learn.exercise import Exercise, find_exercises
+from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
-from labsched.counting import Answer
+from labsched.counting import KnownAnswer
 from labsched.kv_budget import KVBudget
 from labsched.own import scheduler_beside, with_line
 from labsched.policy import Policy
-from labsched.recording import Settings
+from labsched.recording import SchedulerSettings
 from labsched.replay import scheduler_of
 from labsched.request import Request
 from labsched.scheduler import Scheduler
@@ -29,7 +29,7 @@ from labsched.step import Step
 from labserve.params import Refusal
 
 WORKSPACE = Workspace(ROOT, ROOT / ".cache")
-EXERCISES = [e for e in find_all(WORKSPACE, load(WORKSPACE)) if e.lab.number == "05" or e.id == "06b"]
+EXERCISES = [e for e in find_exercises(WORKSPACE, load_catalog(WORKSPACE)) if e.lab.number == "05" or e.id == "06b"]
 POLICY, BLOCKS = "batch_scheduler_policy", "max_tokens_in_paged_kv_cache"
 WORDS = {  # what config.pbtxt says where an exercise sets nothing
     POLICY: "guaranteed_no_evict",
@@ -118,7 +118,7 @@ class CountingTrial:
 
     def _load(self) -> None:
         blocks, step_tokens = int(self._set[BLOCKS]) // 32, int(self._set["max_num_tokens"])
-        settings = Settings(self._set, blocks, 32, step_tokens, 2048, 2000)
+        settings = SchedulerSettings(self._set, blocks, 32, step_tokens, 2048, 2000)
         self._scheduler = scheduler_of(settings, scheduler_beside(self.folder))
 
     def send_queued(
@@ -133,7 +133,7 @@ class CountingTrial:
     def _job(self, request: Any) -> Request:
         self._count += 1
         prompt, limit = list(request[0]), request[1]
-        answer: Any = Answer([*range(len(prompt), len(prompt) + limit)], word=False, resumable=True)
+        answer: Any = KnownAnswer([*range(len(prompt), len(prompt) + limit)], word=False, resumable=True)
         job = Request(str(self._count), prompt, limit, answer)
         job.tenant = request[2]["tenant"] if len(request) > 2 else ""
         return job

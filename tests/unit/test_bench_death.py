@@ -27,7 +27,7 @@ from labkit import results, stats
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.records import RequestRecord
-from labkit.workloads.bench import PROMPTS, Workload, run, tabulate
+from labkit.workloads.bench import PROMPTS, Workload, measure_model, tabulate
 from labsched.slo import Slo
 
 
@@ -45,14 +45,16 @@ def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where
     def failed(*_: Any) -> Any:
         raise LabError("echo had no first response", code="token-late")
 
-    monkeypatch.setattr(bench, "ephemeral", brought_up)
+    monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
     monkeypatch.setattr("labctl.stack.faults.stack_explainer", lambda *_: str)
-    monkeypatch.setattr("labkit.workloads.bench.run", failed)
+    monkeypatch.setattr("labkit.workloads.bench.measure_model", failed)
     monkeypatch.setattr(
-        bench, "death", lambda *_: LabError("quick died: killed by SIGFPE", code="server-died") if dead else None
+        bench,
+        "death_of_stack",
+        lambda *_: LabError("quick died: killed by SIGFPE", code="server-died") if dead else None,
     )
     with lab_error(code):
-        bench.bench(session, lab, "quick", Options(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
+        bench.bench_stack(session, lab, "quick", Options(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
 
 
 def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line(
@@ -75,10 +77,10 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
         progress("0 of 1 answered")
         told.append("went on for ever")
 
-    monkeypatch.setattr(bench, "ephemeral", brought_up)
-    monkeypatch.setattr("labkit.workloads.bench.run", measured)
+    monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
+    monkeypatch.setattr("labkit.workloads.bench.measure_model", measured)
     with lab_error("models-stuck", "model.py:31"):
-        bench.bench(session, lab, "iterative", Options(), "iterative-gpt2", Workload(), [1])
+        bench.bench_stack(session, lab, "iterative", Options(), "iterative-gpt2", Workload(), [1])
     assert told == ["went on"]
 
 
@@ -96,14 +98,14 @@ def test_a_bench_leaves_its_limits_and_goodput_in_result_and_report(
         records = [RequestRecord("1", "m", "p", start=0.0, responses=[(0.1, "a"), (0.2, "b"), (0.5, "c")], end=0.5)]
         return stats.metrics(records, Slo(ttft=100, tpot=200)), records
 
-    monkeypatch.setattr(bench, "ephemeral", brought_up)
-    monkeypatch.setattr("labkit.workloads.bench.run", send)
+    monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
+    monkeypatch.setattr("labkit.workloads.bench.measure_model", send)
     monkeypatch.setattr("labctl.triton.server_api.server_version", lambda _: "2.68.0")
     monkeypatch.setattr("labctl.stack.edits.not_shipped", lambda *_: [])
     monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(scheduling=""))
     workload = Workload(slo=Slo(ttft=100, tpot=200))
-    out = bench.bench(session, lab, "iterative", Options(), "iterative-gpt2", workload, [1]).folder
-    found = results.load(out)
+    out = bench.bench_stack(session, lab, "iterative", Options(), "iterative-gpt2", workload, [1]).folder
+    found = results.load_result(out)
     assert found["settings"]["slo"] == "ttft<100ms,tpot<200ms"
     assert found["metrics"]["1 in flight"]["goodput"] == pytest.approx(2.0)
     report = (out / "report.md").read_text()
@@ -118,7 +120,7 @@ def test_goodput_of_a_model_whose_responses_are_not_tokens_is_refused_before_any
 ) -> None:
     monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(decoupled=decoupled, tells_end=tells_end))
     with lab_error("goodput-needs-tokens"):
-        run({"grpc": "nowhere"}, "m", Workload(slo=Slo(ttft=1)), 1, lambda _: None)
+        measure_model({"grpc": "nowhere"}, "m", Workload(slo=Slo(ttft=1)), 1, lambda _: None)
 
 
 def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(

@@ -52,7 +52,7 @@ def bundle(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(pack, "_wheels", wheels)
     engine = workspace.cache / "engines" / "openvino-0123456789"
-    pack.write(tmp_path / "b.tar", workspace, ["02"], [engine, engine], [], Silent())
+    pack.write_bundle(tmp_path / "b.tar", workspace, ["02"], [engine, engine], [], Silent())
     return tmp_path / "b.tar"
 
 
@@ -214,7 +214,7 @@ def test_nothing_is_left_when_the_wheels_cannot_be_had(
     target = tmp_path / "out" / "b.tar"
     target.parent.mkdir()
     with lab_error("wheels-not-downloaded"):
-        pack.write(target, workspace, ["02"], [], [], Silent())
+        pack.write_bundle(target, workspace, ["02"], [], [], Silent())
     assert list(target.parent.iterdir()) == []
 
 

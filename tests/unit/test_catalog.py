@@ -10,7 +10,7 @@ import yaml
 from lab_errors import lab_error
 from minimal_lab import MINIMAL, changed, write
 
-from labctl.manifest.catalog import Catalog, load
+from labctl.manifest.catalog import Catalog, load_catalog
 from labctl.workspace import Workspace
 from labkit.strict_yaml import parse_yaml
 
@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def refusal(tmp_path: Path, manifest: Any) -> str:
     with lab_error("manifest-broken") as caught:
-        load(write(tmp_path, "09-demo", manifest))
+        load_catalog(write(tmp_path, "09-demo", manifest))
     return str(caught.value)
 
 
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
 def test_no_verdict_judges_a_phase_that_its_profile_does_not_run(profile: str) -> None:
-    for lab in load(Workspace(ROOT, ROOT / "unused")).labs:
+    for lab in load_catalog(Workspace(ROOT, ROOT / "unused")).labs:
         assert lab.run
         run = {phase.name for phase in lab.run.phases if profile in phase.profiles}
         skipped = {phase.name for phase in lab.run.phases} - run
@@ -34,19 +34,19 @@ def test_no_verdict_judges_a_phase_that_its_profile_does_not_run(profile: str) -
 
 
 def test_every_shipped_manifest_is_good() -> None:
-    catalog = load(Workspace(ROOT, ROOT / "unused"))
+    catalog = load_catalog(Workspace(ROOT, ROOT / "unused"))
     assert {"sequence", "iterative", "llama", "codegen", "batching"} <= {lab.short for lab in catalog.labs}
 
 
 @pytest.mark.parametrize("word", ["09", "9", "demo", "09-demo", "demo-stack"])
 def test_a_lab_answers_to_all_its_names(tmp_path: Path, word: str) -> None:
-    catalog: Catalog = load(write(tmp_path, "09-demo", MINIMAL))
+    catalog: Catalog = load_catalog(write(tmp_path, "09-demo", MINIMAL))
     assert catalog.stack(word) == (catalog.labs[0], "demo-stack")
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with lab_error("stack-unknown", "'nope'", "demo-stack"):
-        load(write(tmp_path, "09-demo", MINIMAL)).lab("nope")
+        load_catalog(write(tmp_path, "09-demo", MINIMAL)).lab("nope")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_lab_may_be_without_a_run(tmp_path: Path) -> None:
     manifest = {key: value for key, value in MINIMAL.items() if key != "run"}
-    assert load(write(tmp_path, "09-demo", manifest)).lab("demo").run is None
+    assert load_catalog(write(tmp_path, "09-demo", manifest)).lab("demo").run is None
 
 
 def test_two_labs_may_not_share_a_name(tmp_path: Path) -> None:
@@ -165,12 +165,12 @@ def test_two_labs_may_not_share_a_name(tmp_path: Path) -> None:
     manifest["stacks"] = {"s": MINIMAL["stacks"]["demo-stack"]}
     workspace = write(tmp_path, "08-other", manifest)
     with lab_error("manifest-broken", "'demo-stack'", "08-other"):
-        load(workspace)
+        load_catalog(workspace)
 
 
 def test_the_folder_must_say_what_the_manifest_says(tmp_path: Path) -> None:
     with lab_error("manifest-broken", "09-demo", "09-elsewhere"):
-        load(write(tmp_path, "09-elsewhere", MINIMAL))
+        load_catalog(write(tmp_path, "09-elsewhere", MINIMAL))
 
 
 SHARED: dict[str, Any] = {
@@ -191,7 +191,7 @@ def test_an_included_setting_and_base_are_the_labs_own_with_its_keys_over_them(t
         settings={"width": {"default": {"gpu": 8}}},
         stacks={"demo-stack": {"base": "common", "title": "t", "models": ["m"], "parameters": {"a": "c"}}},
     )
-    lab = load(write(tmp_path, "09-demo", manifest)).lab("demo")
+    lab = load_catalog(write(tmp_path, "09-demo", manifest)).lab("demo")
     assert (lab.settings["width"].default, lab.settings["width"].help) == ({"cpu": 1, "gpu": 8}, "shared")
     stack = lab.stacks["demo-stack"]
     assert stack.models == ["m"]
@@ -212,10 +212,10 @@ def test_a_key_that_is_there_twice_is_refused_with_its_lines(tmp_path: Path) -> 
     text = good.replace("    models:\n", "    repository: ./others\n    models:\n")
     first = text.splitlines().index("    repository: ./models") + 1
     with lab_error("manifest-broken") as caught:
-        load(write(tmp_path, "09-demo", text))
+        load_catalog(write(tmp_path, "09-demo", text))
     said = " ".join([caught.value.why, *caught.value.details])
     assert f"lab.yaml: line {first + 1}: the key 'repository' is there already, in line {first}" in said
-    load(write(tmp_path, "09-demo", good))
+    load_catalog(write(tmp_path, "09-demo", good))
 
 
 def test_what_is_merged_from_an_anchor_may_be_overridden() -> None:
@@ -229,8 +229,8 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
     stacks = {"another": MINIMAL["stacks"]["demo-stack"]}
     write(tmp_path, "08-other", changed(number="08", name="other", short="other", stacks=stacks, run=None))
     workspace = write(tmp_path, "09-demo", changed("*/repository", "./elsewhere"))
-    catalog = load(workspace, at_use=True)
+    catalog = load_catalog(workspace, at_use=True)
     assert catalog.stack("another")[1] == "another"
-    for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load(workspace)):
+    for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load_catalog(workspace)):
         with lab_error("manifest-broken", "09-demo/lab.yaml: stacks.demo-stack.repository"):
             ask()

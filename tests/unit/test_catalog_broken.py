@@ -11,7 +11,7 @@ from minimal_lab import MINIMAL, changed, write
 
 from labctl.cli.main import cli
 from labctl.listener import Silent
-from labctl.manifest.catalog import Catalog, load
+from labctl.manifest.catalog import Catalog, load_catalog
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -50,9 +50,9 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
     stacks = {"another": MINIMAL["stacks"]["demo-stack"]}
     write(tmp_path, "08-other", changed(number="08", name="other", short="other", stacks=stacks, run=None))
     workspace = write(tmp_path, "09-demo", changed("*/repository", "./elsewhere"))
-    catalog = load(workspace, at_use=True)
+    catalog = load_catalog(workspace, at_use=True)
     assert catalog.stack("another")[1] == "another"
-    for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load(workspace)):
+    for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load_catalog(workspace)):
         with lab_error("manifest-broken", "09-demo/lab.yaml: stacks.demo-stack.repository"):
             ask()
 

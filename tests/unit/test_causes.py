@@ -19,11 +19,11 @@ from labctl.cli.explain import explain_command
 from labkit.names import letter
 from labkit.pictures import explained
 from labsched import causes, figures, replay
-from labsched.recording import Arrival, Recording, Row, Settings
+from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
 
 
 def recorded(
-    arrivals: Sequence[Arrival], set_to: Settings = SETTINGS, cost: Callable[[Row], float] = cost
+    arrivals: Sequence[Arrival], set_to: SchedulerSettings = SETTINGS, cost: Callable[[StepRow], float] = cost
 ) -> Recording:
     """What a server would record of these requests; each waiting request has the scheduler's reason."""
     whys: list[str] = []
@@ -33,10 +33,10 @@ def recorded(
     return Recording(set_to, list(arrivals), rows, "steps-made-up.jsonl")
 
 
-def standing_still(*pauses: tuple[float, float]) -> Callable[[Row], float]:
+def standing_still(*pauses: tuple[float, float]) -> Callable[[StepRow], float]:
     """A step's time, where the machine stands still in these, each its beginning and its length in seconds."""
 
-    def seconds(row: Row) -> float:
+    def seconds(row: StepRow) -> float:
         over = row.began + cost(row)
         for began, length in pauses:
             if began < over and began + length > row.began:
@@ -72,7 +72,7 @@ def test_the_parts_of_each_request_add_up_to_its_times(
     for row in made.rows:
         for name, count in zip(row.batch, row.made, strict=True):
             came[name] += [row.over] * count
-    found = causes.requests(made, sent)
+    found = causes.explain_requests(made, sent)
     assert {one.name for one in found} == {*came}
     for one in found:
         parts = [*one.ttft.items(), *one.tpot.items()]
@@ -87,7 +87,7 @@ def test_a_full_kv_cache_is_the_cause_and_more_memory_the_change() -> None:
     """Each request fills 5 of 10 blocks, so two run, where there are 16 slots."""
     small = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "16"}, blocks=10)
     made = recorded([request(str(n), 0.01 * n, 100, 50) for n in range(20)], small)
-    found = causes.finding(causes.requests(made), small)
+    found = causes.largest_cause(causes.explain_requests(made), small)
     assert found.part == causes.NO_BLOCK and found.share > 0.8 and found.culprit
     assert found.changes[0] == {"max_tokens_in_paged_kv_cache": str(2 * 10 * 32)}
 
@@ -96,7 +96,7 @@ def test_one_long_prompt_is_the_cause_for_those_that_decode_beside_it() -> None:
     whole = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "16"}, step_tokens=512, blocks=400)
     short = [request(str(n), 0.02 * n, 4, 12) for n in range(20)]
     made = recorded(sorted([*short, request("long", 0.2, 500, 2, "eve")], key=lambda one: one.at), whole)
-    found = causes.finding(causes.requests(made), whole, "TPOT")
+    found = causes.largest_cause(causes.explain_requests(made), whole, "TPOT")
     assert (found.part, found.culprit) == (causes.PROMPTS, "long")
     assert found.changes[0] == {"max_num_tokens": "256"}
 
@@ -104,7 +104,7 @@ def test_one_long_prompt_is_the_cause_for_those_that_decode_beside_it() -> None:
 def test_a_client_that_sends_late_is_the_cause_and_no_setting_helps() -> None:
     arrivals = [request(str(n), 0.1 * n, 10, 5) for n in range(20)]
     sent = {a.name: causes.Sent(a.at, a.at - 0.5) for a in arrivals}
-    found = causes.finding(causes.requests(recorded(arrivals), sent), SETTINGS)
+    found = causes.largest_cause(causes.explain_requests(recorded(arrivals), sent), SETTINGS)
     assert found.part == causes.LATE and found.share > 0.8 and not found.changes
 
 
@@ -114,7 +114,7 @@ def test_a_request_that_is_preempted_has_that_as_a_part() -> None:
     )
     made = recorded([request(str(n), 0.0, 30, 60) for n in range(3)], tight)
     assert sum(len(row.preempted) for row in made.rows) > 0
-    assert any(one.tpot.get(causes.PREEMPTED) for one in causes.requests(made))
+    assert any(one.tpot.get(causes.PREEMPTED) for one in causes.explain_requests(made))
 
 
 def test_explain_prints_the_cause_first_and_tables_whose_last_row_is_the_sum(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_picture_is_of_the_second_with_the_longest_waits(tmp_path: Path) -> 
     calm = [request(f"a{n}", 0.5 * n, 10, 3) for n in range(10)]
     made = recorded([*calm, *(request(f"b{n}", 5.0, 40, 30) for n in range(40))])
     assert explained.worst_second(made) >= 4.9
-    explained.draw(causes.requests(made), made, tmp_path / "explained.png", "made up")
+    explained.draw_explanation(causes.explain_requests(made), made, tmp_path / "explained.png", "made up")
     assert (tmp_path / "explained.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -156,7 +156,7 @@ def chats(prompt: int = 60, limit: int = 40) -> list[Arrival]:
 LONG = [request(f"long {n}", 0.3 + 2.4 * n, 500, 2) for n in range(2)]  # half a second each
 
 
-def slow_prompts(row: Row) -> float:
+def slow_prompts(row: StepRow) -> float:
     """A step's time where a token of a prompt takes 1 ms."""
     return cost(row) + 9e-4 * sum(tokens for tokens, letter in zip(row.tokens, row.phase, strict=True) if letter == "p")
 
@@ -189,8 +189,8 @@ class Case:
 
     part: str
     sent: Sequence[Arrival]
-    set_to: Settings
-    cost: Callable[[Row], float]
+    set_to: SchedulerSettings
+    cost: Callable[[StepRow], float]
     well: Callable[[], Recording]
 
 
@@ -220,7 +220,7 @@ def test_what_makes_a_p99_and_takes_it_along_when_it_goes_is_the_first_sentence(
         assert not found["change"] and "=" not in said, "no setting is advised where none helps"
         return
     before, after = found["p99_ms"]
-    true = p99(recorded(case.sent, replay.changed(case.set_to, found["change"]), case.cost))
+    true = p99(recorded(case.sent, replay.change_settings(case.set_to, found["change"]), case.cost))
     assert after == pytest.approx(true, rel=0.15)
     assert ("would not help" in said) == (true > 0.9 * p99(made)), (before, after)
 

@@ -37,7 +37,7 @@ def answers(page: Client, prompt: str, temperature: float = 0.0, seed: float = -
 
 
 def test_an_answer_grows_and_its_speed_stands_below_it(page: Client) -> None:
-    assert answers(page, "a")[-2:] == [f"{chat.fence('a b')}\n", f"{chat.fence('a b c')}\n{SPEED}"]
+    assert answers(page, "a")[-2:] == [f"{chat.fence_markdown('a b')}\n", f"{chat.fence_markdown('a b c')}\n{SPEED}"]
 
 
 def test_the_model_gets_the_prompt_and_each_dial(page: Client) -> None:
@@ -53,8 +53,8 @@ def test_a_dial_beyond_its_range_reaches_no_model(page: Client, dials: tuple[flo
 
 
 def test_an_error_stands_below_what_came_of_the_text(page: Client) -> None:
-    error = chat.fence("the connection broke\n<b>why</b>\nTry: labctl status")
-    assert answers(page, "break")[-1] == f"{chat.fence('a b')}\n{error}"
+    error = chat.fence_markdown("the connection broke\n<b>why</b>\nTry: labctl status")
+    assert answers(page, "break")[-1] == f"{chat.fence_markdown('a b')}\n{error}"
 
 
 @pytest.mark.parametrize("prompt", ["", " \n"])
@@ -68,13 +68,13 @@ def test_a_clock_that_stands_still_is_said_before_an_answer_comes(page: Client) 
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_remedy(page: Client) -> None:
-    with lab_error("port-taken"), chat.serve(cast(Any, None), urlsplit(page.src).port):
+    with lab_error("port-taken"), chat.serve_chat(cast(Any, None), urlsplit(page.src).port):
         pass
 
 
 @pytest.mark.parametrize("text", ["def f():\n    return '*not* **Markdown**'", "a ``` b ```` c"])
 def test_a_text_is_shown_as_it_is_whatever_is_in_it(text: str) -> None:
-    shown = chat.fence(text)
+    shown = chat.fence_markdown(text)
     fence = shown.split("\n")[0]
     assert shown == f"{fence}\n{text}\n{fence}"
     assert fence not in text
@@ -82,8 +82,8 @@ def test_a_text_is_shown_as_it_is_whatever_is_in_it(text: str) -> None:
 
 def test_every_dial_is_sent_but_a_seed_that_is_off() -> None:
     values = {"temperature": 0, "top_k": 7.0, "top_p": 0.5, "repetition_penalty": 1, "seed": -1.0}
-    assert chat.choices(values) == {"temperature": 0.0, "top_k": 7, "top_p": 0.5, "repetition_penalty": 1.0}
-    assert chat.choices({"seed": 3.0}) == {"seed": 3}
+    assert chat.sampling_values(values) == {"temperature": 0.0, "top_k": 7, "top_p": 0.5, "repetition_penalty": 1.0}
+    assert chat.sampling_values({"seed": 3.0}) == {"seed": 3}
 
 
 def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> None:

@@ -18,7 +18,7 @@ from labctl.clock.clock import PauseLimit, pause_limit
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults
 from labctl.stack.session import Session
-from labserve.observe.clock import Clock
+from labserve.observe.clock import StepClock
 
 WAIT_S = 20.0
 
@@ -33,7 +33,7 @@ class Model:
         self.going_on = threading.Event()  # unless it is set, a step does not end
         if not held:
             self.going_on.set()
-        self.clock = Clock(str(folder), name, instance)
+        self.clock = StepClock(str(folder), name, instance)
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -201,7 +201,7 @@ def test_the_schedulers_time_stands_still_with_it(tmp_path: Path, monkeypatch: p
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    clock, remote = Clock(str(tmp_path), "m", "0"), Remote(tmp_path, ("m",))
+    clock, remote = StepClock(str(tmp_path), "m", "0"), Remote(tmp_path, ("m",))
     assert clock.ready(dict)
     before = clock.now()
     remote.pause()
@@ -218,7 +218,7 @@ def test_the_schedulers_time_stands_still_with_it(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("text", ["", "[]", '{"models": 3}', '{"models": {"*": {"mode": "slow"}}}', "\xff"])
 def test_a_damaged_control_file_holds_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / "clock.json").write_text(text, encoding="latin-1")
-    assert Clock(str(tmp_path), "m", "0").ready(dict)
+    assert StepClock(str(tmp_path), "m", "0").ready(dict)
     assert Remote(tmp_path, ("m",)).paused == []
 
 
@@ -263,7 +263,7 @@ def test_a_pause_ends_by_itself_before_the_limit_and_steps_do_not_make_it_longer
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    clock, remote = Clock(str(tmp_path), "m", "0"), Remote(tmp_path, ("m",), PauseLimit(40.0, "forgets"))
+    clock, remote = StepClock(str(tmp_path), "m", "0"), Remote(tmp_path, ("m",), PauseLimit(40.0, "forgets"))
     remote.pause()
     now[0] += 20.0
     remote.pause()

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.codegen.request import Row, advance, outputs, parse
-from labserve.model_shape import Shape
+from labserve.codegen.request import TextRow, advance, outputs, parse_codegen_request
+from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 
-SHAPE = Shape(vocabulary=100, context=64, token_values=8, end_id=0)
+SHAPE = ModelShape(vocabulary=100, context=64, token_values=8, end_id=0)
 LOGITS = np.log(np.array([[0.05, 0.5, 0.3, 0.15]], dtype=np.float32))  # of the tokens 0 to 3
 
 
-def ask(**inputs: Any) -> list[Row]:
+def ask(**inputs: Any) -> list[TextRow]:
     given = {"input_ids": [[1, 2, 3]], "input_lengths": [[3]], "request_output_len": [[4]], **inputs}
-    return parse(lambda name: np.array(given[name]) if name in given else None, SHAPE)
+    return parse_codegen_request(lambda name: np.array(given[name]) if name in given else None, SHAPE)
 
 
 def words(*several: list[int]) -> list[list[list[int]]]:

@@ -25,7 +25,7 @@ from waiting import eventually
 
 from labctl.cli.console import Echo
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.plan import make_plan
 from labctl.runtimes import compose, docker_engine, images, processes
 from labctl.runtimes.compose import ComposeRuntime
@@ -35,7 +35,7 @@ from labctl.runtimes.record import Options
 from labctl.stack import replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.up import prepare, up
+from labctl.stack.up import prepare_artifacts, up
 
 STACK = "inflight-batching"
 OPTIONS = Options(
@@ -59,11 +59,11 @@ class Docker:
         self.built: set[str] = set()
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setattr(ComposeRuntime, "check", lambda self, profile: None)
-        monkeypatch.setattr(images, "digest", lambda image: "sha256:0" if self.exists(image) else "")
+        monkeypatch.setattr(images, "image_digest", lambda image: "sha256:0" if self.exists(image) else "")
         monkeypatch.setattr(docker_engine, "containers", self.containers)
         for name in ("networks", "volumes"):
             monkeypatch.setattr(docker_engine, name, lambda *asked: [])
-        monkeypatch.setattr(docker_engine, "remove", lambda name: None)
+        monkeypatch.setattr(docker_engine, "remove_container", lambda name: None)
         monkeypatch.setattr(compose, "hub_token", lambda: "")
         monkeypatch.setattr(replicas, "wait_ready", lambda *asked, **more: None)
 
@@ -90,7 +90,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     workspace = of_its_own(tmp_path)
-    return Session(workspace, load(workspace), Silent())
+    return Session(workspace, load_catalog(workspace), Silent())
 
 
 def planned(session: Session, options: Options) -> list[list[str]]:
@@ -185,9 +185,9 @@ def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
     plan = make_plan(session.workspace, lab, name, Options("gpu", release="0.17.0"), runtime.server_path)
     if said:
         (tmp_path / "bin" / "said").write_text(said)
-    monkeypatch.setattr(images, "build", lambda *asked: None)
+    monkeypatch.setattr(images, "build_missing_images", lambda *asked: None)
     listener = Noting()
-    prepare(replace(session, listener=listener), replace(plan, artifacts=()), runtime)
+    prepare_artifacts(replace(session, listener=listener), replace(plan, artifacts=()), runtime)
     assert [words in note for words, note in zip(noted, listener.notes, strict=True)] == [True] * len(noted)
     assert [argv[1:3] for argv, _ in docker.told()] == [
         ["create", "--entrypoint"],
@@ -216,7 +216,7 @@ def test_a_killed_labctl_leaves_no_docker_behind(tmp_path: Path) -> None:
     code = (
         "from labctl.listener import Silent; from labctl.runtimes import processes, whales\n"
         "from labctl.runtimes.processes import Command\n"
-        "words = whales.words(lambda docker: docker.compose.up(detach=True), project='p')\n"
+        "words = whales.docker_argv(lambda docker: docker.compose.up(detach=True), project='p')\n"
         "processes.run_to_end(Command(words), Silent(), 'it failed', code='command-failed')"
     )
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}

@@ -163,8 +163,8 @@ def test_fault_50_the_address_of_the_engine_is_that_of_dockers_context(monkeypat
     monkeypatch.setattr(
         docker_engine, "_of_context", {"": "", "rootless": "unix:///run/user/7/docker.sock"}.__getitem__
     )
-    assert docker_engine.address() == docker_engine.DEFAULT_SOCKET
+    assert docker_engine.engine_address() == docker_engine.DEFAULT_SOCKET
     monkeypatch.setenv("DOCKER_CONTEXT", "rootless")
-    assert docker_engine.address() == "unix:///run/user/7/docker.sock"
+    assert docker_engine.engine_address() == "unix:///run/user/7/docker.sock"
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    assert docker_engine.address() == "tcp://127.0.0.1:1"
+    assert docker_engine.engine_address() == "tcp://127.0.0.1:1"

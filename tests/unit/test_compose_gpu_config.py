@@ -12,7 +12,7 @@ import pytest
 from lab_errors import lab_error
 from machinery import of_its_own
 
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.plan import make_plan
 from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
@@ -23,14 +23,14 @@ from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 ONLY_CPU = {"vllm-backend"}  # on the gpu profile NVIDIA's image has the backend itself
-STACKS = sorted({stack for lab in load(Workspace(ROOT, ROOT)).labs for stack in lab.stacks} - ONLY_CPU)
+STACKS = sorted({stack for lab in load_catalog(Workspace(ROOT, ROOT)).labs for stack in lab.stacks} - ONLY_CPU)
 
 
 def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
     """What Compose makes of the files and the variables that ``labctl up --profile gpu`` gives it."""
     workspace = of_its_own(tmp_path)
     projects = Projects(workspace)
-    lab, name = load(workspace).stack(stack)
+    lab, name = load_catalog(workspace).stack(stack)
     options = Options("gpu", settings, gpus=gpus)
     plan = make_plan(workspace, lab, name, options, lambda path: projects.inside(path, server=True))
     record = Record(
@@ -99,7 +99,7 @@ def test_chosen_gpus_and_slices_are_reserved_in_the_place_of_the_first_ones(
 
 
 def planned(workspace: Workspace, gpus: tuple[str, ...], **settings: Any) -> Any:
-    lab, name = load(workspace).stack("inflight-batching")
+    lab, name = load_catalog(workspace).stack("inflight-batching")
     return make_plan(workspace, lab, name, Options("gpu", settings, gpus=gpus), str)
 
 
@@ -164,6 +164,6 @@ def test_only_models_that_complete_their_own_configuration_are_loaded_twice(
     tmp_path: Path, engine: str, release: str, twice: bool
 ) -> None:
     workspace = Workspace(ROOT, tmp_path)
-    lab, name = load(workspace).stack("llama")
+    lab, name = load_catalog(workspace).stack("llama")
     plan = make_plan(workspace, lab, name, Options("gpu", {"engine": engine}, release=release), str)
     assert ("--disable-auto-complete-config" not in plan.server_args) == twice

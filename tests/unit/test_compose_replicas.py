@@ -11,7 +11,7 @@ import pytest
 from machinery import of_its_own
 
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
@@ -26,7 +26,7 @@ from labctl.stack.up import record_of
 def services(tmp_path: Path, balance: str = "", **options: Any) -> dict[str, Any]:
     """Compose's own view of ``labctl up iterative --runtime compose --replicas 2 --balance ...``."""
     workspace = of_its_own(tmp_path)
-    session = Session(workspace, load(workspace), Silent())
+    session = Session(workspace, load_catalog(workspace), Silent())
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
     stack = Stack(session, lab, name, runtime, Options(balance=balance, **{"replicas": 2, **options}))

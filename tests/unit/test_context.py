@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from labkit.context import Context, load
+from labkit.context import Context, load_context
 
 
 def test_a_client_loads_the_context_that_was_written_for_it(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_client_loads_the_context_that_was_written_for_it(tmp_path: Path) -> N
         {"1": {"http": "127.0.0.1:4"}},
     )
     given.write(tmp_path / "context-v1.json")
-    loaded = load(str(tmp_path / "context-v1.json"))
+    loaded = load_context(str(tmp_path / "context-v1.json"))
     assert {**vars(loaded), "began": 0} == {**vars(given), "began": 0}
     assert list(json.loads((tmp_path / "context-v1.json").read_text())) == (
         "lab stack phase profile runtime endpoints settings quick out run_dir tokenizer_dir replicas".split()

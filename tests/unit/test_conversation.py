@@ -77,8 +77,8 @@ def triton(script: Script, config: str = STREAMS, streams: bool = True) -> Itera
             server.stop(None).wait()
 
 
-def ask(endpoint: str) -> Iterator[conversation.Answer]:
-    return conversation.ask(endpoint, "m", "Once", 9, {})
+def ask(endpoint: str) -> Iterator[conversation.PartialAnswer]:
+    return conversation.ask_model(endpoint, "m", "Once", 9, {})
 
 
 def test_a_streamed_text_grows_in_steps_before_it_is_whole() -> None:
@@ -153,7 +153,7 @@ def test_such_a_model_is_measured_too(monkeypatch: pytest.MonkeyPatch, rate: flo
     monkeypatch.setattr("labkit.evidence.metrics.scrape", lambda *_: Snapshot())
     with without_streams() as endpoint:
         workload = bench.Workload(output_tokens=3, requests=4, warmup=1, rate=rate)
-        found, records = bench.run({"grpc": endpoint, "metrics": ""}, "m", workload, 2, lambda text: None)
+        found, records = bench.measure_model({"grpc": endpoint, "metrics": ""}, "m", workload, 2, lambda text: None)
     assert (found["request_count"], len(records)) == (4, 4)
     assert "time_to_first_token" not in found
 

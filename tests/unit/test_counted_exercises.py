@@ -16,9 +16,9 @@ from prometheus_here import prometheus, promtool
 
 from labctl.learn import promtool as rule_tests
 from labctl.learn import sandbox
-from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.outcome import Missing
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -28,7 +28,7 @@ from labsched.counted_time import Cost
 from labsched.slo import Slo
 
 __all__ = ["prometheus", "promtool"]
-EXERCISES = find_all(Workspace(ROOT, ROOT), load(Workspace(ROOT, ROOT)))
+EXERCISES = find_exercises(Workspace(ROOT, ROOT), load_catalog(Workspace(ROOT, ROOT)))
 ALERTS, ADMISSION = (find_exercise(EXERCISES, id) for id in ("07d", "08d"))
 OUTAGES = runpy.run_path(str(ALERTS.folder / "outages.py"))
 COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
@@ -54,7 +54,7 @@ class Trial:
         return rule_tests.first_firings(self.folder / file, *arguments)
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
-        return sandbox.call(self.folder / script, function, arguments, seconds=60)
+        return sandbox.call_in_sandbox(self.folder / script, function, arguments, seconds=60)
 
     def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
         self.failed += [] if ok else [sentence]
@@ -152,18 +152,18 @@ def test_the_queue_of_a_burst_is_gone_within_two_minutes() -> None:
             assert not waiting or max(waiting) < since + 120
 
 
-LOAD = admission.Load([(0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1)], Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))
+LOAD = admission.AdmissionLoad([(0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1)], Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))
 
 
 def test_the_gate_counts_steps_and_time_as_the_engine_does() -> None:
-    played = admission.play(LOAD, lambda state: "admit" if state["running"] < 2 else "wait")
+    played = admission.play_load(LOAD, lambda state: "admit" if state["running"] < 2 else "wait")
     assert played.after == {0: 0, 1: 1, 2: 3}
     # 15: a prompt of 10. 21: a decode and a prompt of 20. 12: two decodes, with which both requests end.
     assert played.released == {0: 0.0, 1: 15.0, 2: 48.0}
 
 
 def test_a_request_that_is_held_to_the_end_is_neither_admitted_nor_rejected() -> None:
-    played = admission.play(LOAD, lambda state: {0: "admit", 1: "reject"}.get(state["number"], "wait"))
+    played = admission.play_load(LOAD, lambda state: {0: "admit", 1: "reject"}.get(state["number"], "wait"))
     assert ([*played.after], [*played.rejected]) == ([0], [1])
 
 
@@ -171,8 +171,8 @@ def test_decisions_that_were_made_elsewhere_play_again_alike() -> None:
     def decide(state: Mapping[str, Any]) -> str:
         return "admit" if state["running"] == 0 else "reject" if state["now"] > 40 else "wait"
 
-    played = admission.play(LOAD, decide)
-    assert admission.again(LOAD, played.rounds) == played
+    played = admission.play_load(LOAD, decide)
+    assert admission.replay_decisions(LOAD, played.rounds) == played
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labsched.counted_time import Batch, Cost, good_share, latencies, replayed
+from labsched.counted_time import ComputedStep, Cost, good_share, latencies, replay_counted
 from labsched.slo import Slo
 
 WORDS = {
@@ -27,22 +27,26 @@ def test_a_step_costs_what_is_in_it() -> None:
 
 def test_a_request_arrives_after_the_steps_that_began_before_it() -> None:
     """The first two steps begin at 0 and 15 ms, the third at 26."""
-    after, found = replayed(WORDS, [(10, 3), (10, 2)], [0.0, 20.0], COST)
+    after, found = replay_counted(WORDS, [(10, 3), (10, 2)], [0.0, 20.0], COST)
     assert after == [0, 2]
     assert found == [(15.0, pytest.approx((42 - 15) / 2)), (pytest.approx(42 - 20), 11.0)]
 
 
 def test_nothing_takes_time_between_the_last_answer_and_the_next_request() -> None:
-    after, found = replayed(WORDS, [(10, 1), (10, 1)], [0.0, 1000.0], COST)
+    after, found = replay_counted(WORDS, [(10, 1), (10, 1)], [0.0, 1000.0], COST)
     assert after == [0, 1]
     assert found == [(15.0, 0.0), (15.0, 0.0)]
 
 
 def test_steps_of_a_log_and_of_the_replay_come_to_the_same() -> None:
-    batches = [Batch(["a"], "p", [10], [1]), Batch(["a"], "d", [1], [1]), Batch(["a", "b"], "dp", [1, 10], [1, 1])]
-    batches.append(Batch(["b"], "d", [1], [1]))
+    batches = [
+        ComputedStep(["a"], "p", [10], [1]),
+        ComputedStep(["a"], "d", [1], [1]),
+        ComputedStep(["a", "b"], "dp", [1, 10], [1, 1]),
+    ]
+    batches.append(ComputedStep(["b"], "d", [1], [1]))
     found = latencies(batches, ["a", "b"], [0.0, 20.0], COST)
-    assert found == replayed(WORDS, [(10, 3), (10, 2)], [0.0, 20.0], COST)[1]
+    assert found == replay_counted(WORDS, [(10, 3), (10, 2)], [0.0, 20.0], COST)[1]
 
 
 def test_a_request_beyond_one_limit_is_not_good() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lab_errors import lab_error
 
-from labbuild.protocol import Engine
+from labbuild.protocol import EngineCompiler
 from labctl.artifacts import engines
 from labctl.cli import main as command_line
 from labctl.labs.run import results_folder
@@ -73,7 +73,7 @@ def test_an_error_that_is_not_about_the_target_is_not_told_as_one_of_its_disk(tm
 def test_a_builder_that_cannot_load_a_model_is_not_told_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken(Engine):
+    class Broken(EngineCompiler):
         name, recipe = "broken", "1"
         essential = ()
 

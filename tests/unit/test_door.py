@@ -12,20 +12,20 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_params
 
 from labdoor import requests
-from labdoor.errors import Refusal, of_triton
+from labdoor.errors import ApiError, of_triton
 from labdoor.models import ALL_OF_IT, Model, Vocabulary
 
 SAID = {"model": "m", "prompt": "Hello"}
 
 
 def completion(**fields: Any) -> requests.CompletionRequest:
-    return requests.parse(requests.CompletionRequest, json.dumps(SAID | fields).encode())
+    return requests.parse_body(requests.CompletionRequest, json.dumps(SAID | fields).encode())
 
 
-def refused(kind: type[Any] = requests.CompletionRequest, **fields: Any) -> Refusal:
+def refused(kind: type[Any] = requests.CompletionRequest, **fields: Any) -> ApiError:
     body = (SAID if kind is requests.CompletionRequest else {"model": "m"}) | fields
-    with pytest.raises(Refusal) as caught:
-        requests.parse(kind, json.dumps(body).encode())
+    with pytest.raises(ApiError) as caught:
+        requests.parse_body(kind, json.dumps(body).encode())
     return caught.value
 
 
@@ -117,7 +117,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 def test_a_response_format_is_the_schema_of_the_answer(form: Any, schema: Any) -> None:
     model = Model(replace(text_model(by_parameter=True), structured=True), Vocabulary())
     for kind, prompt in ((requests.CompletionRequest, SAID), (requests.ChatRequest, {"model": "m", **TURN})):
-        asked = requests.parse(kind, json.dumps({**prompt, "response_format": form}).encode())
+        asked = requests.parse_body(kind, json.dumps({**prompt, "response_format": form}).encode())
         parameters = model.wire("x", 4, asked, 0)[1]
         assert parameters.get("structured_outputs") == (schema and json.dumps({"json": schema}))
 
@@ -149,7 +149,7 @@ def test_a_response_format_that_is_none_is_refused_with_its_place(form: Any, sta
 
 def test_a_model_that_cannot_mask_tokens_refuses_a_response_format_by_name() -> None:
     asked = completion(response_format={"type": "json_object"})
-    with pytest.raises(Refusal, match="response_format: model m cannot mask tokens") as caught:
+    with pytest.raises(ApiError, match="response_format: model m cannot mask tokens") as caught:
         Model(text_model(by_parameter=True), Vocabulary()).wire("x", 4, asked, 0)
     assert (caught.value.status, caught.value.param) == (400, "response_format")
 
@@ -178,8 +178,8 @@ def test_a_role_of_the_api_is_beyond_the_models_and_another_is_malformed(role: s
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b'"x"'])
 def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
-        requests.parse(requests.CompletionRequest, raw)
+    with pytest.raises(ApiError) as caught:
+        requests.parse_body(requests.CompletionRequest, raw)
     assert caught.value.status == 422
 
 
@@ -237,7 +237,7 @@ def test_the_choices_of_one_seed_differ_in_it() -> None:
 
 def test_what_a_model_cannot_do_is_refused_by_name() -> None:
     model = Model(text_model("temperature"), Vocabulary())
-    with pytest.raises(Refusal, match="frequency_penalty: model m cannot do this") as caught:
+    with pytest.raises(ApiError, match="frequency_penalty: model m cannot do this") as caught:
         model.sampling(completion(frequency_penalty=1))
     assert caught.value.param == "frequency_penalty"
 

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from labdoor import requests
-from labdoor.errors import Refusal
+from labdoor.errors import ApiError
 from labdoor.exchange import MOST_BODY
 from labdoor.models import PIECE, SHORT, Vocabulary
 
@@ -59,8 +59,8 @@ def built(place: str, piece: str, between: str, count: int) -> bytes:
 
 def looked_at(body: bytes) -> None:
     for kind in (requests.CompletionRequest, requests.ChatRequest):
-        with suppress(Refusal):
-            requests.parse(kind, body)
+        with suppress(ApiError):
+            requests.parse_body(kind, body)
 
 
 @settings(max_examples=20)
@@ -95,9 +95,9 @@ def test_a_body_is_taken_or_refused_in_a_second_and_a_small_multiple_of_its_size
 def test_what_people_send_is_far_from_the_limit_of_values() -> None:
     """A chat of 10,000 turns; a text of 4 MB that is full of commas, quotes and brackets is one value."""
     turns = [{"role": "user", "content": "Hi, there"}, {"role": "assistant", "content": "[]"}] * 5_000
-    requests.parse(requests.ChatRequest, json.dumps({"model": "m", "messages": turns}).encode())
+    requests.parse_body(requests.ChatRequest, json.dumps({"model": "m", "messages": turns}).encode())
     text = ',"[]{},\\' * 300_000
-    asked = requests.parse(requests.CompletionRequest, json.dumps({"model": "m", "prompt": text}).encode())
+    asked = requests.parse_body(requests.CompletionRequest, json.dumps({"model": "m", "prompt": text}).encode())
     assert asked.prompts == [text]
 
 

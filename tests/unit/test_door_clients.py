@@ -20,10 +20,10 @@ from starlette.testclient import TestClient
 from waiting import eventually
 
 from labdoor import app
-from labdoor.answers import merged
-from labdoor.counters import Counters
-from labdoor.errors import Refusal, of_triton
-from labdoor.exchange import MOST_BODY, Exchange, bound
+from labdoor.answers import merge_sources
+from labdoor.counters import DoorCounters
+from labdoor.errors import ApiError, of_triton
+from labdoor.exchange import MOST_BODY, Exchange, limit_send_buffer
 from labdoor.models import Model, Vocabulary
 
 SAID = {"model": "m", "prompt": "Hello"}
@@ -55,7 +55,7 @@ def nothing_behind() -> Iterator[TestClient]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-        with TestClient(app.make(endpoint, {"m": Model(text_model(), Vocabulary())}), "http://localhost") as client:
+        with TestClient(app.make_app(endpoint, {"m": Model(text_model(), Vocabulary())}), "http://localhost") as client:
             yield client
 
 
@@ -127,7 +127,7 @@ class Endless:
 
 
 @contextmanager
-def served(answer: Any, counters: Counters, stalled: float) -> Iterator[socket.socket]:
+def served(answer: Any, counters: DoorCounters, stalled: float) -> Iterator[socket.socket]:
     """A client's connection that has asked for that answer as a stream, of a real server."""
 
     async def route(request: Request) -> Exchange:
@@ -135,7 +135,7 @@ def served(answer: Any, counters: Counters, stalled: float) -> Iterator[socket.s
 
     config = uvicorn.Config(Starlette(routes=[Route("/", route)]), port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([bound(config.bind_socket())],))
+    thread = threading.Thread(target=server.run, args=([limit_send_buffer(config.bind_socket())],))
     thread.start()
     try:
         eventually(lambda: server.started)
@@ -149,12 +149,12 @@ def served(answer: Any, counters: Counters, stalled: float) -> Iterator[socket.s
         thread.join(20)
 
 
-def cancelled(counters: Counters, why: str) -> float:
+def cancelled(counters: DoorCounters, why: str) -> float:
     return counters.registry.get_sample_value("labs_door_cancelled_total", {"why": why}) or 0.0
 
 
 def test_a_client_that_takes_nothing_is_given_up_and_neither_door_nor_kernel_keeps_much_for_it() -> None:
-    answer, counters = Endless(), Counters()
+    answer, counters = Endless(), DoorCounters()
     with served(answer, counters, stalled=0.3):
         assert answer.closed.wait(20)
         assert cancelled(counters, "slow") == 1
@@ -170,13 +170,13 @@ def test_a_client_that_takes_nothing_is_given_up_at_the_last_text_too() -> None:
             yield b"x" * 2**22, False
             yield b"end", True
 
-    counters = Counters()
+    counters = DoorCounters()
     with served(Large(), counters, stalled=0.3):
         eventually(lambda: cancelled(counters, "slow") == 1)
 
 
 def test_a_client_that_leaves_cancels_its_request() -> None:
-    answer, counters = Endless(), Counters()
+    answer, counters = Endless(), DoorCounters()
     with served(answer, counters, stalled=60) as client:
         client.recv(100)
         client.close()
@@ -195,12 +195,12 @@ def test_choices_come_as_they_are_made_and_an_error_ends_all_of_them() -> None:
                 yield index, str(number), (), None
                 await asyncio.sleep(0)
             if fail:
-                raise Refusal(400, "no")
+                raise ApiError(400, "no")
         finally:
             closed.append(index)
 
     async def all_of(*sources: Any) -> list[Any]:
-        return [part async for part in merged(sources)]
+        return [part async for part in merge_sources(sources)]
 
     parts = asyncio.run(all_of(source(0, 3), source(1, 5)))
     assert {index: [text for i, text, *_ in parts if i == index] for index in (0, 1)} == {
@@ -208,6 +208,6 @@ def test_choices_come_as_they_are_made_and_an_error_ends_all_of_them() -> None:
         1: ["0", "1", "2", "3", "4"],
     }
     closed.clear()
-    with pytest.raises(Refusal):
+    with pytest.raises(ApiError):
         asyncio.run(all_of(source(0, 10**9), source(1, 2, fail=True)))
     assert sorted(closed) == [0, 1]

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from waiting import eventually
 
 from labdoor import app, exchange
-from labdoor.__main__ import MOST_HEAD, configured
+from labdoor.__main__ import MOST_HEAD, uvicorn_config
 from labdoor.models import Model, Vocabulary
 
 MODELS = {"m": Model(text_model(), Vocabulary())}
@@ -29,8 +29,8 @@ MODELS = {"m": Model(text_model(), Vocabulary())}
 @contextmanager
 def listening(made: ASGIApp | None = None) -> Iterator[tuple[str, int]]:
     """Where a door listens, or another application with the same settings."""
-    made = made or app.make("127.0.0.1:1", MODELS)
-    server = uvicorn.Server(configured(made, "127.0.0.1", 0))
+    made = made or app.make_app("127.0.0.1:1", MODELS)
+    server = uvicorn.Server(uvicorn_config(made, "127.0.0.1", 0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 from tritonclient.grpc import service_pb2
 
 from labdoor import app, requests
-from labdoor.errors import Refusal
+from labdoor.errors import ApiError
 from labdoor.models import Model, Vocabulary
 from labdoor.triton import FINAL
 
@@ -73,7 +73,7 @@ class Talks:
 def client() -> Iterator[TestClient]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labdoor.app.Triton", Talks)
-        with TestClient(app.make("nowhere:1", {NAME: MODEL}), "http://localhost") as client:
+        with TestClient(app.make_app("nowhere:1", {NAME: MODEL}), "http://localhost") as client:
             yield client
 
 
@@ -135,7 +135,7 @@ def test_fields_that_ask_for_nothing_pass_at_every_level(fields: dict[str, Any],
         "stream_options": {"include_usage": True} | more[3],
         **more[4],
     }
-    asked = requests.parse(requests.ChatRequest, json.dumps(body).encode())
+    asked = requests.parse_body(requests.ChatRequest, json.dumps(body).encode())
     assert [turn.text for turn in asked.messages] == ["a", "b"]
 
 
@@ -163,8 +163,8 @@ USER = {"role": "user", "content": "x"}
     ],
 )
 def test_what_is_well_formed_and_not_offered_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        requests.parse(requests.ChatRequest, json.dumps({"model": "m", "messages": [USER], **fields}).encode())
+    with pytest.raises(ApiError) as caught:
+        requests.parse_body(requests.ChatRequest, json.dumps({"model": "m", "messages": [USER], **fields}).encode())
     assert (caught.value.status, caught.value.param) == (400, param)
     assert caught.value.message.startswith(f"{param}: ")
 

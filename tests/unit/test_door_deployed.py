@@ -15,7 +15,7 @@ from machinery import ROOT, of_its_own
 from programs import needs
 
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import door, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import read_values
@@ -26,21 +26,21 @@ from labctl.stack.stack import Stack
 from labctl.stack.up import record_of
 from labctl.workspace import Workspace
 from labkit import nofollow
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 STACK, PORT = "iterative", 9123
 
 
-def started(tmp_path: Path, tls: Pair | None = None, **options: Any) -> tuple[dict[str, str], Workspace]:
+def started(tmp_path: Path, tls: CertificatePair | None = None, **options: Any) -> tuple[dict[str, str], Workspace]:
     """The values of a stack with the door's container beside ``labctl up iterative --runtime compose``."""
     workspace = of_its_own(Path(tempfile.mkdtemp(dir=tmp_path)))
     runtime = ComposeRuntime(workspace)
-    opened = Session(workspace, load(workspace), Silent())
+    opened = Session(workspace, load_catalog(workspace), Silent())
     lab, name = opened.catalog.stack(STACK)
     stack = Stack(opened, lab, name, runtime, Options(runtime="compose", **options))
     record = record_of(stack, free_endpoints(1)[0])
     runtime.write_files(stack.launch(record))
-    command = door.container(workspace, record, PORT, tls)
+    command = door.door_container(workspace, record, PORT, tls)
     assert command.files
     command.files()
     return read_values(stack.folder.env_file.read_text()), workspace
@@ -86,14 +86,14 @@ def test_only_an_exposed_container_is_published_beyond_loopback_and_its_token_is
 def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_readers_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = Pair(tmp_path / "server.pem", tmp_path / "server.key")
+    files = CertificatePair(tmp_path / "server.pem", tmp_path / "server.key")
     for path in (files.certificate, files.key):
         path.touch(0o644)
     files.key.chmod(0o600)
     found = files.key.stat()
     another = max(found.st_uid, found.st_gid) + 1  # who runs the tests may be nobody
     monkeypatch.setattr(os, "getuid", lambda: 0)  # root's containers run as nobody
-    monkeypatch.setattr(nofollow, "give", lambda path, owner: None)  # which only root can
+    monkeypatch.setattr(nofollow, "change_owner", lambda path, owner: None)  # which only root can
     monkeypatch.setattr(door, "NOBODY", another)
     with lab_error("openai-file-unreadable", "server.key") as caught:
         started(tmp_path, files, expose=True)

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 from labdoor import requests
 from labdoor.answers import Answer
 from labdoor.models import Model, Vocabulary
-from labdoor.triton import FINAL, Standing, first_text
+from labdoor.triton import FINAL, RequestHeaders, first_text
 
 AWKWARD = [" say", ' "text":""', "\n\ndata: {}", "\\", "\0", "\N{SNOWMAN}\u2028", ""]
 MODEL = Model(replace(text_model(by_parameter=True), decoupled=True, logprobs="logprobs"), Vocabulary())
@@ -58,9 +58,9 @@ class Call:
 
 async def answer(call: Call, **fields: Any) -> Answer:
     kind: Any = requests.ChatRequest if "messages" in fields else requests.CompletionRequest
-    asked = requests.parse(kind, json.dumps({"model": "m", "stream": True, **fields}).encode())
+    asked = requests.parse_body(kind, json.dumps({"model": "m", "stream": True, **fields}).encode())
     triton: Any = SimpleNamespace(stream=lambda request, metadata: call)
-    return await Answer.to(asked, MODEL, triton, Standing("id"))
+    return await Answer.to(asked, MODEL, triton, RequestHeaders("id"))
 
 
 def writes(call: Call, **fields: Any) -> list[tuple[bytes, bool]]:
@@ -129,12 +129,12 @@ def test_only_a_whole_answer_that_has_not_come_is_cancelled(answered: bool) -> N
     call = Call(responses)
     model = replace(MODEL, text=replace(MODEL.text, decoupled=False))
     triton: Any = SimpleNamespace(whole=lambda request, metadata: call)
-    asked = requests.parse(requests.CompletionRequest, json.dumps({"model": "m", "prompt": "x"}).encode())
+    asked = requests.parse_body(requests.CompletionRequest, json.dumps({"model": "m", "prompt": "x"}).encode())
 
     async def leave() -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(20 if answered else 0):
-                await (await Answer.to(asked, model, triton, Standing("id"))).whole()
+                await (await Answer.to(asked, model, triton, RequestHeaders("id"))).whole()
 
     asyncio.run(leave())
     assert call.cancelled == (not answered)

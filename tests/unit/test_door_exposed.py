@@ -32,8 +32,8 @@ from labctl.runtimes.envoy import config, door
 from labctl.runtimes.envoy.config import Address
 from labctl.stack.ports import free_ports
 from labdoor import app
-from labdoor.__main__ import configured
-from labdoor.exchange import MOST_BODY, bound
+from labdoor.__main__ import uvicorn_config
+from labdoor.exchange import MOST_BODY, limit_send_buffer
 from labdoor.models import Model, Vocabulary
 
 TOKEN = "a-token-of-some-length"
@@ -113,10 +113,10 @@ def exposed(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labdoor.app.Triton", Noted)
         patch.setattr(config, "_pieces", lambda: pieces)
-        server = uvicorn.Server(configured(app.make("nowhere:1", MODELS, fronted=True), "", 0, fronted=True))
-        thread = threading.Thread(target=server.run, args=([bound(behind)],))
+        server = uvicorn.Server(uvicorn_config(app.make_app("nowhere:1", MODELS, fronted=True), "", 0, fronted=True))
+        thread = threading.Thread(target=server.run, args=([limit_send_buffer(behind)],))
         thread.start()
-        envoy = door.start(Address("127.0.0.1", port), f"@{name}", tls, token)
+        envoy = door.start_envoy(Address("127.0.0.1", port), f"@{name}", tls, token)
 
         def stop() -> None:
             server.should_exit = server.force_exit = True

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 
-from labdoor.exchange import RECEIVE_BUFFER, SEND_BUFFER, bound
+from labdoor.exchange import RECEIVE_BUFFER, SEND_BUFFER, limit_send_buffer
 
 
 def test_a_connection_sends_at_once_and_keeps_little_of_what_it_sends_and_reads() -> None:
     with (
-        bound(socket.create_server(("127.0.0.1", 0))) as listening,
+        limit_send_buffer(socket.create_server(("127.0.0.1", 0))) as listening,
         socket.create_connection(listening.getsockname()),
         listening.accept()[0] as accepted,
     ):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labdoor import requests
-from labdoor.errors import Refusal
+from labdoor.errors import ApiError
 from labdoor.stops import Scanner
 from labdoor.templates import ChatTemplate
 
@@ -61,11 +61,11 @@ def test_a_model_without_a_template_gets_the_plain_one(tmp_path: Path) -> None:
 
 def test_a_template_that_refuses_a_conversation_says_so(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no system turns') }}")
-    with pytest.raises(Refusal, match="no system turns"):
+    with pytest.raises(ApiError, match="no system turns"):
         ChatTemplate.of(tmp_path).render(TURNS)
 
 
 def test_a_template_reaches_nothing_of_python(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ messages.__class__.__mro__ }}")
-    with pytest.raises(Refusal):
+    with pytest.raises(ApiError):
         ChatTemplate.of(tmp_path).render(TURNS)

@@ -16,9 +16,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from labdoor import requests
 from labdoor.answers import Answer
-from labdoor.errors import Refusal
+from labdoor.errors import ApiError
 from labdoor.models import Model, Vocabulary
-from labdoor.triton import FINAL, MOST_MESSAGE, WINDOW, Standing, Triton
+from labdoor.triton import FINAL, MOST_MESSAGE, WINDOW, RequestHeaders, Triton
 
 DEADLINE_S = 20.0
 STREAMS = Model(replace(text_model(by_parameter=True), decoupled=True), Vocabulary())
@@ -80,8 +80,8 @@ async def serving(played: Played, address: str = "127.0.0.1:0") -> AsyncIterator
 
 async def answer(triton: Triton, model: Model, headers: dict[str, str] | None = None) -> Answer:
     body = {"model": "m", "prompt": "Hello", "max_tokens": 2**30}
-    asked = requests.parse(requests.CompletionRequest, json.dumps(body).encode())
-    return await Answer.to(asked, model, triton, Standing("id", headers=headers or {}))
+    asked = requests.parse_body(requests.CompletionRequest, json.dumps(body).encode())
+    return await Answer.to(asked, model, triton, RequestHeaders("id", headers=headers or {}))
 
 
 async def until(there: Callable[[], bool]) -> None:
@@ -151,7 +151,7 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
         task = asyncio.create_task((await answer(triton, model)).whole())
         await until(lambda: played.asked == 1)
         await server.stop(None)
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(ApiError) as caught:
             await task
         assert (caught.value.status, caught.value.code) == (503, "unavailable")
 
@@ -161,12 +161,12 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
         async with serving(Played()) as (endpoint, _):
             triton = Triton(endpoint)
             await anext((await answer(triton, STREAMS)).chunks())
-        with pytest.raises(Refusal, match="nothing listens at its address"):
+        with pytest.raises(ApiError, match="nothing listens at its address"):
             async with asyncio.timeout(DEADLINE_S):
                 while True:  # the first may still be told that its connection was lost
                     try:
                         await (await answer(triton, STREAMS)).whole()
-                    except Refusal as error:
+                    except ApiError as error:
                         if "nothing" in error.message:
                             raise
         async with serving(Played(), endpoint):
@@ -175,7 +175,7 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
                     try:
                         assert await anext((await answer(triton, STREAMS)).chunks())
                         break
-                    except Refusal:
+                    except ApiError:
                         await asyncio.sleep(0.05)
             await triton.close()
 
@@ -184,7 +184,7 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
 
 def test_a_message_beyond_the_limit_is_refused_and_not_kept() -> None:
     async def large(triton: Triton, played: Played, server: Any) -> None:
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(ApiError) as caught:
             await (await answer(triton, STREAMS)).whole()
         assert caught.value.status == 500
 
@@ -219,7 +219,7 @@ def test_several_addresses_are_asked_in_turn_and_one_that_is_gone_is_not() -> No
             for chunks in open_:
                 try:
                     await chunks.aclose()
-                except Refusal:
+                except ApiError:
                     continue
             await triton.close()
 

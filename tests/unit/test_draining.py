@@ -13,7 +13,7 @@ import pytest
 from labkit.clients.gateway import Cut, Gateway, Refused
 from labkit.records import RequestRecord
 from labkit.workloads import draining
-from labkit.workloads.draining import Act, Draining, User
+from labkit.workloads.draining import Draining, TryOutcome, User
 
 REQUEST = {"prompt": "one two three four", "tokens": 4}
 
@@ -64,7 +64,7 @@ def gateway(user: User) -> Draining:
 
 
 def test_a_refusal_says_when_to_come_back_or_nothing() -> None:
-    with gateway(User([Act(503, retry_after=7), Act(400)])) as door:
+    with gateway(User([TryOutcome(503, retry_after=7), TryOutcome(400)])) as door:
         client = Gateway(door.url("user"))
         refusals = []
         for _ in range(2):
@@ -76,7 +76,7 @@ def test_a_refusal_says_when_to_come_back_or_nothing() -> None:
 
 
 def test_an_answer_that_was_cut_goes_on_and_is_computed_once() -> None:
-    with gateway(User([Act(cut=0), Act(cut=2)])) as door:
+    with gateway(User([TryOutcome(cut=0), TryOutcome(cut=2)])) as door:
         client = Gateway(door.url("user"))
         tokens: list[str] = []
         with pytest.raises(Cut):

@@ -15,7 +15,7 @@ from lab_errors import lab_error
 from labctl import repository, unfinished
 from labctl.listener import Silent
 from labctl.litter import YOURS
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.plan import make_plan
 from labctl.runtimes import leftovers
 from labctl.runtimes.local import LocalRuntime
@@ -134,9 +134,9 @@ def test_what_was_put_aside_is_not_served(tmp_path: Path) -> None:
 def test_no_shipped_template_leaves_a_parameter_unused() -> None:
     """One that a person edits away is only told; the ones that we ship must use all that their manifests give."""
     workspace = Workspace(ROOT, ROOT / ".cache")
-    for lab in load(workspace).labs:
+    for lab in load_catalog(workspace).labs:
         for stack in lab.stacks:
-            assert repository.spare(make_plan(workspace, lab, stack, Options(), str).request) == [], stack
+            assert repository.unused_parameters(make_plan(workspace, lab, stack, Options(), str).request) == [], stack
 
 
 def test_a_stack_that_is_down_is_undone_whatever_setting_serves_the_edited_file(
@@ -168,7 +168,7 @@ def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: 
     plan = dataclasses.replace(
         plan, request=dataclasses.replace(plan.request, sources=[tmp_path / "templates"], output=tmp_path / "served")
     )
-    repository.render(plan.request)
+    repository.render_repository(plan.request)
     # Nothing differs from what is served, so nothing is loaded.
     assert edits.load_differing(SimpleNamespace(session=session, plan=plan)) == []  # type: ignore[arg-type]
     assert told == ["no template uses max_candidate_sequences any more: to set it has no effect"]
@@ -179,17 +179,17 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
 ) -> None:
     """Else the next command could not know that its maker was killed, and would leave it there (test_tidy.py)."""
     workspace = Workspace(ROOT, tmp_path)
-    lab, stack = load(workspace).stack("iterative")
+    lab, stack = load_catalog(workspace).stack("iterative")
     plan = make_plan(workspace, lab, stack, Options(), str, tmp_path / "repository")
     made: list[Path] = []
 
     def render(request: repository.RenderRequest) -> Any:
         made.append(request.output.parent)
         assert unfinished.HELD in made[0].name
-        assert leftovers.sweep([tmp_path]) == []
+        assert leftovers.sweep_unfinished([tmp_path]) == []
         raise LabError("enough", code="any")
 
-    monkeypatch.setattr(repository, "render", render)
+    monkeypatch.setattr(repository, "render_repository", render)
     with lab_error("any"), edits._render_fresh(plan):
         pass
     assert made and not made[0].exists()
@@ -204,7 +204,7 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
 )
 def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: str, place: str, file: str) -> None:
     workspace = Workspace(ROOT, tmp_path)
-    lab, stack = load(workspace).stack(name)
+    lab, stack = load_catalog(workspace).stack(name)
     plan = make_plan(workspace, lab, stack, Options(), str)
     there: Any = SimpleNamespace(plan=plan, runtime=LocalRuntime(workspace))
     said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/{place}(42): execute\n"
@@ -216,7 +216,7 @@ def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: s
 def test_every_lesson_says_how_to_edit_its_models_and_links_the_page_that_gets_them_back() -> None:
     page = (ROOT / "docs" / "guide" / "edit-see-undo.md").read_text(encoding="utf-8")
     assert [command for command in ("reload", "logs", "undo", "restart") if f"labctl {command} STACK" not in page] == []
-    for lab in load(Workspace(ROOT, ROOT / ".cache")).labs:
+    for lab in load_catalog(Workspace(ROOT, ROOT / ".cache")).labs:
         lesson = (ROOT / "labs" / lab.folder / "README.md").read_text(encoding="utf-8")
         assert "(../../docs/guide/edit-see-undo.md)" in lesson, lab.folder
         assert any(f"labctl reload {name}`" in lesson for name in (lab.short, *lab.stacks)), lab.folder
@@ -237,7 +237,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     runtime = LocalRuntime(session.workspace)
     record = record_of(Stack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
     there = RunningStack.of(session, lab, runtime, record)
-    repository.render(there.plan.request)
+    repository.render_repository(there.plan.request)
     served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"
     served.write_text(f"{served.read_text()}# as it was loaded\n")
     loads: list[str] = []

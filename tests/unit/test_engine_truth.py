@@ -126,7 +126,7 @@ def test_whoever_asks_a_stack_whose_engine_is_silent_is_not_told_that_it_died(
     silent: None, brought_up: Session
 ) -> None:
     with pytest.raises(Unknown):
-        bringing_up.death(brought_up, STACK)
+        bringing_up.death_of_stack(brought_up, STACK)
     assert brought_up.may_run(STACK)
 
 
@@ -167,7 +167,7 @@ def test_containers_that_somebody_else_removed_are_removed_and_did_not_die(empty
     assert shown["state"] == "removed"
     said = _describe(shown)
     assert "died" not in said and "labctl logs" not in said and f"labctl down {STACK}" in said
-    dead = bringing_up.death(brought_up, STACK)
+    dead = bringing_up.death_of_stack(brought_up, STACK)
     assert dead and "removed" in dead.why + dead.what and "died" not in dead.what
     assert down(brought_up, STACK) is True
     assert brought_up.remembered(STACK) is None
@@ -221,7 +221,7 @@ def test_a_stopped_engine_is_to_be_started_whatever_the_docker_commands_own_file
 def test_a_context_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DOCKER_CONTEXT", "nonesuch")
-    for ask in (docker_engine.engine, docker_engine.require_docker, docker_engine.address):
+    for ask in (docker_engine.engine, docker_engine.require_docker, docker_engine.engine_address):
         with pytest.raises(LabError) as caught:
             ask()
         assert "'nonesuch'" in caught.value.what and "DOCKER_CONTEXT" in caught.value.remedy
@@ -287,7 +287,7 @@ def test_under_a_rootless_engine_the_caller_is_its_root(
         projects.write(STACK, {}, {})
         values = projects.read(STACK)
         assert (values["STACK_USER"], values["STACK_SERVER_USER"]) == (user, user)
-        assert ("rootless" in docker_engine.described()) == (user == "0:0")
+        assert ("rootless" in docker_engine.describe_engine()) == (user == "0:0")
 
 
 # -- a disk, and a build -----------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     for kind in (LocalRuntime, ComposeRuntime):
         monkeypatch.setattr(kind, "check", check)
-    monkeypatch.setattr(images, "here", lambda workspace, profile: False)
+    monkeypatch.setattr(images, "images_present", lambda workspace, profile: False)
     return able
 
 
@@ -361,7 +361,7 @@ def test_auto_is_local_for_a_newcomer_with_docker(both: set[str], session: Sessi
 def test_auto_is_compose_where_this_checkouts_images_are(
     both: set[str], session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "here", lambda workspace, profile: True)
+    monkeypatch.setattr(images, "images_present", lambda workspace, profile: True)
     assert session.choose("auto", "cpu").name == "compose"
     both.remove("compose")
     assert session.choose("auto", "cpu").name == "local"
@@ -430,5 +430,5 @@ def test_the_images_of_this_checkout_are_looked_for_by_their_names(
         return True
 
     monkeypatch.setattr(images, "exists", exists)
-    assert images.here(session.workspace, "cpu")
+    assert images.images_present(session.workspace, "cpu")
     assert asked == images.all_images(session.workspace, "cpu")

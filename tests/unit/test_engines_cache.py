@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from lab_errors import lab_error
 
-from labbuild.protocol import Engine, Option
+from labbuild.protocol import EngineCompiler, Option
 from labctl.artifacts import engines, weights
 from labctl.artifacts.store import ENGINES, WEIGHTS, Artifact
 from labctl.cli.main import cli
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPEC = "shipped:tiny-gpt2"
 
 
-class Fake(Engine):
+class Fake(EngineCompiler):
     """Writes two small files. ``fault`` is raised halfway."""
 
     name = "fake"
@@ -81,7 +81,7 @@ def test_an_engine_is_built_once_and_says_what_it_is_made_of(fake: Fake, workspa
     assert build.ready(workspace)
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["options"] == {"precision": "int8", "size": 8}
-    assert manifest["weights"] == weights.parse(SPEC).identity(workspace)
+    assert manifest["weights"] == weights.parse_source(SPEC).identity(workspace)
     assert manifest["files"]["rank0.engine"]["size"] == 1000
     assert manifest["versions"] == {"fake": "1"}
 
@@ -207,7 +207,7 @@ def test_a_killed_build_is_swept_before_the_next(fake: Fake, workspace: Workspac
     build = engines.request("fake", SPEC, {})
     assert not build.ready(workspace)
     assert ENGINES.rows(workspace) == []
-    leftovers.sweep(workspace.caches)
+    leftovers.sweep_unfinished(workspace.caches)
     build.make(workspace, quiet)
     assert cached_names(workspace) == [build.key]
 
@@ -278,12 +278,12 @@ def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> N
 
 
 def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace) -> None:
-    from labctl.manifest.catalog import load
+    from labctl.manifest.catalog import load_catalog
     from labctl.manifest.schema import ArtifactSpec
     from labctl.plan import make_plan
     from labctl.runtimes.record import Options
 
-    lab, name = load(workspace).stack("iterative")
+    lab, name = load_catalog(workspace).stack("iterative")
     weights = ArtifactSpec(kind="weights", source=SPEC)
     engine = ArtifactSpec(kind="engine", engine="openvino", source=SPEC, options={"precision": "int8"})
     stack = lab.stacks[name].model_copy(update={"artifacts": {"weights": weights, "engine": engine}})
@@ -316,8 +316,8 @@ def test_the_remedy_of_a_damaged_engine_can_be_followed(fake: Fake, workspace: W
 @pytest.mark.parametrize(
     ("artifact", "folder"),
     [
-        (weights.parse("hub:org/model@abc123"), "weights/hub-org-model-abc123-b06e35b7c5"),
-        (weights.parse("hub:gpt2"), "weights/hub-gpt2-40c7cea861"),
+        (weights.parse_source("hub:org/model@abc123"), "weights/hub-org-model-abc123-b06e35b7c5"),
+        (weights.parse_source("hub:gpt2"), "weights/hub-gpt2-40c7cea861"),
         (engines.request("onnx", SPEC, {}), "engines/onnx-shipped-tiny-gpt2-90b0a30c63-12d4f7fa21"),
         (
             engines.request("tensorrt-llm", "hub:org/model@abc123", {}),

@@ -51,14 +51,14 @@ def test_envoy_finds_the_configuration_good(names: tuple[str, ...], trace: str, 
     found = config.over_names(policy, names, trace, "t" * 32) if names else config.in_container("", "s", trace, True)
     path = tmp_path / "envoy.json"
     path.write_text(json.dumps(found))
-    command = [str(config.binary()), *config.arguments(str(path), validate=True)]
+    command = [str(config.binary()), *config.envoy_arguments(str(path), validate=True)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, f"configuration '{path}' OK\n"), done.stderr
 
 
 @pytest.mark.parametrize("behind", [SERVER, Balance("l7", INNER, Path("/front"), "/tmp/admin")], ids=["one", "several"])
 def test_every_published_listener_asks_for_the_token_first_and_passes_it_to_nobody(behind: Any) -> None:
-    found = config.configuration(behind, Published(OUTER, "the-token-of-this-stack"))
+    found = config.envoy_configuration(behind, Published(OUTER, "the-token-of-this-stack"))
     for name in ("http", "grpc", "metrics"):
         listener = manager(found, f"published-{name}")
         first = listener["http_filters"][0]
@@ -88,8 +88,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, C
     listen = places("127.0.0.1", dict(zip(INNER_PORTS, ports, strict=True)))
     behind = places("127.0.0.1", dict.fromkeys(INNER_PORTS, server.server_port))
     path = tmp_path_factory.mktemp("published") / "envoy.json"
-    path.write_text(json.dumps(config.configuration(behind, Published(listen, TOKEN))))
-    envoy = subprocess.Popen([str(config.binary()), *config.arguments(str(path))])
+    path.write_text(json.dumps(config.envoy_configuration(behind, Published(listen, TOKEN))))
+    envoy = subprocess.Popen([str(config.binary()), *config.envoy_arguments(str(path))])
     address = f"127.0.0.1:{ports[0]}"
 
     def answers() -> bool:
@@ -132,7 +132,7 @@ def test_nobody_holds_a_connection_to_a_published_listener_without_end(listener:
     if listener == "openai":
         found = manager(config.before_door(config.Address("0.0.0.0", 9000), "@door", None), listener)
     else:
-        found = manager(config.configuration(SERVER, Published(OUTER)), listener)
+        found = manager(config.envoy_configuration(SERVER, Published(OUTER)), listener)
     limits = [found["request_headers_timeout"], found["request_timeout"]]
     limits.append(found["common_http_protocol_options"]["idle_timeout"])
     assert all(0 < int(limit.removesuffix("s")) <= 300 for limit in limits), limits
@@ -145,7 +145,7 @@ def test_in_a_cluster_every_port_asks_for_the_token() -> None:
 
 
 def test_no_stream_is_buffered_and_every_http_body_is_bounded() -> None:
-    found = config.configuration(SERVER, Published(OUTER))
+    found = config.envoy_configuration(SERVER, Published(OUTER))
     bounds = {
         name: [
             one["typed_config"]["max_request_bytes"]
@@ -159,7 +159,7 @@ def test_no_stream_is_buffered_and_every_http_body_is_bounded() -> None:
 
 def test_neither_connecting_nor_sending_spans_has_less_than_otlps_own_time_limit() -> None:
     """Envoy drops spans that were not sent in time, and where processors are short it is the last to get one."""
-    found = config.configuration(SERVER, Published(OUTER), TRACE)
+    found = config.envoy_configuration(SERVER, Published(OUTER), TRACE)
     (cluster,) = [one for one in found["static_resources"]["clusters"] if one["name"] == "traces"]
     sent = [
         manager(found, f"published-{name}")["tracing"]["provider"]["typed_config"]["http_service"]["http_uri"]
@@ -171,7 +171,7 @@ def test_neither_connecting_nor_sending_spans_has_less_than_otlps_own_time_limit
 
 @pytest.mark.parametrize("listener", ["grpc", "published-grpc"])
 def test_no_deadline_of_a_grpc_call_reaches_triton(listener: str) -> None:
-    found = config.configuration(Balance("l7", INNER, Path("/front"), "/tmp/admin"), Published(OUTER))
+    found = config.envoy_configuration(Balance("l7", INNER, Path("/front"), "/tmp/admin"), Published(OUTER))
     (host,) = manager(found, listener)["route_config"]["virtual_hosts"]
     assert "grpc-timeout" in host["request_headers_to_remove"]
 

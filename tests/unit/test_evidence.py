@@ -15,10 +15,10 @@ from labctl.cli.bench import bench_command
 from labkit import stats
 from labkit.errors import LabError
 from labkit.evidence import steplog
-from labkit.evidence.metrics import ModelCounters, Snapshot, parse
-from labkit.pictures.live import Progress
+from labkit.evidence.metrics import ModelCounters, Snapshot, parse_metrics
+from labkit.pictures.live import ProgressLine
 from labkit.records import RequestRecord, token_overlap
-from labkit.tables import table
+from labkit.tables import format_table
 from labkit.workloads import bench, dataset
 from labsched.slo import Slo
 
@@ -33,14 +33,14 @@ def step(at: float) -> str:
 
 def test_the_kept_step_log_is_in_order_and_marks_what_no_request_was_in_flight_for(tmp_path: Path) -> None:
     (tmp_path / "steps-m-0.jsonl").write_text("\n".join(step(at) for at in (12.0, 9.0, 3.0, 20.0)) + "\n")
-    steplog.keep(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.0, 13.0), answered(12.0, 14.0)])
+    steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.0, 13.0), answered(12.0, 14.0)])
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(9.0, True), (12.0, False), (20.0, True)]
 
 
 def test_the_last_step_of_the_warm_up_is_one_although_it_ends_after_the_first_request_was_sent(tmp_path: Path) -> None:
     (tmp_path / "steps-m-0.jsonl").write_text("\n".join(step(at) for at in (11.3, 11.9)) + "\n")
-    steplog.keep(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
+    steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(11.3, True), (11.9, False)]
 
@@ -60,7 +60,7 @@ def test_the_last_step_of_a_log_that_can_be_replayed_is_waited_for(
             log.write_text(f"{log.read_text()}{last}\n")
 
     monkeypatch.setattr("labkit.evidence.steplog.time.sleep", look)
-    steplog.keep(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
+    steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert [line["t"] for line in kept] == [1.0, 12.0, 12.6] and len(looked) == 2
 
@@ -85,7 +85,7 @@ def test_two_kinds_of_load_at_once_are_refused() -> None:
     assert "two kinds of load" in done.output
 
 
-@pytest.mark.parametrize("read", [dataset.load, bench.prompts_from])
+@pytest.mark.parametrize("read", [dataset.load_dataset, bench.prompts_from])
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", "[]", "[1, 2]", "no json", '[{"input": 3}]'])
 def test_a_dataset_that_is_none_is_refused(tmp_path: Path, read: object, text: str) -> None:
     path = tmp_path / "data.json"
@@ -94,7 +94,7 @@ def test_a_dataset_that_is_none_is_refused(tmp_path: Path, read: object, text: s
         read(path)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("read", [dataset.load, bench.prompts_from])
+@pytest.mark.parametrize("read", [dataset.load_dataset, bench.prompts_from])
 def test_a_dataset_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path, read: object) -> None:
     path = tmp_path / "data.json"
     with path.open("wb") as file:
@@ -106,8 +106,8 @@ def test_a_dataset_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path, re
 def test_a_wide_table_has_its_header_word_by_word() -> None:
     rows = [("direct", "1.11", "20.87")]
     header = ("strategy", "mean batch", "p99 ms")
-    assert len(table(rows, header, width=80).splitlines()) == 3
-    narrow = table(rows, header, width=24).splitlines()
+    assert len(format_table(rows, header, width=80).splitlines()) == 3
+    narrow = format_table(rows, header, width=24).splitlines()
     assert [line.split() for line in narrow[:2]] == [["mean", "p99"], ["strategy", "batch", "ms"]]
     assert all(len(line) <= 24 for line in narrow)
 
@@ -117,7 +117,7 @@ def test_a_table_has_its_width_where_a_notebook_forces_colour_on_a_dumb_terminal
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    shown = table([("a name " * 12, 1)], ("name", "n"), width=110).splitlines()
+    shown = format_table([("a name " * 12, 1)], ("name", "n"), width=110).splitlines()
     assert shown[-1].split()[-1] == "1" and len(shown) == 3
 
 
@@ -148,7 +148,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.
     now = 0.0
     monkeypatch.setattr("labkit.pictures.live.time.monotonic", lambda: now)
     stream = io.StringIO()
-    with Progress("chat", stream) as progress:
+    with ProgressLine("chat", stream) as progress:
         for second in range(12):
             now = float(second)
             progress(second, 98)
@@ -161,7 +161,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.
 def test_the_kv_caches_blocks_are_shown_and_idle_models_left_out_of_a_watch() -> None:
     text = 'labs_kv_blocks_used{model="tensorrt_llm"} 7\nlabs_preemptions_total{model="tensorrt_llm"} 5\n'
     counted = {"tensorrt_llm": ModelCounters(succeeded=2, inferences=2, exec_count=1), "idle": ModelCounters()}
-    now = Snapshot(counted, parse(text).own)
+    now = Snapshot(counted, parse_metrics(text).own)
     assert "kv blocks used" in metrics.describe_snapshot(now)
     assert "idle" in metrics.describe_snapshot(now)
     watched = metrics.describe_snapshot(

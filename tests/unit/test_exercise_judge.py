@@ -18,7 +18,7 @@ from exercise_cases import EXERCISES, begin_in
 from lab_errors import lab_error
 
 from labctl.learn import desk, faults, judge, own_work, server
-from labctl.learn.attempts import attempts
+from labctl.learn.attempts import exercise_attempts
 from labctl.learn.exercise import find_exercise
 from labctl.learn.outcome import Check, Stuck
 from labctl.learn.progress import Progress
@@ -74,7 +74,7 @@ def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, loops: bool
 ) -> None:
     exercise = find_exercise(EXERCISES, "02a")
-    desk.lay_out(exercise, workspace)
+    desk.lay_out_exercise(exercise, workspace)
 
     def check(trial: Trial) -> None:
         trial.run_dir.mkdir(parents=True, exist_ok=True)
@@ -85,12 +85,12 @@ def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
-    monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
-    monkeypatch.setattr(server, "stop", lambda _: True)
+    monkeypatch.setattr(server, "serve_exercise", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
-    said = judge.check(session, exercise, "compose", [7]).sentence
+    said = judge.check_exercise(session, exercise, "compose", [7]).sentence
     assert ("it is at exercises/02a/model.py:27: is there a loop without an end?" in said) == loops
     assert ("RESCHEDULE" in said) != loops
 
@@ -100,7 +100,7 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
 ) -> None:
     """On a machine so busy that a model's process does not say in time that it lives."""
     exercise, tries = find_exercise(EXERCISES, "03b"), []
-    desk.lay_out(exercise, workspace)
+    desk.lay_out_exercise(exercise, workspace)
 
     def check(trial: Trial) -> None:
         tries.append(trial.seed)
@@ -110,12 +110,12 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
-    monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "serve_exercise", lambda *_: (SimpleNamespace(name="compose"), record))
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: (1, record))
-    assert judge.check(session, exercise, "compose", [7]).passed
-    outcome = judge.check(session, exercise, "compose", [7])
+    assert judge.check_exercise(session, exercise, "compose", [7]).passed
+    outcome = judge.check_exercise(session, exercise, "compose", [7])
     assert tries == [7] * 4 and "is not healthy" in outcome.sentence
 
 
@@ -124,20 +124,20 @@ def test_an_exercise_that_breaks_its_server_is_given_one_for_each_trial(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, id: str, servers: int, drawn: int
 ) -> None:
     exercise, served = find_exercise(EXERCISES, id), []
-    desk.lay_out(exercise, workspace)
+    desk.lay_out_exercise(exercise, workspace)
     record = Record("exercise", "07", "compose", "cpu", {}, ["m"], NOWHERE)
 
     def serve(*_: Any) -> tuple[Any, Record]:
         served.append(record)
         return SimpleNamespace(name="compose"), record
 
-    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setattr(server, "serve_exercise", serve)
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: holds)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
-    assert judge.check(session, exercise, "compose", [7, 8, 9]).passed
+    assert judge.check_exercise(session, exercise, "compose", [7, 8, 9]).passed
     assert len(served) == servers
-    assert len(judge.check(session, exercise, "compose").seeds) == drawn
+    assert len(judge.check_exercise(session, exercise, "compose").seeds) == drawn
 
 
 NOWHERE = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
@@ -147,10 +147,10 @@ NOWHERE = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
 def judged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the judge says of exercise 02b when its check is another function; ``noted`` are faults of the model."""
     exercise = find_exercise(EXERCISES, "02b")
-    desk.lay_out(exercise, workspace)
+    desk.lay_out_exercise(exercise, workspace)
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], NOWHERE)
-    monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
-    monkeypatch.setattr(server, "stop", lambda _: True)
+    monkeypatch.setattr(server, "serve_exercise", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
 
@@ -162,7 +162,7 @@ def judged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
             check(trial)
 
         monkeypatch.setattr(judge, "_load", lambda _: function)
-        return judge.check(session, exercise, "compose", [7])
+        return judge.check_exercise(session, exercise, "compose", [7])
 
     return judged
 
@@ -228,7 +228,7 @@ def test_the_official_solution_in_a_learners_file_is_named_and_does_not_pass(
 
 def test_no_starter_solution_or_wrong_answer_is_taken_for_one_that_uses_the_solution(tmp_path: Path) -> None:
     for exercise in EXERCISES:
-        for answer in attempts(exercise):
+        for answer in exercise_attempts(exercise):
             answer.write(tmp_path)
             assert own_work.of_the_solution(exercise, {name: tmp_path / name for name in answer.files}) == []
 
@@ -254,12 +254,12 @@ def test_a_pass_by_a_replaced_check_says_so(
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     exercise = replace(shipped, folder=tmp_path / PLACE_02B)
-    desk.lay_out(exercise, workspace)
+    desk.lay_out_exercise(exercise, workspace)
     for name in changed:
         (tmp_path / PLACE_02B / name).write_text("# replaced\n")
     monkeypatch.setattr(judge, "_judge", lambda *_: [Check("answers", "8", "8", True)])
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
-    outcome = judge.check(session, exercise, "compose", [7])
+    outcome = judge.check_exercise(session, exercise, "compose", [7])
     assert outcome.passed
     assert outcome.sentence.partition("; ")[2] == told
 
@@ -324,7 +324,7 @@ def test_fault_32_a_check_beside_another_command_names_it_and_judges_nothing(
 ) -> None:
     """Two learners' checks in one checkout, and a check while ``up`` of the exercise server is in progress."""
     exercise = find_exercise(EXERCISES, id)
-    desk.lay_out(exercise, workspace)
+    desk.lay_out_exercise(exercise, workspace)
     session = Session.open(Listener())
 
     def up(session: Session, lab: Any, stack: str, options: Any) -> Any:
@@ -334,5 +334,5 @@ def test_fault_32_a_check_beside_another_command_names_it_and_judges_nothing(
     monkeypatch.setattr(server, "up", up)
     action = "exercise check" if held == "exercises" else "up"
     with stack_lock(workspace, held, action), lab_error("stack-busy", action, held, os.getpid()):
-        judge.check(session, exercise, "local", [1])
-    assert judge.last(workspace, id) is None and Progress(workspace).entries() == {}
+        judge.check_exercise(session, exercise, "local", [1])
+    assert judge.last_outcome(workspace, id) is None and Progress(workspace).entries() == {}

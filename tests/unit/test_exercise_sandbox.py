@@ -23,7 +23,7 @@ from labctl.learn import sandbox
 def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, source: str, said: str) -> None:
     (tmp_path / "answer.py").write_text(source)
     with lab_error("answer-failed") as caught:
-        sandbox.call(tmp_path / "answer.py", "f", [1], seconds=20)
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], seconds=20)
     assert said in f"{caught.value}"
     assert "Traceback" not in f"{caught.value}"
 
@@ -31,9 +31,9 @@ def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, sou
 def test_a_function_that_does_not_return_is_ended(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("def f(x):\n    while True: pass\n")
     with lab_error("answer-unended", "0.5 s"):
-        sandbox.call(tmp_path / "answer.py", "f", [1], seconds=0.5)
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], seconds=0.5)
 
 
 def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("def f(a, b):\n    print('thinking')\n    return [a + b, {'n': b}]\n")
-    assert sandbox.call(tmp_path / "answer.py", "f", [1, 2], seconds=5) == [3, {"n": 2}]
+    assert sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1, 2], seconds=5) == [3, {"n": 2}]

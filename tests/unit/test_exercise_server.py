@@ -15,9 +15,9 @@ import pytest
 from lab_errors import lab_error
 
 from labctl.learn import idle, server
-from labctl.learn.exercise import find_all, find_exercise
+from labctl.learn.exercise import find_exercise, find_exercises
 from labctl.listener import Listener, Silent
-from labctl.manifest.catalog import Catalog, load
+from labctl.manifest.catalog import Catalog, load_catalog
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints
 from labctl.stack.down import take_down
@@ -87,7 +87,7 @@ def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_se
 ) -> None:
     """A learner who said ``--runtime local`` once does not find the next exercise in a container."""
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = find_exercise(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_exercises(there, load_catalog(there)), "01a")
     wanted: list[str] = []
 
     def up(session: Session, lab: Any, stack: str, options: Any) -> None:
@@ -97,10 +97,10 @@ def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_se
     monkeypatch.setattr(server, "up", up)
     for runtime in ("auto", "local", "auto", "compose", "auto"):
         with lab_error("any"):
-            server.serve(session, begin, {}, runtime)
+            server.serve_exercise(session, begin, {}, runtime)
     server.forget_runtime(session.workspace)
     with lab_error("any"):
-        server.serve(session, begin, {}, "auto")
+        server.serve_exercise(session, begin, {}, "auto")
     assert wanted == ["auto", "local", "local", "compose", "compose", "auto"]
 
 
@@ -109,7 +109,7 @@ def test_a_server_that_died_between_two_checks_is_started_again(
 ) -> None:
     """Its process may still be seen for a moment: what it does not answer is not for the learner to explain."""
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = find_exercise(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_exercises(there, load_catalog(there)), "01a")
     done: list[str] = []
 
     def up(session: Session, lab: Any, stack: str, options: Any) -> None:
@@ -120,10 +120,10 @@ def test_a_server_that_died_between_two_checks_is_started_again(
     monkeypatch.setattr(Session, "find", lambda *_: (None, dead))
     monkeypatch.setattr(server, "_for_this", lambda *_: dead)
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
-    monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
+    monkeypatch.setattr(server, "stop_exercise_server", lambda _: done.append("stop"))
     monkeypatch.setattr(server, "up", up)
     with lab_error("any"):
-        server.serve(session, begin, {}, "auto")
+        server.serve_exercise(session, begin, {}, "auto")
     assert done == ["stop", "up"]
 
 
@@ -137,7 +137,7 @@ def test_the_watcher_does_not_stop_a_server_that_a_check_holds_or_has_just_used(
         stopped.append(True)
         return True
 
-    monkeypatch.setattr(server, "stop", stop)
+    monkeypatch.setattr(server, "stop_exercise_server", stop)
     used = session.workspace.folder(server.STACK).used_file
     used.parent.mkdir(parents=True)
     used.write_text("mine")
@@ -155,7 +155,7 @@ def test_a_check_says_that_the_server_is_used_before_it_does_anything(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = find_exercise(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_exercises(there, load_catalog(there)), "01a")
     used = session.workspace.folder(server.STACK).used_file
     used.parent.mkdir(parents=True)
     used.write_text("mine")
@@ -168,7 +168,7 @@ def test_a_check_says_that_the_server_is_used_before_it_does_anything(
 
     monkeypatch.setattr(Session, "find", find)
     with lab_error("any"):
-        server.serve(session, begin, {}, "auto")
+        server.serve_exercise(session, begin, {}, "auto")
     assert ages[0] < 3600
 
 
@@ -177,7 +177,7 @@ def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
 ) -> None:
     """A client that gave up leaves its request in Triton's queue, where the next check would count it."""
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = find_exercise(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_exercises(there, load_catalog(there)), "01a")
     done: list[str] = []
     record = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
     waiting = metrics.Snapshot({"tokenizer": metrics.ModelCounters(pending=1)})
@@ -191,10 +191,10 @@ def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
     monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
     monkeypatch.setattr(metrics, "scrape", lambda _: waiting)
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
-    monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
+    monkeypatch.setattr(server, "stop_exercise_server", lambda _: done.append("stop"))
     monkeypatch.setattr(server, "up", up)
     with lab_error("any"):
-        server.serve(session, begin, {}, "auto")
+        server.serve_exercise(session, begin, {}, "auto")
     assert done == ["stop", "up"]
 
 
@@ -203,7 +203,7 @@ def test_only_an_exercise_that_breaks_its_server_gets_a_new_one(
     session: Session, monkeypatch: pytest.MonkeyPatch, id: str, does: list[str]
 ) -> None:
     there = Workspace(ROOT, ROOT / ".cache")
-    exercise = find_exercise(find_all(there, load(there)), id)
+    exercise = find_exercise(find_exercises(there, load_catalog(there)), id)
     done: list[str] = []
     record = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
 
@@ -217,10 +217,10 @@ def test_only_an_exercise_that_breaks_its_server_gets_a_new_one(
     monkeypatch.setattr(metrics, "scrape", lambda _: metrics.Snapshot())
     monkeypatch.setattr(server, "RunningStack", SimpleNamespace(of=lambda *_: None))
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
-    monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
+    monkeypatch.setattr(server, "stop_exercise_server", lambda _: done.append("stop"))
     monkeypatch.setattr(server, "up", up)
     with contextlib.suppress(LabError):
-        server.serve(session, exercise, {}, "auto")
+        server.serve_exercise(session, exercise, {}, "auto")
     assert done == does
 
 
@@ -231,7 +231,7 @@ def test_fault_25_a_load_that_does_not_come_back_ends_with_the_server_and_its_li
     run_dir = session.workspace.folder("exercise").run_dir()
     run_dir.mkdir(parents=True)
     ended = threading.Event()
-    monkeypatch.setattr(server, "stop", lambda _: ended.set())
+    monkeypatch.setattr(server, "stop_exercise_server", lambda _: ended.set())
     note = {"model": "m", "since": time.time() - 30, "steps": 0, "file": "exercises/02a/model.py", "line": 9}
     with lab_error("model-not-loaded", "exercises/02a/model.py:9"), server._ended_by_a_loop(session):
         (run_dir / "stuck-m-0.json").write_text(json.dumps(note))

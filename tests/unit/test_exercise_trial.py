@@ -12,13 +12,13 @@ from lab_errors import lab_error
 from labctl.learn.outcome import Explained, Slow, Stuck
 from labctl.learn.trial import Trial
 from labctl.runtimes.record import Endpoints
-from labkit.clients.base import InFlight
+from labkit.clients.base import InFlightClient
 from labkit.clients.stream import TextStream
 from labkit.errors import LabError
 from labkit.records import RequestRecord
 
 
-class Silent(InFlight):
+class Silent(InFlightClient):
     """A connection on which nothing comes any more."""
 
     def __init__(self) -> None:

@@ -18,15 +18,15 @@ from lab_errors import is_lab_error
 
 from labctl.cli.main import cli
 from labctl.learn import judge, verify
-from labctl.learn.attempts import attempts, patched
-from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.attempts import apply_patch, exercise_attempts
+from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.judge import Outcome
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 EXERCISE = find_exercise(EXERCISES, "02a")
-ATTEMPTS = list(attempts(EXERCISE))
+ATTEMPTS = list(exercise_attempts(EXERCISE))
 Judged = list[tuple[str, list[int]]]
 
 
@@ -39,11 +39,11 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
         folder = exercise.yours(session.workspace)
         assert not folder.is_relative_to(tmp_path), "not in the checkout of a person"
         texts = {name: (folder / name).read_text() for name in exercise.manifest.files}
-        (attempt,) = [each for each in attempts(exercise) if each.files == texts]
+        (attempt,) = [each for each in exercise_attempts(exercise) if each.files == texts]
         seen.append((f"{exercise.id} {attempt.name}", list(seeds)))
         return Outcome(exercise.id, not attempt.says, seeds, [], attempt.says)
 
-    monkeypatch.setattr(judge, "check", check)
+    monkeypatch.setattr(judge, "check_exercise", check)
     monkeypatch.chdir(begin_in(tmp_path, monkeypatch))
     return seen
 
@@ -73,13 +73,13 @@ def test_the_solution_is_judged_with_all_seeds_and_a_wrong_answer_with_each_of_i
 def test_an_answer_that_is_not_judged_as_foreseen_is_named_and_fails(
     judged: Judged, monkeypatch: pytest.MonkeyPatch, answer: str, passed: bool, said: str
 ) -> None:
-    right = judge.check
+    right = judge.check_exercise
 
     def wrong(*arguments: Any) -> Outcome:
         outcome = right(*arguments)
         return Outcome("02a", passed, [1], [], "no") if judged[-1][0] == f"02a {answer}" else outcome
 
-    monkeypatch.setattr(judge, "check", wrong)
+    monkeypatch.setattr(judge, "check_exercise", wrong)
     done = run("02a")
     assert done.exit_code == 1
     assert f"NO  02a  {said}" in done.output
@@ -89,14 +89,14 @@ def test_an_answer_that_is_not_judged_as_foreseen_is_named_and_fails(
 def test_a_wrong_answer_that_passes_with_one_of_its_seeds_is_named_with_the_seed(
     judged: Judged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = judge.check
+    right = judge.check_exercise
 
     def wrong(*arguments: Any) -> Outcome:
         outcome = right(*arguments)
         lucky = judged[-1] == ("02a wrong/no_reschedule", judged[-1][1]) and judged[-1][1][0] % 3 == 2
         return Outcome("02a", True, judged[-1][1], [], "") if lucky else outcome
 
-    monkeypatch.setattr(judge, "check", wrong)
+    monkeypatch.setattr(judge, "check_exercise", wrong)
     done = run("02a", "--seeds", "3")
     assert done.exit_code == 1
     assert re.search(r"wrong/no_reschedule passes \(seed \d*\)", " ".join(done.output.split()))
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_come_up_is_a_failure(judged: Judged, monkeypatch
     def broken(*arguments: Any) -> Outcome:
         raise LabError("no server", "it is broken", "mend it", code="any")
 
-    monkeypatch.setattr(judge, "check", broken)
+    monkeypatch.setattr(judge, "check_exercise", broken)
     assert run("02a").exit_code == 1
 
 
@@ -159,7 +159,7 @@ def test_a_commit_touches_exercises_by_their_files_their_lab_and_their_stack(
     for name in ("pyproject.toml", "labs", "model_repos"):
         (tmp_path / name).symlink_to(ROOT / name)
     workspace = Workspace(tmp_path, tmp_path / "cache")
-    exercises = find_all(workspace, load(workspace))
+    exercises = find_exercises(workspace, load_catalog(workspace))
     for name in ("labs", "model_repos"):  # for git, folders with nothing in them
         (tmp_path / name).unlink()
     git(tmp_path, "init", "-q", "-b", "main")
@@ -171,7 +171,7 @@ def test_a_commit_touches_exercises_by_their_files_their_lab_and_their_stack(
     if committed:
         git(tmp_path, "add", str(file))
         git(tmp_path, "commit", "-q", "-m", "two")
-    assert verify.changed(exercises, workspace, "main") == set(touched.split())
+    assert verify.changed_exercises(exercises, workspace, "main") == set(touched.split())
 
 
 def test_where_git_cannot_say_what_was_touched_the_way_out_is_named(judged: Judged) -> None:
@@ -182,7 +182,7 @@ def test_where_git_cannot_say_what_was_touched_the_way_out_is_named(judged: Judg
 def test_of_exercises_that_were_not_touched_the_solution_alone_is_judged(
     judged: Judged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "changed", lambda *_: {"02a"})
+    monkeypatch.setattr(verify, "changed_exercises", lambda *_: {"02a"})
     assert run("--since", "main").exit_code == 0
     here = {exercise.id for exercise in EXERCISES if exercise.lab.number != "08"}  # which may lack vLLM
     assert {f"{id} solution" for id in here - {"02a"}} <= {name for name, _ in judged}
@@ -204,7 +204,7 @@ def test_what_diff_writes_is_read_back_to_the_letter(before: list[str], after: l
     old, new = ([f"{line}\n" for line in lines] for lines in (before, after))
     assume(old != new)
     patch = "".join(difflib.unified_diff(old, new, "solution/x.py", "wrong/x.py", n=context))
-    assert patched({"x.py": "".join(old), "y.py": ""}, patch) == {"x.py": "".join(new), "y.py": ""}
+    assert apply_patch({"x.py": "".join(old), "y.py": ""}, patch) == {"x.py": "".join(new), "y.py": ""}
 
 
 @pytest.mark.parametrize(
@@ -220,4 +220,4 @@ def test_what_diff_writes_is_read_back_to_the_letter(before: list[str], after: l
 )
 def test_a_patch_that_does_not_fit_is_refused_with_its_line(patch: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        patched({"x.py": TEXT}, patch)
+        apply_patch({"x.py": TEXT}, patch)

@@ -18,11 +18,11 @@ from lab_errors import lab_error
 from labctl import repository
 from labctl.cli.main import cli
 from labctl.learn import desk, judge, overlay
-from labctl.learn.attempts import attempts
-from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.attempts import exercise_attempts
+from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.outcome import Check
 from labctl.learn.server import STACK, lab_with
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.plan import make_plan
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Options
@@ -67,7 +67,7 @@ def test_commands_that_the_hints_name_know_the_exercise_server(root: Path) -> No
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.id)
 def test_an_exercise_hides_its_solution_and_its_wrong_answers_differ(exercise: Exercise) -> None:
     """The author's gate as far as it needs no server."""
-    texts = {a.name: [*a.files.values()] for a in attempts(exercise)}
+    texts = {a.name: [*a.files.values()] for a in exercise_attempts(exercise)}
     patches = {path.stem for path in (exercise.folder / "wrong").iterdir()}
     assert patches == exercise.manifest.wrong.keys()
     assert len({tuple(text) for text in texts.values()}) == len(texts), "two of its answers are the same"
@@ -88,15 +88,15 @@ def test_every_id_is_of_its_lab_and_can_be_named() -> None:
 
 def test_the_learners_folder_is_never_written_over(workspace: Workspace) -> None:
     exercise = find_exercise(EXERCISES, "02a")
-    folder = desk.lay_out(exercise, workspace)
+    folder = desk.lay_out_exercise(exercise, workspace)
     (folder / "model.py").write_text("mine")
-    assert desk.lay_out(exercise, workspace) == folder
+    assert desk.lay_out_exercise(exercise, workspace) == folder
     assert (folder / "model.py").read_text() == "mine"
 
 
 def test_reset_keeps_what_was_written(workspace: Workspace) -> None:
     exercise = find_exercise(EXERCISES, "02a")
-    (desk.lay_out(exercise, workspace) / "model.py").write_text("mine")
+    (desk.lay_out_exercise(exercise, workspace) / "model.py").write_text("mine")
     first, second = desk.reset(exercise, workspace), desk.reset(exercise, workspace)
     assert first and second and first != second
     assert (first / "model.py").read_text() == "mine"
@@ -108,7 +108,7 @@ def test_a_file_that_is_gone_is_named_with_the_way_back(workspace: Workspace) ->
     exercise = find_exercise(EXERCISES, "02a")
     with lab_error("exercise-not-started", "02a"):
         desk.files(exercise, workspace)
-    (desk.lay_out(exercise, workspace) / "model.py").unlink()
+    (desk.lay_out_exercise(exercise, workspace) / "model.py").unlink()
     with lab_error("exercise-file-missing", "exercises/02a/model.py"):
         desk.files(exercise, workspace)
 
@@ -120,7 +120,9 @@ def test_what_the_commands_say_wraps_at_words(
     monkeypatch.setenv("COLUMNS", str(width))
     exercise = find_exercise(EXERCISES, "04a")
     checks = [Check("the mean batch", "above 4", "1.0 " * 30, False, exercise.manifest.says)]
-    monkeypatch.setattr(judge, "check", lambda *_: judge.Outcome("04a", False, [1], checks, exercise.manifest.says))
+    monkeypatch.setattr(
+        judge, "check_exercise", lambda *_: judge.Outcome("04a", False, [1], checks, exercise.manifest.says)
+    )
     words = set(" ".join([exercise.manifest.says, *exercise.manifest.hints]).split())
     said = [run("start", "04a")[1], run("check")[1], *(run("hint")[1] for _ in exercise.manifest.hints)]
     for text in (*said, run("list", "iterative")[1]):
@@ -137,18 +139,18 @@ def test_the_list_may_be_of_one_lab(root: Path) -> None:
 def test_a_config_without_parameters_of_the_lab_is_not_told_that_they_have_no_effect(workspace: Workspace) -> None:
     """04a's config.pbtxt has no place for them, and the learner is not asked for one."""
     exercise = find_exercise(EXERCISES, "04a")
-    overlay.lay_over(workspace, exercise, {"config.pbtxt": exercise.folder / "solution" / "config.pbtxt"})
+    overlay.fill_overlay(workspace, exercise, {"config.pbtxt": exercise.folder / "solution" / "config.pbtxt"})
     plan = make_plan(workspace, lab_with(exercise, workspace), STACK, Options(set=exercise.manifest.settings), str)
-    assert repository.spare(plan.request) == []
+    assert repository.unused_parameters(plan.request) == []
 
 
 def test_a_learners_model_is_served_with_an_observer_around_it(workspace: Workspace) -> None:
     exercise = find_exercise(EXERCISES, "02a")
-    overlay.lay_over(workspace, exercise, {"model.py": exercise.folder / "starter" / "model.py"})
+    overlay.fill_overlay(workspace, exercise, {"model.py": exercise.folder / "starter" / "model.py"})
     folder = workspace.folder("exercise").overlay / "iterative-gpt2" / "1"
     assert (folder / "learner.py").read_text() == (exercise.folder / "starter" / "model.py").read_text()
     assert "labserve.observe.exercise" in (folder / "model.py").read_text()
-    assert overlay.names(exercise) == {"iterative-gpt2/1/learner.py": "exercises/02a/model.py"}
+    assert overlay.served_files(exercise) == {"iterative-gpt2/1/learner.py": "exercises/02a/model.py"}
 
 
 def test_the_task_of_07a_names_the_header_and_02a_does_not_hold_the_answer_of_02b() -> None:
@@ -226,11 +228,11 @@ def test_a_broken_manifest_is_refused_with_its_file_and_key(
     (folder / "exercise.yaml").write_text(text)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     with lab_error("exercise-broken") as caught:
-        find_all(workspace, load(workspace))
+        find_exercises(workspace, load_catalog(workspace))
     assert "02a-broken/exercise.yaml" in f"{caught.value}"
     assert said in f"{caught.value}"
     left_out: list[str] = []
-    assert find_all(workspace, load(workspace), left_out.append) == []
+    assert find_exercises(workspace, load_catalog(workspace), left_out.append) == []
     assert any(said in problem for problem in left_out)
 
 
@@ -256,7 +258,7 @@ def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(w
     assert few.models == ["llama-python", "llama-python-batched"]
     assert few.replacements == []  # those of the stack are for models that are not served
     plan = make_plan(workspace, lab, STACK, Options(set=find_exercise(EXERCISES, "03a").manifest.settings), str)
-    assert repository.spare(plan.request) == []  # nor is a parameter of theirs one that was edited out
+    assert repository.unused_parameters(plan.request) == []  # nor is a parameter of theirs one that was edited out
     all_of_them = lab_with(find_exercise(EXERCISES, "03c"), workspace).stacks[STACK]
     assert "ensemble" in all_of_them.models
     assert [edit.file for edit in all_of_them.replacements] == [
@@ -279,5 +281,5 @@ def test_no_verdict_of_a_check_is_empty(exercise: Exercise) -> None:
     for holds, sentence in found:
         if isinstance(sentence, ast.Constant) and not str(sentence.value).strip():
             assert isinstance(holds, ast.Constant) and holds.value is True, f"line {sentence.lineno}"
-    for answer in attempts(exercise):
+    for answer in exercise_attempts(exercise):
         assert answer.name == "solution" or answer.says.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import golden_releases
 import pytest
 
-from labbuild.releases import table
+from labbuild.releases import all_releases
 from labctl.architecture import X86
 
 CASES = [(release, case) for release, cases in golden_releases.CASES.items() for case in cases]
@@ -23,6 +23,6 @@ def test_a_release_is_served_as_its_golden_file_says(release: str, case: str) ->
 
 
 def test_every_release_has_golden_files_and_no_file_is_left_of_a_case_that_is_gone() -> None:
-    assert golden_releases.CASES.keys() == table().keys()
-    kept = {path for release in table() for path in (golden_releases.GOLDEN / release).glob("*.txt")}
+    assert golden_releases.CASES.keys() == all_releases().keys()
+    kept = {path for release in all_releases() for path in (golden_releases.GOLDEN / release).glob("*.txt")}
     assert {golden_releases.path(*case) for case in CASES} == kept

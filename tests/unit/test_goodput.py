@@ -14,12 +14,12 @@ from fake_backend import Request
 from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
-from labctl.pages.live.counters import Counters
+from labctl.pages.live.counters import LiveCounters
 from labctl.replicas import signals
 from labctl.replicas.scale import Scaler
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labkit.evidence import metrics
-from labkit.evidence.goodput import Goodput, Rate
+from labkit.evidence.goodput import GoodputMeter, Rate
 from labserve.observe import gauges, goodput
 from labserve.observe.gauges import Gauges
 
@@ -82,7 +82,7 @@ def test_without_limits_nothing_is_counted(answer: Answer, monkeypatch: pytest.M
 
 def test_clients_cannot_make_more_classes_than_32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABS_SLO", "ttft<500ms")
-    counts = goodput.Goodput()
+    counts = goodput.GoodputCounter()
     kinds = [counts.kind(Request({}, json.dumps({"tenant": f"t{number}"}))) for number in range(40)]
     assert kinds[31:34] == ["t31", "others", "others"] and counts.kind(Request({}, '{"tenant": "t3"}')) == "t3"
 
@@ -96,11 +96,11 @@ def snapshot(**counts: tuple[float, float]) -> metrics.Snapshot:
     for kind, (good, every) in counts.items():
         lines += [f'labs_slo_good_total{{model="m",class="{kind}"}} {good}']
         lines += [f'labs_slo_requests_total{{model="m",class="{kind}"}} {every}']
-    return metrics.parse("\n".join(["# TYPE labs_slo_good_total counter", *lines, ""]))
+    return metrics.parse_metrics("\n".join(["# TYPE labs_slo_good_total counter", *lines, ""]))
 
 
 def test_rates_are_of_the_last_ten_seconds_by_class() -> None:
-    seen = Goodput()
+    seen = GoodputMeter()
     for at, good in ((0, 0), (10, 90), (20, 100)):
         seen.take(snapshot(ann=(good, good + at), bob=(at, at)), at)
     assert seen.rates("m") == {"ann": Rate(1.0, 2.0), "bob": Rate(1.0, 1.0)}
@@ -108,7 +108,7 @@ def test_rates_are_of_the_last_ten_seconds_by_class() -> None:
 
 
 def test_a_server_that_counts_from_nothing_begins_anew() -> None:
-    seen = Goodput()
+    seen = GoodputMeter()
     for at, good in ((0, 50), (1, 60), (2, 0), (3, 4)):
         seen.take(snapshot(default=(good, good)), at)
     assert seen.rates() == {"default": Rate(4.0, 4.0)}
@@ -119,7 +119,7 @@ def test_the_live_page_has_a_row_for_each_class(monkeypatch: pytest.MonkeyPatch)
 
     now = iter((0.0, 4.0))
     monkeypatch.setattr(kit, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    page = Counters()
+    page = LiveCounters()
     page.snapshot(snapshot(ann=(0, 0), default=(0, 0)))
     page.count([{"model": "m", "ids": ["a"]}])
     page.snapshot(snapshot(ann=(2, 8), default=(4, 4)))
@@ -176,12 +176,12 @@ def test_a_stack_without_limits_is_refused_with_the_way_to_have_them() -> None:
 @pytest.mark.parametrize("target", ["", "%", "-1", "101%", "4%%", "1e3", "four"])
 def test_a_target_that_is_neither_a_number_nor_a_share_is_refused(target: str) -> None:
     with lab_error("scale-target-invalid"):
-        signals.parse(target)
+        signals.parse_scale_target(target)
 
 
 def test_a_number_is_waiting_requests_and_a_share_is_goodput() -> None:
-    assert signals.parse("2.5") == {"target": 2.5}
-    assert isinstance(signals.parse("95%")["signal"], signals.WithinLimits)
+    assert signals.parse_scale_target("2.5") == {"target": 2.5}
+    assert isinstance(signals.parse_scale_target("95%")["signal"], signals.WithinLimits)
 
 
 # -- where the limits come from ----------------------------------------------------------------------------------------

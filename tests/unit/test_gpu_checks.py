@@ -233,7 +233,7 @@ def test_an_engine_of_another_chip_is_refused(
         "files": measure(folder, "manifest.json"),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr(images, "digest", lambda image: "")
+    monkeypatch.setattr(images, "image_digest", lambda image: "")
     (found,) = [check for check in failing(plan, workspace) if check.name == "engine"]
     assert "built for another target (NVIDIA A100)" in found.found
     assert build.key in found.remedy

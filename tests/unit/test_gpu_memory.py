@@ -13,15 +13,15 @@ from gpu_machine import FULL, failing, machine_fixture, planned, workspace_fixtu
 from labctl.artifacts import weights
 from labctl.doctor import gpu_memory
 from labctl.doctor.gpu import gpu_checks
-from labctl.doctor.gpu_memory import Shape
+from labctl.doctor.gpu_memory import MemoryShape
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 __all__ = ("machine_fixture", "workspace_fixture")
 
 
-def shape(source: weights.Source, workspace: Workspace) -> gpu_memory.Shape:
-    known = gpu_memory.Shape.of(source, workspace)
+def shape(source: weights.Source, workspace: Workspace) -> gpu_memory.MemoryShape:
+    known = gpu_memory.MemoryShape.of(source, workspace)
     assert known
     return known
 
@@ -57,7 +57,9 @@ def test_the_llm_apis_cache_and_graphs_are_counted_beside_its_weights(machine: A
 
 
 def test_a_shape_of_today_takes_a_quarter_of_the_cache(workspace: Workspace) -> None:
-    old, new = (Shape.of(weights.parse(f"random:{name}"), workspace) for name in ("llama-2-7b", "llama-3.1-8b"))
+    old, new = (
+        MemoryShape.of(weights.parse_source(f"random:{name}"), workspace) for name in ("llama-2-7b", "llama-3.1-8b")
+    )
     assert old and new
     assert new.weights() == pytest.approx(16.06e9, rel=0.001)  # 8.03 billion parameters in 16 bits
     assert old.kv_cache(1024) == 4 * new.kv_cache(1024)
@@ -94,7 +96,7 @@ NO_STEP = {"max_batch_size": 0, "max_input_len": 0, "max_num_tokens": 0}
 
 def test_llama_7b_with_a_profile_of_64_times_2048_tokens_takes_upstreams_25_gb(workspace: Workspace) -> None:
     options = {"tp_size": 1, "pp_size": 1, "quantization": "none", "max_batch_size": 64, "max_input_len": 2048}
-    source = weights.parse("random:llama-2-7b")
+    source = weights.parse_source("random:llama-2-7b")
     whole = shape(source, workspace).engine({**options, "max_num_tokens": 0}, 2560)
     assert whole == pytest.approx(25e9, rel=0.05)
     ours = shape(source, workspace).engine({**options, "max_num_tokens": 8192}, 2560)
@@ -111,7 +113,7 @@ def test_weights_pass_through_the_machines_memory_which_is_held_against_it(
 
 
 def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) -> None:
-    source = weights.parse("random:llama-2-7b")
+    source = weights.parse_source("random:llama-2-7b")
 
     def need(**changed: Any) -> float:
         options = {"tp_size": 1, "pp_size": 1, "quantization": "none", **NO_STEP, **changed}
@@ -125,5 +127,5 @@ def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) 
 def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
     options = {"tp_size": 1, "pp_size": 1, "quantization": "none", **NO_STEP}
-    found = shape(weights.parse(str(tmp_path)), workspace).engine(options, 0)
+    found = shape(weights.parse_source(str(tmp_path)), workspace).engine(options, 0)
     assert found == gpu_memory.OVERHEAD + 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)

@@ -10,7 +10,7 @@ from lab_errors import lab_error
 
 from labctl.labs.run import add_gpus
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import check_machine
@@ -37,7 +37,7 @@ class Compose:
 
 
 def session(workspace: Workspace, listener: Silent) -> Session:
-    return Session(workspace, load(workspace), listener)
+    return Session(workspace, load_catalog(workspace), listener)
 
 
 def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:

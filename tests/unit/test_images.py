@@ -16,7 +16,7 @@ from requests import Response
 from labctl.cli.main import cli
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine, images
-from labctl.runtimes.images import build
+from labctl.runtimes.images import build_missing_images
 from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
 
@@ -104,9 +104,9 @@ def test_an_image_that_another_command_built_meanwhile_is_not_built_again(monkey
     monkeypatch.setattr(images, "exists", lambda name: name in there)
     builds = {"labs-server:cpu-1": Command(["false"])}
     with lab_error("image-build-failed"):
-        build(Silent(), builds, "")
+        build_missing_images(Silent(), builds, "")
     there.add("labs-server:cpu-1")
-    build(Silent(), builds, "")
+    build_missing_images(Silent(), builds, "")
 
 
 @pytest.mark.parametrize("name", ["LABS_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])

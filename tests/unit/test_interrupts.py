@@ -214,7 +214,7 @@ def edited(session: Session, tmp_path: Path) -> tuple[Plan, Record]:
     templates = tmp_path / "templates"
     shutil.copytree(plan.request.sources[0], templates)
     plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, sources=[templates]))
-    repository.render(plan.request)
+    repository.render_repository(plan.request)
     model = templates / MODEL / "1" / "model.py"
     model.write_text(model.read_text() + "# edited\n")
     places = [Endpoints(f"127.0.0.1:{n}", "h:2", "h:3") for n in (1, 2)]

@@ -79,7 +79,7 @@ def test_a_log_that_became_shorter_is_read_from_its_beginning(tmp_path: Path) ->
     log.write_text("old\n" * 1000)
     said = unloaded_check(log)
     turns = iter(range(5))  # after these pauses the writer has gone
-    lines = processes.follow(log, lambda: next(turns, None) is not None, lambda seconds: None)
+    lines = processes.follow_file(log, lambda: next(turns, None) is not None, lambda seconds: None)
     assert next(lines) == "old"
     log.write_text(f"{UNLOADED}\n")
     assert said()

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from labkit.clients.router import POLICIES, Router, each
+from labkit.clients.router import POLICIES, Router, score_each
 from labserve.gpt2.decoders import CachedDecoder, step
-from labserve.gpt2.kept import FETCHED_S, SIZE, Desk, Kept, put, taken
+from labserve.gpt2.kept import FETCHED_S, SIZE, Desk, Kept, put_in_slot, take_from_slot
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.params import BadInput
@@ -106,21 +106,21 @@ def test_a_sequence_that_is_handed_over_goes_on_with_the_same_tokens(
     first = sequence(PROMPT, sampler=Sampler(**(sampler or {})))
     step(here, [first])
     assert first.slot is not None
-    name = desk.hand_over(first.ids, taken(here.cache, first.slot, slice(first.cached)))
+    name = desk.hand_over(first.ids, take_from_slot(here.cache, first.slot, slice(first.cached)))
     ids, kv = desk.fetch(name)
     rest = sequence(PROMPT, sampler=Sampler(**(sampler or {})))
     rest.sampler.skip()
     rest.accept(ids[-1])
     rest.slot, rest.cached = there.cache.take(), len(ids) - 1
     assert rest.slot is not None
-    put(there.cache, rest.slot, 0, kv)
+    put_in_slot(there.cache, rest.slot, 0, kv)
     assert finish(there, rest)[0] == whole
     assert kv.nbytes == 2 * model.layers * model.width * 4 * len(PROMPT)
 
 
 def test_what_is_handed_over_is_fetched_once(model: GPT2, tmp_path: Path) -> None:
     desk, decoder = Desk(str(tmp_path)), CachedDecoder(model, 1)
-    name = desk.hand_over(PROMPT, taken(decoder.cache, 0, slice(49)))
+    name = desk.hand_over(PROMPT, take_from_slot(decoder.cache, 0, slice(49)))
     desk.fetch(name)
     with pytest.raises(BadInput, match="handed_over: nothing of that name is there"):
         desk.fetch(name)
@@ -136,11 +136,11 @@ def test_only_names_that_were_given_out_are_fetched(tmp_path: Path, name: str) -
 
 def test_what_nobody_has_fetched_is_removed(model: GPT2, tmp_path: Path) -> None:
     desk, decoder = Desk(str(tmp_path)), CachedDecoder(model, 1)
-    old = desk.hand_over(PROMPT, taken(decoder.cache, 0, slice(49)))
+    old = desk.hand_over(PROMPT, take_from_slot(decoder.cache, 0, slice(49)))
     path = tmp_path / "handed-over" / old
     long_ago = path.stat().st_mtime - FETCHED_S - 1
     os.utime(path, (long_ago, long_ago))
-    new = desk.hand_over(PROMPT, taken(decoder.cache, 0, slice(49)))
+    new = desk.hand_over(PROMPT, take_from_slot(decoder.cache, 0, slice(49)))
     assert [left.name for left in path.parent.iterdir()] == [new]
 
 
@@ -155,7 +155,7 @@ def test_a_router_remembers_exactly_what_its_servers_keep(prompts: list[list[int
 
     cache: Any = NoCache()
     servers = {name: Kept(cache, 6) for name in ("1", "2")}
-    router = Router(list(servers), each(POLICIES[policy]), 6)
+    router = Router(list(servers), score_each(POLICIES[policy]), 6)
     for blocks in prompts:
         ids = [token for block in blocks for token in [block] * SIZE] + [9]
         decision = router.choose(ids, session=str(blocks[0]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labctl.labs.verdicts import UNMEASURED, judge
+from labctl.labs.verdicts import UNMEASURED, judge_verdict
 from labctl.manifest import catalog
 from labctl.workspace import Workspace
 from labkit import results
@@ -20,7 +20,7 @@ from labkit.workloads import identity
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "labs" / "05-batching-policies" / "report.py"
-CATALOG = catalog.load(Workspace(ROOT, ROOT / "unused"))
+CATALOG = catalog.load_catalog(Workspace(ROOT, ROOT / "unused"))
 PHASES = ("static", "inflight", "no-evict", "max-utilization")
 COUNTED = {"steps": 20, "mean_batch": 2.0, "max_batch": 3, "max_kv_blocks_used": 4, "kv_blocks": 9, "preemptions": 1}
 
@@ -38,7 +38,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         ]
         for phase in phases:
             workload = {
-                "table": identity.table(records),
+                "table": identity.identity_metrics(records),
                 "scheduling": scheduling,
                 "records": [record.to_json() for record in records],
                 "steps": [],
@@ -48,7 +48,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             (tmp_path / f"context-{phase}.json").write_text(json.dumps(context))
         monkeypatch.setattr(sys, "argv", [str(REPORT), str(tmp_path)])
         runpy.run_path(str(REPORT), run_name="__main__")
-        return results.load(tmp_path)["metrics"], (tmp_path / "report.md").read_text()
+        return results.load_result(tmp_path)["metrics"], (tmp_path / "report.md").read_text()
 
     return run
 
@@ -76,4 +76,4 @@ def test_of_one_side_alone_nothing_is_judged(report: Any, phase: str, title: str
     assert metrics["ratios"] == metrics["policies"] == {}
     assert metrics[phase]["chat"]["requests_per_second"] > 0
     lab = next(lab for lab in CATALOG.labs if lab.short == "batching")
-    assert {judge(each, results.flatten(metrics)).word for each in lab.verdicts} == {UNMEASURED}
+    assert {judge_verdict(each, results.flatten(metrics)).word for each in lab.verdicts} == {UNMEASURED}

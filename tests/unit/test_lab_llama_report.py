@@ -35,7 +35,7 @@ def test_without_a_step_log_the_times_are_compared(tmp_path: Path, monkeypatch: 
     phase(tmp_path, "streaming", {"ensemble": 1.0}, {})
     monkeypatch.setattr(sys, "argv", [str(REPORT), str(tmp_path)])
     runpy.run_path(str(REPORT), run_name="__main__")
-    metrics = results.load(tmp_path)["metrics"]
+    metrics = results.load_result(tmp_path)["metrics"]
     assert metrics["default"]["engine_over_hf"] == pytest.approx(4.0)
     assert metrics["default"]["agreeing"] == 1.0
     assert "engine_over_hf" not in metrics["streaming"]

@@ -15,7 +15,7 @@ from fake_backend import START, Request
 from waiting import eventually
 
 from labserve.observe import gauges
-from labserve.observe.gauges import METRICS, Gauges, thinned
+from labserve.observe.gauges import METRICS, Gauges, thin_out
 
 GPT2 = str(Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2")
 
@@ -111,9 +111,9 @@ def test_the_thread_ends_with_the_model_that_nobody_has_any_more() -> None:
 
 
 def test_of_too_many_observations_some_are_taken_from_all_over() -> None:
-    assert thinned([1.0, 2.0]) == [1.0, 2.0]
+    assert thin_out([1.0, 2.0]) == [1.0, 2.0]
     every = [float(n) for n in range(1000)]
-    taken = thinned(every, 10)
+    taken = thin_out(every, 10)
     assert taken == [n * 100.0 for n in range(10)]
 
 

@@ -8,10 +8,10 @@ import labserve_tiny
 import pytest
 
 from labserve.gpt2.sequences import DEFAULT_MAX_TOKENS, new_sequence
-from labserve.params import SAMPLING, BadInput, Field, parse, text
+from labserve.params import SAMPLING, BadInput, RequestParameter, parse_parameters, text
 from labserve.text.prompts import open_tokenizer
 
-FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
+FIELDS = {"max_tokens": RequestParameter(int, 1), "ignore_eos": RequestParameter(bool), **SAMPLING}
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +20,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_numbers_and_booleans_are_read_as_they_are_and_as_text() -> None:
-    assert parse('{"max_tokens": 5, "ignore_eos": true, "top_p": 0.5}', FIELDS) == {
+    assert parse_parameters('{"max_tokens": 5, "ignore_eos": true, "top_p": 0.5}', FIELDS) == {
         "max_tokens": 5,
         "ignore_eos": True,
         "top_p": 0.5,
     }
-    assert parse('{"max_tokens": "5", "ignore_eos": "false", "temperature": "0.7"}', FIELDS) == {
+    assert parse_parameters('{"max_tokens": "5", "ignore_eos": "false", "temperature": "0.7"}', FIELDS) == {
         "max_tokens": 5,
         "ignore_eos": False,
         "temperature": 0.7,
@@ -33,7 +33,7 @@ def test_numbers_and_booleans_are_read_as_they_are_and_as_text() -> None:
 
 
 def test_no_parameters_at_all_is_fine() -> None:
-    assert parse("", FIELDS) == parse("{}", FIELDS) == {}
+    assert parse_parameters("", FIELDS) == parse_parameters("{}", FIELDS) == {}
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_no_parameters_at_all_is_fine() -> None:
 )
 def test_a_parameter_that_is_unknown_or_out_of_range_is_named(name: str, value: Any) -> None:
     with pytest.raises(BadInput, match=rf"^{name}: ") as refused:
-        parse(f'{{"{name}": {value}}}', FIELDS)
+        parse_parameters(f'{{"{name}": {value}}}', FIELDS)
     assert refused.value.name == name
 
 
 def test_an_unknown_parameter_is_answered_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match="known are ignore_eos, max_tokens, seed"):
-        parse('{"stream": true}', FIELDS)
+        parse_parameters('{"stream": true}', FIELDS)
 
 
 @pytest.mark.parametrize(

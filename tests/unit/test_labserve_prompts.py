@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labserve.params import BadInput
-from labserve.text.prompts import padded, texts, word_table
+from labserve.text.prompts import pad_prompts, texts, word_table
 
 
 def words(*rows: list[str]) -> Any:
@@ -20,7 +20,7 @@ def letters(word: str) -> list[list[int]]:
 
 
 def test_prompts_of_different_lengths_are_filled_up_and_their_lengths_told() -> None:
-    ids, lengths = padded([[1, 2, 3], [4]], np.uint32)
+    ids, lengths = pad_prompts([[1, 2, 3], [4]], np.uint32)
     assert ids.tolist() == [[1, 2, 3], [4, 0, 0]]
     assert lengths.tolist() == [[3], [1]]
     assert (ids.dtype, lengths.dtype) == (np.uint32, np.uint32)

@@ -46,7 +46,9 @@ def test_a_package_that_may_come_later_is_executed_when_something_of_it_is_wante
     (folder / "second.py").write_text(
         "import sys\nfrom slow_package import mark\nknown = [mark]\nsys.times_read += 1\n"
     )
-    later = serving.Later("slow_package", {"mark": 0, "add": serving.at_first_call("slow_package", "add")}, "first")
+    later = serving.DeferredModule(
+        "slow_package", {"mark": 0, "add": serving.at_first_call("slow_package", "add")}, "first"
+    )
     monkeypatch.setattr(sys, "meta_path", [later, *sys.meta_path])
     monkeypatch.setattr(sys, "slow_package_was_read", False, raising=False)
     monkeypatch.setattr(sys, "times_read", 0, raising=False)

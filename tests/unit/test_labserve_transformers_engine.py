@@ -19,7 +19,7 @@ from labsched.sampling_options import Sampling
 from labsched.scheduler import Scheduler
 from labserve.inflight.engines import open_engine
 from labserve.inflight.transformers_engine import BLOCK_SIZE, TransformersEngine
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 
 SLOTS = 4
@@ -143,7 +143,7 @@ def test_what_it_cannot_do_is_refused_by_name(engine: TransformersEngine, sampli
 
 def open_it(folder: Path, engine: str, device: str = "cpu", **more: str) -> tuple[Any, KVBudget, Features]:
     words = {"engine": engine, "gpt_model_path": str(folder), "threads": "1", "kv_cache_memory_mib": "1", **more}
-    return open_engine(lambda name: words.get(name, ""), Shape.of(str(folder)), 2, device)
+    return open_engine(lambda name: words.get(name, ""), ModelShape.of(str(folder)), 2, device)
 
 
 def test_the_configurations_words_reach_it(folder: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from exercise_cases import EXERCISES, begin_in
 
 from labctl.cli import fullscreen, learn_view
-from labctl.cli.learn_screen import Screen
+from labctl.cli.learn_screen import LearnScreen
 from labctl.learn import judge
 from labctl.learn.exercise import find_exercise
 from labctl.learn.outcome import Check
@@ -46,7 +46,7 @@ def view(below: list[str], task: str = TASK, page: int = 0) -> learn_view.View:
 
 
 def lines(shown: learn_view.View, width: int, height: int) -> list[str]:
-    return [line.plain.rstrip() for line in learn_view.lines(shown, width, height)]
+    return [line.plain.rstrip() for line in learn_view.view_lines(shown, width, height)]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (132, 50), (40, 12)])
@@ -104,7 +104,7 @@ def test_an_arrow_key_is_not_taken_for_its_letters(monkeypatch: pytest.MonkeyPat
     with os.fdopen(read) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         os.write(write, typed)
-        assert fullscreen.key(1.0) == heard
+        assert fullscreen.read_key(1.0) == heard
         os.close(write)
 
 
@@ -115,7 +115,7 @@ def test_a_hint_leaves_what_was_found_on_the_screen(
     begin_in(tmp_path, monkeypatch)
     session = Session.open(Silent())
     exercise = find_exercise(EXERCISES, "02b")
-    screen = Screen(session, [exercise], Progress(session.workspace), "auto")
+    screen = LearnScreen(session, [exercise], Progress(session.workspace), "auto")
     screen._begin(exercise)
     found = judge.Outcome("02b", False, [1], [Check("slots", "0", "8", False, "a slot stays.")], "a slot stays.")
     screen._show(screen._found(found))

@@ -61,7 +61,7 @@ def seen(workspace: Workspace) -> tuple[object, ...]:
     output = workspace.folder("s").repository
     request = repository.RenderRequest([workspace.model_repos / "own"], [], {}, output)
     shutil.rmtree(output, ignore_errors=True)
-    models = repository.render(request)
+    models = repository.render_repository(request)
     rendered = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
     packed = [path for path in checkout_files(workspace.root) if path.parts[0] in ("labs", "model_repos")]
     return (

@@ -138,7 +138,7 @@ def test_thousands_of_tenants_do_not_stay_in_memory() -> None:
     ],
 )
 def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str, int]) -> None:
-    assert parse.standing(parameters) == found
+    assert parse.tenant_and_priority(parameters) == found
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found:
 )
 def test_a_tenant_or_priority_that_is_none_is_refused_by_name(parameters: str, name: str) -> None:
     with pytest.raises(BadInput, match=name):
-        parse.standing(parameters)
+        parse.tenant_and_priority(parameters)

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.parse import Generation, parse, schema
-from labserve.model_shape import Shape
+from labserve.inflight.parse import GenerationRequest, parse_generation, schema
+from labserve.model_shape import ModelShape
 from labserve.params import BadInput
-from labserve.tensors import words
+from labserve.tensors import read_word_lists
 
-SHAPE = Shape(vocabulary=100, context=64, token_values=8)
+SHAPE = ModelShape(vocabulary=100, context=64, token_values=8)
 
 
-def ask(**inputs: Any) -> Generation:
+def ask(**inputs: Any) -> GenerationRequest:
     given = {"input_ids": [[1, 2, 3]], "input_lengths": [[3]], "request_output_len": [[4]], **inputs}
-    return parse(lambda name: np.array(given[name]) if name in given else None, SHAPE)
+    return parse_generation(lambda name: np.array(given[name]) if name in given else None, SHAPE)
 
 
 def test_a_plain_request_is_greedy_and_has_no_end() -> None:
@@ -75,8 +75,8 @@ def test_neutral_values_are_greedy_and_others_sample(inputs: dict[str, Any], sam
 
 
 def test_words_are_read_by_their_ends() -> None:
-    assert words(np.array([[[7, 8, 9], [2, 3, -1]]])) == [[7, 8], [9]]
-    assert words(np.array([[[0], [-1]]])) == [] == words(None)
+    assert read_word_lists(np.array([[[7, 8, 9], [2, 3, -1]]])) == [[7, 8], [9]]
+    assert read_word_lists(np.array([[[0], [-1]]])) == [] == read_word_lists(None)
 
 
 ASKED = '{"tenant": "a", "structured_outputs": "{\\"json\\": {\\"type\\": \\"boolean\\"}}"}'

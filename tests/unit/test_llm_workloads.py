@@ -27,26 +27,26 @@ def words(text: str) -> int:
 
 
 def test_the_generated_prompts_have_the_published_means() -> None:
-    items = dataset.articles(words)
+    items = dataset.make_articles(words)
     assert len(items) == 98
     assert sum(words(item.prompt) for item in items) / 98 == pytest.approx(799.66, abs=0.01)
     assert sum(item.output_tokens for item in items) / 98 == pytest.approx(41.49, abs=0.01)
 
 
 def test_chat_answers_vary_far_more_than_their_prompts() -> None:
-    items = dataset.chat(words)
+    items = dataset.make_chats(words)
     outputs = [item.output_tokens for item in items]
     assert sum(outputs) / 98 == pytest.approx(51, abs=0.01)
     assert max(outputs) > 10 * sorted(outputs)[10]
 
 
 def test_chat_answers_are_as_much_shorter_as_a_quick_run_asks() -> None:
-    outputs = [item.output_tokens for item in dataset.chat(words, scale=0.3)]
+    outputs = [item.output_tokens for item in dataset.make_chats(words, scale=0.3)]
     assert sum(outputs) / 98 == pytest.approx(0.3 * 51, abs=0.01)
     assert max(outputs) <= 0.3 * 512
 
 
-@pytest.mark.parametrize("make", [dataset.articles, dataset.chat])
+@pytest.mark.parametrize("make", [dataset.make_articles, dataset.make_chats])
 def test_one_seed_gives_one_workload(make: object) -> None:
     assert make(words, 10, seed=4) == make(words, 10, seed=4) != make(words, 10, seed=5)  # type: ignore[operator]
 
@@ -54,7 +54,7 @@ def test_one_seed_gives_one_workload(make: object) -> None:
 def test_a_users_file_gives_prompts_and_lengths_as_the_original_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     file.write_text(json.dumps([{"input": "a b", "instruction": "c", "output": "one two three"}]))
-    assert dataset.load(file) == [dataset.Item("a b c", 3)]
+    assert dataset.load_dataset(file) == [dataset.Item("a b c", 3)]
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "[1]", '[{"input": "a"}]', "no json"])
@@ -62,7 +62,7 @@ def test_a_file_that_is_no_dataset_is_refused(tmp_path: Path, text: str) -> None
     file = tmp_path / "data.json"
     file.write_text(text)
     with lab_error("dataset-empty" if text == "[]" else "dataset-unreadable", file):
-        dataset.load(file)
+        dataset.load_dataset(file)
 
 
 def test_prompts_that_are_too_long_are_skipped() -> None:
@@ -92,7 +92,7 @@ def records() -> list[RequestRecord]:
 
 
 def test_the_ten_rows_in_their_order_by_their_definitions() -> None:
-    assert list(identity.table(records()).items()) == [
+    assert list(identity.identity_metrics(records()).items()) == [
         ("Requests/Sec", 1.0),
         ("OP tokens/sec", 11.0),
         ("Avg. latency (ms)", 5500.0),
@@ -107,9 +107,9 @@ def test_the_ten_rows_in_their_order_by_their_definitions() -> None:
 
 
 def test_the_csv_grows_by_one_line_per_run_under_one_header(tmp_path: Path) -> None:
-    rows = identity.table(records())
+    rows = identity.identity_metrics(records())
     for name in ("one", "two"):
-        identity.write_csv(tmp_path / "t.csv", {name: rows})
+        identity.append_identity_csv(tmp_path / "t.csv", {name: rows})
     lines = (tmp_path / "t.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["run", "one", "two"]
 

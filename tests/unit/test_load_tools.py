@@ -21,7 +21,7 @@ from labctl.cli import bench as command_line
 from labctl.cli.console import Echo
 from labctl.cli.main import cli
 from labctl.labs.load_tools import TOOLS, AIPerf, GuideLlm, VllmBench
-from labctl.labs.tool import ABSENT, OURS, Load, Tool, names_table
+from labctl.labs.tool import ABSENT, OURS, Tool, ToolLoad, names_table
 from labctl.listener import Silent
 from labctl.runtimes.environments import Environment
 from labctl.workspace import Workspace
@@ -40,10 +40,10 @@ OF_NO_STACK = {"endpoint", "counters"}  # of any server, which our own client me
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Load:
+def load(tmp_path: Path) -> ToolLoad:
     """Twelve requests, four in flight, of a model that answers token by token."""
     workload = Workload(["One", "Two"], output_tokens=16, requests=12, warmup=3, seed=5)
-    return Load("http://127.0.0.1:9", "m", "/tokenizer", True, workload, 4, tmp_path / "prompts.jsonl", tmp_path)
+    return ToolLoad("http://127.0.0.1:9", "m", "/tokenizer", True, workload, 4, tmp_path / "prompts.jsonl", tmp_path)
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def made(tool: type[Tool]) -> Tool:
     return tool(Workspace(ROOT, ROOT / "no-cache"))
 
 
-def recorded(tool: type[Tool], load: Load, **other: Any) -> None:
+def recorded(tool: type[Tool], load: ToolLoad, **other: Any) -> None:
     """Put a result that the tool wrote of 12 requests into the folder, changed where ``other`` says so."""
     source = {AIPerf: "aiperf", VllmBench: "vllm_bench", GuideLlm: "guidellm"}[tool]
     document = json.loads((DATA / f"{source}.json").read_text()) | other
     (load.out / f"{'profile_export_aiperf' if tool is AIPerf else 'result'}.json").write_text(json.dumps(document))
 
 
-def given(tool: Tool, load: Load) -> str:
+def given(tool: Tool, load: ToolLoad) -> str:
     """The command, with the quotes and spaces of JSON left out."""
     return re.sub(r"['\"{}\[\],]|(?<=:) ", "", shlex.join(tool.command(load).argv))
 
@@ -82,7 +82,7 @@ def bench(*arguments: str) -> Any:
 
 
 @EVERY
-def test_a_closed_loop_keeps_its_requests_in_flight(tool: type[Tool], load: Load) -> None:
+def test_a_closed_loop_keeps_its_requests_in_flight(tool: type[Tool], load: ToolLoad) -> None:
     argv = given(made(tool), load)
     assert ("concurrency 4" in argv or "kind:concurrent streams:4" in argv) and not re.search(
         "request-rate|rate:", argv
@@ -90,7 +90,7 @@ def test_a_closed_loop_keeps_its_requests_in_flight(tool: type[Tool], load: Load
 
 
 @EVERY
-def test_an_open_loop_sends_at_its_rate_whatever_is_in_flight(tool: type[Tool], load: Load) -> None:
+def test_an_open_loop_sends_at_its_rate_whatever_is_in_flight(tool: type[Tool], load: ToolLoad) -> None:
     argv = given(made(tool), replace(load, workload=replace(load.workload, rate=2.5)))
     assert ("--request-rate 2.5" in argv or "kind:poisson rate:2.5" in argv) and "concurren" not in argv
 
@@ -103,12 +103,12 @@ def test_an_open_loop_sends_at_its_rate_whatever_is_in_flight(tool: type[Tool], 
         (GuideLlm, ["kind:max_requests count:15", "warmup:mode:requests value:3", "kind:static value:5"]),
     ],
 )
-def test_counts_seed_and_lengths_are_handed_on(tool: type[Tool], words: list[str], load: Load) -> None:
+def test_counts_seed_and_lengths_are_handed_on(tool: type[Tool], words: list[str], load: ToolLoad) -> None:
     argv = given(made(tool), load)
     assert [word for word in words if word not in argv] == []
 
 
-def test_without_warmup_requests_aiperf_is_not_given_a_zero_that_it_refuses(load: Load) -> None:
+def test_without_warmup_requests_aiperf_is_not_given_a_zero_that_it_refuses(load: ToolLoad) -> None:
     argv = made(AIPerf).command(replace(load, workload=replace(load.workload, warmup=0))).argv
     assert "--warmup-request-count" not in argv
 
@@ -117,35 +117,35 @@ def test_without_warmup_requests_aiperf_is_not_given_a_zero_that_it_refuses(load
     ("tool", "words"),
     [(AIPerf, ["time_to_first_token:500 inter_token_latency:60"]), (VllmBench, ["ttft:500", "tpot:60"])],
 )
-def test_limits_are_handed_on_in_the_names_of_the_tool(tool: type[Tool], words: list[str], load: Load) -> None:
+def test_limits_are_handed_on_in_the_names_of_the_tool(tool: type[Tool], words: list[str], load: ToolLoad) -> None:
     argv = list(made(tool).command(replace(load, workload=replace(load.workload, slo=Slo(500, 60)))).argv)
     place = argv.index("--goodput") + 1
     assert argv[place : place + len(words)] == words
 
 
-def test_limits_reach_guidellm_in_its_own_names(load: Load) -> None:
+def test_limits_reach_guidellm_in_its_own_names(load: ToolLoad) -> None:
     assert "slo:ttft_ms:500 tpot_ms:60" in given(
         made(GuideLlm), replace(load, workload=replace(load.workload, slo=Slo(500, 60)))
     )
     assert "slo:null" in given(made(GuideLlm), load)
 
 
-def test_guidellm_is_sent_the_requests_that_warm_up_before_those_that_count(load: Load) -> None:
+def test_guidellm_is_sent_the_requests_that_warm_up_before_those_that_count(load: ToolLoad) -> None:
     assert len(made(GuideLlm).lines(load.workload).splitlines()) == 15
 
 
-def test_the_figure_that_guidellm_does_not_have_is_left_out(load: Load) -> None:
+def test_the_figure_that_guidellm_does_not_have_is_left_out(load: ToolLoad) -> None:
     recorded(GuideLlm, load)
     assert "inter_token_latency" not in made(GuideLlm).read(load)
 
 
-def test_aiperf_asks_for_no_stream_of_a_model_that_answers_whole(load: Load) -> None:
+def test_aiperf_asks_for_no_stream_of_a_model_that_answers_whole(load: ToolLoad) -> None:
     assert "--streaming" in made(AIPerf).command(load).argv
     assert "--streaming" not in made(AIPerf).command(replace(load, streamed=False)).argv
 
 
 @EVERY
-def test_the_prompts_are_one_line_for_each_request(tool: type[Tool], load: Load) -> None:
+def test_the_prompts_are_one_line_for_each_request(tool: type[Tool], load: ToolLoad) -> None:
     text, tokens = tool.prompt_keys
     lines = [json.loads(line) for line in made(tool).lines(replace(load.workload, warmup=0)).splitlines()]
     assert lines == [{text: ["One", "Two"][number % 2], tokens: 16} for number in range(12)]
@@ -168,7 +168,7 @@ def test_the_prompts_are_one_line_for_each_request(tool: type[Tool], load: Load)
         ),
     ],
 )
-def test_a_recorded_result_has_our_names(tool: type[Tool], theirs: dict[str, Any], load: Load) -> None:
+def test_a_recorded_result_has_our_names(tool: type[Tool], theirs: dict[str, Any], load: ToolLoad) -> None:
     recorded(tool, load)
     document = json.loads(next(load.out.glob("*.json")).read_text())
 
@@ -186,7 +186,7 @@ def test_a_recorded_result_has_our_names(tool: type[Tool], theirs: dict[str, Any
 
 
 @EVERY
-def test_an_answer_that_comes_whole_has_no_figures_of_a_stream(tool: type[Tool], load: Load) -> None:
+def test_an_answer_that_comes_whole_has_no_figures_of_a_stream(tool: type[Tool], load: ToolLoad) -> None:
     recorded(tool, load)
     found = made(tool).read(replace(load, streamed=False))
     assert "request_latency" in found
@@ -194,7 +194,7 @@ def test_an_answer_that_comes_whole_has_no_figures_of_a_stream(tool: type[Tool],
 
 
 @EVERY
-def test_goodput_is_read_where_limits_were_given(tool: type[Tool], load: Load) -> None:
+def test_goodput_is_read_where_limits_were_given(tool: type[Tool], load: ToolLoad) -> None:
     recorded(tool, load)
     found = made(tool).read(replace(load, workload=replace(load.workload, slo=Slo(60, 20))))
     assert 0 < found["goodput"] <= found["request_throughput"]
@@ -208,14 +208,14 @@ def test_goodput_is_read_where_limits_were_given(tool: type[Tool], load: Load) -
         (GuideLlm, {"benchmarks": [{"metrics": {"request_totals": {"successful": 10, "total": 12}}}]}),
     ],
 )
-def test_a_request_that_failed_is_not_averaged_away(tool: type[Tool], failed: dict[str, Any], load: Load) -> None:
+def test_a_request_that_failed_is_not_averaged_away(tool: type[Tool], failed: dict[str, Any], load: ToolLoad) -> None:
     recorded(tool, load, **failed)
     with lab_error("requests-failed", "2 of 12"):
         made(tool).read(load)
 
 
 @EVERY
-def test_a_result_that_is_missing_is_named(tool: type[Tool], load: Load) -> None:
+def test_a_result_that_is_missing_is_named(tool: type[Tool], load: ToolLoad) -> None:
     with lab_error("tool-result-missing", tool.name):
         made(tool).read(load)
 

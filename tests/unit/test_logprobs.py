@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from labdoor.errors import Refusal
-from labdoor.logprobs import Scored, Scores, chat_form, completion_form
+from labdoor.errors import ApiError
+from labdoor.logprobs import ScoredToken, Scores, chat_form, completion_form
 from labdoor.models import Model, Vocabulary
-from labdoor.requests import CompletionRequest, parse
+from labdoor.requests import CompletionRequest, parse_body
 from labkit.clients.text_model import Input, TextModel
 from labserve.text.logprobs import LEAST, LogProb, as_json, log_probs
 
@@ -81,7 +81,7 @@ def test_a_token_that_a_mask_forbids_has_a_number_that_json_has() -> None:
     assert [one.own for one in scores.take(1, stopped=False)] == [("a", LEAST)]
 
 
-TOKENS = [Scored(0, 2, ("hé", -0.5), [("x", -0.1)]), Scored(2, 3, ("!", -0.2), [("!", -0.2)])]
+TOKENS = [ScoredToken(0, 2, ("hé", -0.5), [("x", -0.1)]), ScoredToken(2, 3, ("!", -0.2), [("!", -0.2)])]
 
 
 def test_the_form_of_completions_has_lists_of_one_length() -> None:
@@ -106,12 +106,12 @@ def test_only_a_model_with_the_output_is_asked_for_them(able: bool) -> None:
     made = TextModel("m", inputs, "text", "", "out", True, logprobs="logprobs" if able else "", return_logprobs=wants)
     model = Model(made, Vocabulary())
     body: dict[str, Any] = {"model": "m", "prompt": "x", "logprobs": 3}
-    asked = parse(CompletionRequest, json.dumps(body).encode())
+    asked = parse_body(CompletionRequest, json.dumps(body).encode())
     if able:
         tensors, parameters = model.wire("x", 4, asked, 0)
         assert parameters["logprobs"] == 3
         assert "return_logprobs" in [tensor.name for tensor in tensors], "vLLM's model wants to be asked by an input"
     else:
-        with pytest.raises(Refusal, match="logprobs: model m gives no log probabilities") as caught:
+        with pytest.raises(ApiError, match="logprobs: model m gives no log probabilities") as caught:
             model.wire("x", 4, asked, 0)
         assert (caught.value.status, caught.value.code) == (400, "unsupported_parameter")

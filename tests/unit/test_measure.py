@@ -135,7 +135,7 @@ labs_running{model="m"} 5
 
 
 def test_tritons_counters_are_read_per_model() -> None:
-    snapshot = metrics.parse(PROMETHEUS)
+    snapshot = metrics.parse_metrics(PROMETHEUS)
     row = snapshot.models["m"]
     assert (row.inferences, row.exec_count, row.mean_batch, row.pending) == (40, 8, 5, 3)
     assert (row.failed, row.canceled) == (5, 2)
@@ -144,8 +144,8 @@ def test_tritons_counters_are_read_per_model() -> None:
 
 
 def test_counters_are_subtracted_and_gauges_are_not() -> None:
-    earlier = metrics.parse(PROMETHEUS.replace("} 40", "} 10").replace("} 8", "} 2"))
-    delta = metrics.parse(PROMETHEUS).since(earlier).models["m"]
+    earlier = metrics.parse_metrics(PROMETHEUS.replace("} 40", "} 10").replace("} 8", "} 2"))
+    delta = metrics.parse_metrics(PROMETHEUS).since(earlier).models["m"]
     assert (delta.inferences, delta.exec_count, delta.pending) == (30, 6, 3)
 
 
@@ -162,7 +162,7 @@ def test_the_step_log_is_read_in_order_and_a_cut_line_is_left_out(tmp_path: Path
     }
     first = {**line, "t": 1.0}
     (tmp_path / "steps-m-0_0.jsonl").write_text(f'{json.dumps(line)}\n{json.dumps(first)}\n{{"t": 3.0, "du')
-    steps = steplog.read(tmp_path)
+    steps = steplog.read_step_log(tmp_path)
     assert [step.ended for step in steps] == [1.0, 2.0]
     assert steps[1].began == 1.5
     assert (steps[1].batch, steps[1].more["prefill"]) == (2, 1)
@@ -174,12 +174,12 @@ def test_what_was_in_a_step_log_before_is_not_read_again_unless_it_was_begun_ane
 
     path = tmp_path / "steps-m-0_0.jsonl"
     path.write_text(line(1) + line(2)[:9])
-    behind = steplog.sizes(tmp_path)
+    behind = steplog.log_sizes(tmp_path)
     path.write_text(line(1) + line(2) + line(3))
-    assert [step.ended for step in steplog.read(tmp_path, behind=behind)] == [3]
+    assert [step.ended for step in steplog.read_step_log(tmp_path, behind=behind)] == [3]
     path.write_text(line(4))
     behind = {path.name: 10_000}
-    assert [step.ended for step in steplog.read(tmp_path, behind=behind)] == [4]
+    assert [step.ended for step in steplog.read_step_log(tmp_path, behind=behind)] == [4]
 
 
 def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
@@ -193,9 +193,9 @@ def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
 def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
     steps = [StepRecord(0.1, 0.2, "m", "0", ("1", "2"), {"prefill": 1, "ended": {"1": "length"}})]
     lane = Lane("m: $1 and 서울", [record(0.0, 0.2, 0.4, prompt="costs $5"), record(0.1, 0.4)], steps)
-    timeline.draw([lane], tmp_path / "t.png", "title")
+    timeline.draw_timeline([lane], tmp_path / "t.png", "title")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
-    perfetto.write([lane], tmp_path / "t.json")
+    perfetto.write_perfetto([lane], tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert sum(e["ph"] == "i" for e in events) == 3
     assert [e["args"]["requests"] for e in events if e["ph"] == "C"] == [2, 0]
@@ -203,7 +203,10 @@ def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
 
 
 def test_tables_are_aligned() -> None:
-    assert tables.table([("a", 1), ("long", 22)], ("name", "n"), right=(1,)) == "name   n\n----  --\na      1\nlong  22"
+    assert (
+        tables.format_table([("a", 1), ("long", 22)], ("name", "n"), right=(1,))
+        == "name   n\n----  --\na      1\nlong  22"
+    )
 
 
 HISTOGRAM = """\
@@ -225,19 +228,23 @@ labs_time_to_first_token_seconds_bucket{model="m",le="+Inf"} 0
 
 
 def test_histograms_are_read_by_model_and_label_and_subtracted() -> None:
-    later = metrics.parse(HISTOGRAM.replace('"prefill"} 30', '"prefill"} 50').replace("} 4", "} 8"))
-    prefill = later.since(metrics.parse(HISTOGRAM)).histograms["m", "labs_step_tokens prefill"]
+    later = metrics.parse_metrics(HISTOGRAM.replace('"prefill"} 30', '"prefill"} 50').replace("} 4", "} 8"))
+    prefill = later.since(metrics.parse_metrics(HISTOGRAM)).histograms["m", "labs_step_tokens prefill"]
     assert (prefill.count, prefill.mean) == (4, 5)
-    before = metrics.parse(HISTOGRAM).histograms["m", "labs_step_tokens prefill"]
+    before = metrics.parse_metrics(HISTOGRAM).histograms["m", "labs_step_tokens prefill"]
     assert (before.quantile(0.5), before.quantile(0.75)) == (8, 12)
-    assert metrics.parse(HISTOGRAM).histograms["m", "labs_step_tokens decode"].quantile(0.5) == 8, "the last bound"
-    assert math.isnan(metrics.parse(HISTOGRAM).histograms["m", "labs_time_to_first_token_seconds"].quantile(0.5))
+    assert metrics.parse_metrics(HISTOGRAM).histograms["m", "labs_step_tokens decode"].quantile(0.5) == 8, (
+        "the last bound"
+    )
+    assert math.isnan(
+        metrics.parse_metrics(HISTOGRAM).histograms["m", "labs_time_to_first_token_seconds"].quantile(0.5)
+    )
 
 
 def test_who_waits_is_the_models_own_count_where_it_has_one() -> None:
-    snapshot = metrics.parse(PROMETHEUS)
+    snapshot = metrics.parse_metrics(PROMETHEUS)
     assert snapshot.waiting("m") == 3, "Triton's"
-    assert metrics.parse(f'{PROMETHEUS}labs_waiting{{model="m"}} 28\n').waiting("m") == 28
+    assert metrics.parse_metrics(f'{PROMETHEUS}labs_waiting{{model="m"}} 28\n').waiting("m") == 28
     assert snapshot.waiting("unknown") == 0
 
 
@@ -247,7 +254,7 @@ def test_nvidias_backend_says_who_waits_while_tritons_queue_is_empty() -> None:
             f'nv_trt_llm_request_metrics{{model="m",version="1",request_type="{kind}"}} {value}\n'
             for kind, value in kinds.items()
         )
-        return metrics.parse(PROMETHEUS + lines).waiting("m")
+        return metrics.parse_metrics(PROMETHEUS + lines).waiting("m")
 
     assert waiting(active=60, max=64, scheduled=48, context=0) == 12
     # An idle server, as upstream's own README shows it (tensorrtllm_backend v0.17.0, README.md:709-712).

@@ -32,9 +32,9 @@ labs_batch_size_count{model="it"} 20
 
 
 def test_the_end_of_a_rescheduled_request_is_no_failure() -> None:
-    counted = metrics.parse(PAGE).models["it"]
+    counted = metrics.parse_metrics(PAGE).models["it"]
     assert (counted.succeeded, counted.failed, counted.rejected, counted.canceled) == (35, 3, 2, 3)
-    text = command.describe_snapshot(metrics.parse(PAGE))
+    text = command.describe_snapshot(metrics.parse_metrics(PAGE))
     assert text.splitlines()[2].split()[:3] == ["it", "35", "3"]
     assert "canceled: 3 of it" in text
     assert "every hand-over counted by Triton as a request" in text
@@ -42,14 +42,14 @@ def test_the_end_of_a_rescheduled_request_is_no_failure() -> None:
 
 def test_without_canceled_requests_nothing_is_said_of_them() -> None:
     assert "canceled" not in command.describe_snapshot(
-        metrics.parse(PAGE.replace('"CANCELED",version="1"} 3', '"X",version="1"} 0'))
+        metrics.parse_metrics(PAGE.replace('"CANCELED",version="1"} 3', '"X",version="1"} 0'))
     )
 
 
 def test_the_median_of_a_batch_is_a_batch_that_there_could_have_been() -> None:
     row = next(
         line
-        for line in command.describe_snapshot(metrics.parse(PAGE)).splitlines()
+        for line in command.describe_snapshot(metrics.parse_metrics(PAGE)).splitlines()
         if line.startswith("it") and "batch size" in line
     )
     assert row.split() == ["it", "batch", "size", "20", "1.5", "1", "4"]
@@ -68,7 +68,7 @@ def test_what_is_drawn_again_each_second_fits_the_terminal(monkeypatch: pytest.M
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setattr("labctl.cli.metrics.time.sleep", lambda _: None)
-    monkeypatch.setattr(metrics, "scrape", lambda _: metrics.parse(pages.pop()))
+    monkeypatch.setattr(metrics, "scrape", lambda _: metrics.parse_metrics(pages.pop()))
     with pytest.raises(IndexError):  # no page is left
         command._follow("h:1", metrics.Snapshot())
     ups = [moves.count("A") for moves in re.findall(r"(?:\x1b\[1A\x1b\[2K)+", screen.getvalue())]

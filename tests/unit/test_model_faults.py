@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Options
@@ -43,7 +43,7 @@ def line(message: str) -> str:
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     workspace = Workspace(ROOT, tmp_path)
-    lab, stack = load(workspace).stack("iterative")
+    lab, stack = load_catalog(workspace).stack("iterative")
     return make_plan(workspace, lab, stack, Options(), str)
 
 
@@ -89,9 +89,9 @@ def test_the_guard_writes_what_is_looked_for_here() -> None:
     assert written
     words = written[1].replace("{self.model}", "iterative-gpt2").replace("{self._entries}", "3")
     assert faults.ENTRY.fullmatch(words)
-    assert faults.entries([f'E1122 "{words}', "x", f'E1122 "{words}']) == [words]
+    assert faults.log_entries([f'E1122 "{words}', "x", f'E1122 "{words}']) == [words]
 
 
 def test_the_log_shows_a_traceback_line_by_line_and_no_control_character() -> None:
-    shown = list(server_api.readable([line("a \"quoted\"\nKeyError: 'b'"), line("\x1b[2J\nb"), "printed"]))
+    shown = list(server_api.readable_log([line("a \"quoted\"\nKeyError: 'b'"), line("\x1b[2J\nb"), "printed"]))
     assert shown == [f"{HEAD}a \"quoted\"\nKeyError: 'b'", f"{HEAD}\\u001b[2J\nb", "printed"]

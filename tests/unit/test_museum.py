@@ -18,17 +18,17 @@ from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
 from labctl.museum import visit
-from labctl.museum.exhibit import Exhibit, find_all, named
+from labctl.museum.exhibit import Exhibit, find_exhibit, find_exhibits
 from labctl.runtimes.processes import Command, run_together
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Workspace(ROOT, ROOT)
-EXHIBITS = find_all(HERE)
+EXHIBITS = find_exhibits(HERE)
 HEADINGS = ["Symptom", "Guess first", "Cause", "What the maintainers say", "Work-around"]
-SERVER = Server("a:1", "a:2", "a:3", False, lambda: "", lambda: "")
+SERVER = ExhibitServer("a:1", "a:2", "a:3", False, lambda: "", lambda: "")
 each = pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.name)
 
 
@@ -57,18 +57,18 @@ def test_a_page_has_its_parts_and_hides_the_answer(exhibit: Exhibit) -> None:
 def test_each_served_model_has_a_program_unless_it_is_an_ensemble(exhibit: Exhibit, tmp_path: Path) -> None:
     for workaround in (False, True):
         repository = tmp_path / f"repository-{workaround}"
-        for model in visit.lay_out(exhibit, repository, workaround):
+        for model in visit.lay_out_exhibit(exhibit, repository, workaround):
             is_python = 'backend: "python"' in (repository / model / "config.pbtxt").read_text()
             assert (repository / model / "1" / "model.py").is_file() == is_python
 
 
 def test_an_exhibit_answers_to_its_number_its_short_number_and_its_name() -> None:
-    assert {named(EXHIBITS, word).name for word in ("server#8870", "8870", "server-8870")} == {"server-8870"}
+    assert {find_exhibit(EXHIBITS, word).name for word in ("server#8870", "8870", "server-8870")} == {"server-8870"}
 
 
 def test_an_unknown_number_names_the_list() -> None:
     with lab_error("exhibit-unknown"):
-        named(EXHIBITS, "server#1")
+        find_exhibit(EXHIBITS, "server#1")
 
 
 def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:
@@ -76,17 +76,17 @@ def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:
     broken.mkdir(parents=True)
     (broken / "exhibit.yaml").write_text("wing: cellar\n")
     with lab_error("museum-broken") as refused:
-        find_all(Workspace(tmp_path, tmp_path))
+        find_exhibits(Workspace(tmp_path, tmp_path))
     assert any(line.startswith("x: wing: ") for line in refused.value.details)
 
 
 @pytest.mark.parametrize(
     ("found", "workaround", "verdict"),
     [
-        (Found(True, "m"), False, "reproduces"),
-        (Found(False, "m"), False, "mended"),
-        (Found(True, "m"), True, "fails"),
-        (Found(False, "m"), True, "passes"),
+        (Observation(True, "m"), False, "reproduces"),
+        (Observation(False, "m"), False, "mended"),
+        (Observation(True, "m"), True, "fails"),
+        (Observation(False, "m"), True, "passes"),
         (CannotTell("m"), False, "cannot tell here"),
         (CannotTell("m"), True, "cannot tell here"),
         (LabError("m", code="any"), False, "cannot tell here"),
@@ -94,20 +94,20 @@ def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:
     ],
 )
 def test_the_verdict_follows_from_what_was_found(
-    found: Found | Exception, workaround: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
+    found: Observation | Exception, workaround: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
-    def serve(*_: Any) -> Iterator[Server]:
+    def serve(*_: Any) -> Iterator[ExhibitServer]:
         yield dataclasses.replace(SERVER, workaround=workaround)
 
-    def program(server: Server) -> Found:
+    def program(server: ExhibitServer) -> Observation:
         if isinstance(found, Exception):
             raise found
         return found
 
     monkeypatch.setattr(visit, "_serve", serve)
     monkeypatch.setattr(visit, "_program", lambda exhibit: program)
-    seen = visit.run(HERE, EXHIBITS[0], workaround)
+    seen = visit.reproduce_exhibit(HERE, EXHIBITS[0], workaround)
     assert (seen.verdict, seen.measured) == (verdict, "m")
 
 

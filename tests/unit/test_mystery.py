@@ -39,7 +39,8 @@ def healthy() -> dict[int, list[list[Line]]]:
     """Healthy runs by the number of replicas."""
     well = FAULTS[HEALTHY]
     return {
-        count: [clinic.record(replace(well, replicas=count), f"healthy {n}") for n in range(RUNS)] for count in (1, 2)
+        count: [clinic.record_fault(replace(well, replicas=count), f"healthy {n}") for n in range(RUNS)]
+        for count in (1, 2)
     }
 
 
@@ -61,12 +62,12 @@ def test_a_reference_detector_finds_its_fault_alone_and_nothing_in_healthy_runs(
 
 def test_a_recorded_run_is_that_of_its_seed() -> None:
     fault = FAULTS["evicts_the_oldest"]
-    assert clinic.record(fault, "1") == clinic.record(fault, "1") != clinic.record(fault, "2")
+    assert clinic.record_fault(fault, "1") == clinic.record_fault(fault, "1") != clinic.record_fault(fault, "2")
 
 
 def test_every_request_of_a_run_ends_or_leaves() -> None:
-    steps = clinic.record(FAULTS[HEALTHY], "1")
-    asked = {request.name: request for phase in clinic.requests("1") for request in phase.requests}
+    steps = clinic.record_fault(FAULTS[HEALTHY], "1")
+    asked = {request.name: request for phase in clinic.make_phases("1") for request in phase.requests}
     ended = {name: why for step in steps for name, why in step["ended"].items()}
     assert ended.keys() == asked.keys()
     left = {name for name, why in ended.items() if why == "cancelled"}
@@ -93,7 +94,7 @@ def test_a_sealed_scheduler_has_the_fault_and_does_not_name_it(tmp_path: Path) -
     from labsched.scheduler import Scheduler
 
     for fault in SICK:
-        text = case.sealed(fault)
+        text = case.sealed_scheduler(fault)
         assert fault.name not in text and "def " not in text
         folder = tmp_path / fault.name
         folder.mkdir()
@@ -105,7 +106,7 @@ class Answered(case.Case):
     """A case whose steps are recorded ones."""
 
     def steps(self) -> list[Line]:
-        return clinic.record(self.fault, "1")
+        return clinic.record_fault(self.fault, "1")
 
 
 def answered(name: str) -> Answered:
@@ -133,10 +134,10 @@ def test_a_detector_is_scored_by_what_it_finds_and_what_it_calls_sick_wrongly(tm
     file = tmp_path / "mine.py"
     file.write_text(GHOSTS)
     chosen = [FAULTS["ghosts"], FAULTS["stalls"]]
-    scores = detector.judge(file, FAULTS[HEALTHY], chosen, 2, "seed")
+    scores = detector.judge_detector(file, FAULTS[HEALTHY], chosen, 2, "seed")
     assert [(score.found, score.false) for score in scores] == [(2, 0), (0, 0)]
     file.write_text("def sick(steps):\n    return True\n")
-    assert [score.false for score in detector.judge(file, FAULTS[HEALTHY], chosen[:1], 2, "seed")] == [2]
+    assert [score.false for score in detector.judge_detector(file, FAULTS[HEALTHY], chosen[:1], 2, "seed")] == [2]
 
 
 @pytest.mark.parametrize(
@@ -151,13 +152,13 @@ def test_a_detector_that_fails_is_told_in_words(tmp_path: Path, text: str, code:
     file = tmp_path / "mine.py"
     file.write_text(text)
     with lab_error(code, why):
-        detector.judge(file, FAULTS[HEALTHY], [FAULTS["ghosts"]], 1, "seed")
+        detector.judge_detector(file, FAULTS[HEALTHY], [FAULTS["ghosts"]], 1, "seed")
 
 
 def test_record_prints_the_steps_that_a_detector_gets() -> None:
     done = CliRunner().invoke(mystery_command, ["record", "ghosts", "--seed", "1"])
     lines = [json.loads(line) for line in done.output.splitlines()]
-    assert lines == json.loads(json.dumps(clinic.record(FAULTS["ghosts"], "1")))
+    assert lines == json.loads(json.dumps(clinic.record_fault(FAULTS["ghosts"], "1")))
 
 
 def test_an_answer_without_evidence_is_wrong_usage() -> None:

@@ -14,7 +14,7 @@ from labctl.bundle import folder
 from labctl.bundle.folder import make_folder
 from labctl.cli.main import cli
 from labctl.stack import shipped
-from labctl.unfinished import HELD, making
+from labctl.unfinished import HELD, temporary_folder
 from labctl.workspace import Workspace
 
 MODEL = "labs/01-a/models/m/1/model.py"
@@ -57,7 +57,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 def test_what_a_killed_one_left_beside_it_goes_and_what_another_one_makes_stays(tmp_path: Path) -> None:
     left = tmp_path / f".new{HELD}killed"
     (left / "labs").mkdir(parents=True)
-    with making(tmp_path / "new") as others:
+    with temporary_folder(tmp_path / "new") as others:
         make_folder(tmp_path / "new")
         assert others.is_dir() and not left.exists()
     assert found(tmp_path / "new") == FILES

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ OWN |= {"streams"}  # of GuideLLM
 
 def names() -> set[str]:
     """Models of all labs, and the tensors of their configurations."""
-    labs = load(Workspace(ROOT, ROOT / "unused")).labs
+    labs = load_catalog(Workspace(ROOT, ROOT / "unused")).labs
     models = {model for lab in labs for stack in lab.stacks.values() for model in stack.models}
     configs = (ROOT / "model_repos").rglob("config.pbtxt")
     return models | {name for path in configs for name in TENSOR.findall(path.read_text(encoding="utf-8"))}

@@ -186,7 +186,7 @@ def test_a_port_that_is_taken_is_named_as_prometheuss(session: Session, monkeypa
         port = taken.getsockname()[1]
         monkeypatch.setattr(observe, "USUAL", {"Prometheus": port, "Grafana": port})
         with lab_error("port-taken", f"Prometheus port {port}") as refused:
-            observe.start(session, LocalRuntime(session.workspace), RECORD, Options())
+            observe.start_monitoring(session, LocalRuntime(session.workspace), RECORD, Options())
     assert "Grafana" not in refused.value.why
 
 

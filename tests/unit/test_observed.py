@@ -16,13 +16,13 @@ from exercise_cases import EXERCISES
 from fake_backend import RESCHEDULE, START, Request
 
 from labctl.learn import faults
-from labctl.learn.attempts import attempt
+from labctl.learn.attempts import find_attempt
 from labctl.learn.exercise import find_exercise
 from labctl.stack.faults import stuck_sentences
 from labkit.evidence import steplog
 from labsched.steplog import StepRecord
 from labserve.observe import exercise as module
-from labserve.observe.exercise import DROPPED, FINISHED, observed
+from labserve.observe.exercise import DROPPED, FINISHED, observed_model
 
 DEADLINE_S = 60.0
 
@@ -49,7 +49,7 @@ def model(folder: str, tmp_path: Path) -> Iterator[Callable[[str | Path], Any]]:
             "input": [],
             "sequence_batching": {},
         }
-        made = observed(path)()
+        made = observed_model(path)()
         made.initialize(
             {
                 "model_name": "m",
@@ -92,14 +92,14 @@ def serve(model: Any, requests: Sequence[Request], turns: int = 200) -> list[lis
 
 
 def answer(id: str, name: str) -> str:
-    return attempt(find_exercise(EXERCISES, id), name).files["model.py"]
+    return find_attempt(find_exercise(EXERCISES, id), name).files["model.py"]
 
 
 def steps(tmp_path: Path) -> list[StepRecord]:
-    return steplog.read(tmp_path / "run")
+    return steplog.read_step_log(tmp_path / "run")
 
 
-def noted(tmp_path: Path) -> list[faults.Fault]:
+def noted(tmp_path: Path) -> list[faults.ObservedFault]:
     return faults.read_faults(tmp_path / "run", 0.0)
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from lab_errors import lab_error
 
-from labctl.labs.verdicts import judge
+from labctl.labs.verdicts import judge_verdict
 from labctl.listener import Silent
 from labctl.manifest.schema import Verdict
 from labctl.runtimes import lock, processes
@@ -183,13 +183,13 @@ def verdict(**bounds: Any) -> Verdict:
 
 def test_a_verdict_is_the_measured_number_against_its_bound() -> None:
     flat = {"a.b": 0.93, "a.c": 0.0}
-    good = judge(verdict(at_least=0.5), flat)
+    good = judge_verdict(verdict(at_least=0.5), flat)
     assert (good.met, good.text, good.value) == (True, "93%, the other 0%", 0.93)
-    assert not judge(verdict(at_most=0.5), flat).met
+    assert not judge_verdict(verdict(at_most=0.5), flat).met
 
 
 def test_what_was_not_measured_is_never_met() -> None:
-    missing = judge(verdict(at_least=0.0), {})
+    missing = judge_verdict(verdict(at_least=0.0), {})
     assert (missing.met, missing.value) == (False, None)
 
 

@@ -14,10 +14,10 @@ from lab_errors import lab_error
 
 from benchmarks.pace import Model
 from labsched.kv_budget import KVBudget
-from labsched.measured import measured
-from labsched.pace import DEVICES, MEASURED, SHAPES, Decoder, Knots, Pace, Table, Work, between
+from labsched.measured import measure_device
+from labsched.pace import DEVICES, MEASURED, SHAPES, DecoderShape, DeviceTable, Knots, Pace, StepWork, interpolate
 from labsched.policy import Policy
-from labsched.recording import Row
+from labsched.recording import StepRow
 from labsched.request import Request
 from labsched.scheduler import Scheduler
 
@@ -41,35 +41,35 @@ def test_a_shape_has_the_published_parameters_without_embeddings_and_norms(
 
 def test_a_decode_step_takes_as_long_as_weights_and_keys_and_values_need_to_be_read() -> None:
     # 13.214 GB of weights and 1,000 x 0.5 MiB at 3.35 TB/s
-    assert paced().seconds([Work(1, 1000)]) == pytest.approx((13.214154752e9 + 1000 * 2**19) / 3.35e12)
-    assert paced("h200").seconds([Work(1, 1000)]) == pytest.approx((13.214154752e9 + 1000 * 2**19) / 4.8e12)
+    assert paced().seconds([StepWork(1, 1000)]) == pytest.approx((13.214154752e9 + 1000 * 2**19) / 3.35e12)
+    assert paced("h200").seconds([StepWork(1, 1000)]) == pytest.approx((13.214154752e9 + 1000 * 2**19) / 4.8e12)
 
 
 def test_a_long_prompt_takes_as_long_as_its_arithmetic() -> None:
     # 2 operations a weight, and for the scores 4 x 32 layers x 4096 for each of 1000 x 1001 / 2 pairs of tokens
     flops = 2 * 6.607077376e9 * 1000 + 4 * 32 * 4096 * 1000 * 1001 / 2
-    assert paced().seconds([Work(1000, 1000)]) == pytest.approx(flops / 989.4e12 + 1000 * 2**19 / 3.35e12)
+    assert paced().seconds([StepWork(1000, 1000)]) == pytest.approx(flops / 989.4e12 + 1000 * 2**19 / 3.35e12)
 
 
 def test_two_pieces_of_a_prompt_need_the_arithmetic_of_the_whole() -> None:
-    pace, alone = paced(), paced().seconds([Work(4000, 4000)])
-    pieces = pace.seconds([Work(2000, 2000)]) + pace.seconds([Work(2000, 4000)])
+    pace, alone = paced(), paced().seconds([StepWork(4000, 4000)])
+    pieces = pace.seconds([StepWork(2000, 2000)]) + pace.seconds([StepWork(2000, 4000)])
     assert pieces - 2000 * 2**19 / 3.35e12 == pytest.approx(alone)  # the first half's keys and values are read again
 
 
 def test_a_batch_of_64_short_requests_costs_little_more_than_one() -> None:
-    assert paced().seconds([Work(1, 100)] * 64) < 1.3 * paced().seconds([Work(1, 100)])
+    assert paced().seconds([StepWork(1, 100)] * 64) < 1.3 * paced().seconds([StepWork(1, 100)])
 
 
 def test_the_knee_of_a_chunk_is_where_the_arithmetic_outlasts_the_weights() -> None:
     flops, bandwidth = DEVICES["h100"]
     knee = int(flops / bandwidth)  # 2 operations and 2 bytes for each weight: 295 tokens
-    assert paced().seconds([Work(knee - 10, knee)]) < 1.02 * paced().seconds([Work(1, knee)])
-    assert paced().seconds([Work(2 * knee, 2 * knee)]) > 1.8 * paced().seconds([Work(1, knee)])
+    assert paced().seconds([StepWork(knee - 10, knee)]) < 1.02 * paced().seconds([StepWork(1, knee)])
+    assert paced().seconds([StepWork(2 * knee, 2 * knee)]) > 1.8 * paced().seconds([StepWork(1, knee)])
 
 
 def test_a_step_without_tokens_takes_no_time() -> None:
-    assert paced().seconds([Work(0, 50)]) == 0
+    assert paced().seconds([StepWork(0, 50)]) == 0
 
 
 @pytest.mark.parametrize("words", [("h100", "gpt-9"), ("a100", "llama-2-7b")])
@@ -87,13 +87,13 @@ def test_the_scheduler_gives_each_step_the_time_of_its_own_work() -> None:
     began = time.monotonic()
     steps = [scheduler.step() for _ in range(3)]
     assert time.monotonic() - began >= sum(step.paced_s or 0.0 for step in steps)
-    work = [[Work(10, 10), Work(3, 3)], [Work(1, 11), Work(1, 4)], [Work(1, 12), Work(1, 5)]]
+    work = [[StepWork(10, 10), StepWork(3, 3)], [StepWork(1, 11), StepWork(1, 4)], [StepWork(1, 12), StepWork(1, 5)]]
     assert [step.paced_s for step in steps] == pytest.approx([3 * paced().seconds(one) for one in work])
 
 
 @pytest.mark.parametrize("kv_width", [512, 128])
 def test_what_is_measured_beside_a_gpu_reads_the_shape_s_parameters_and_makes_a_token_for_each(kv_width: int) -> None:
-    decoder = Decoder(layers=2, width=512, kv_width=kv_width, inner=300, vocabulary=500)
+    decoder = DecoderShape(layers=2, width=512, kv_width=kv_width, inner=300, vocabulary=500)
     model = Model(decoder, "cpu")
     read = [weights for layer in model.weights for weights in layer] + [model.head]
     assert sum(weights.numel() for weights in read) == decoder.parameters
@@ -108,8 +108,8 @@ KNOTS = st.dictionaries(st.integers(1, 9999), st.floats(0, 500), min_size=1, max
 
 @given(KNOTS, KNOTS, st.floats(0, 1))
 def test_a_table_is_the_line_of_text_that_it_is_written_as(decode: Knots, prompt: Knots, token_us: float) -> None:
-    line = Table(decode, prompt, float(f"{token_us:.3g}") / 1e6).text
-    read = Table.of(line)
+    line = DeviceTable(decode, prompt, float(f"{token_us:.3g}") / 1e6).text
+    read = DeviceTable.of(line)
     assert read.text == line
     assert [size for size, _ in read.decode] == [size for size, _ in decode]
     assert [s for _, s in read.prompt] == pytest.approx([s for _, s in prompt], rel=1e-3)
@@ -124,12 +124,12 @@ def test_a_step_takes_what_lies_between_the_measured_ones(
     sizes, seconds = zip(*knots, strict=True)
     assume(tokens <= sizes[-1])
     expected = np.interp(tokens, sizes, seconds) + 2e-7 * sum(context for _, context in work)
-    table = Table(decode, prompt, 2e-7)
-    assert Pace(table, MEASURED, 1.0).seconds(map(Work._make, work)) == pytest.approx(expected)
+    table = DeviceTable(decode, prompt, 2e-7)
+    assert Pace(table, MEASURED, 1.0).seconds(map(StepWork._make, work)) == pytest.approx(expected)
 
 
 def test_beyond_the_largest_measured_step_the_last_line_goes_on() -> None:
-    assert between(((512, 0.03), (1024, 0.05)), 2048) == pytest.approx(0.05 + 2 * 0.02)
+    assert interpolate(((512, 0.03), (1024, 0.05)), 2048) == pytest.approx(0.05 + 2 * 0.02)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_line_that_is_no_table_is_refused(text: str) -> None:
         Pace.of("measured", "", "1", text)
 
 
-def rows_of(table: Table, ahead: bool) -> list[Row]:
+def rows_of(table: DeviceTable, ahead: bool) -> list[StepRow]:
     """Two prompts beside each other, then sixty decoding steps of four requests or of two; several times over.
 
     Where the next step is launched ahead, the host notices the end of the step before a prompt late, and so that much
     of the prompt's time stands beside that step.
     """
-    rows: list[Row] = []
+    rows: list[StepRow] = []
     for turn in range(4):
         names = [f"{turn}-{number}" for number in range(4)]
         steps = [(names[:1], [300 + turn]), (names, [1, *[100 + turn] * 3]), *[(names, [1] * 4)] * 30]
@@ -161,7 +161,7 @@ def rows_of(table: Table, ahead: bool) -> list[Row]:
             sizes, times = np.array(knots).T
             seconds = float(np.interp(sum(tokens), sizes, times)) + table.token_s * seen
             joined = [name for name in batch if context[name] == tokens[batch.index(name)]]
-            row = Row(list(batch), phase, list(tokens), [], [0] * len(batch), joined, [], set(), [], 0)
+            row = StepRow(list(batch), phase, list(tokens), [], [0] * len(batch), joined, [], set(), [], 0)
             rows.append(replace(row, engine_s=seconds, busy=bool(rows)))
     if ahead:
         late = [0.7 * row.engine_s if "p" in row.phase else 0.0 for row in rows] + [0.0]
@@ -172,26 +172,28 @@ def rows_of(table: Table, ahead: bool) -> list[Row]:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_recording_gives_the_table_that_its_steps_were_made_of(ahead: bool) -> None:
-    made = Table(((2, 0.005), (4, 0.006)), ((300, 0.030), (600, 0.060)), 2e-7)
+    made = DeviceTable(((2, 0.005), (4, 0.006)), ((300, 0.030), (600, 0.060)), 2e-7)
     rows = rows_of(made, ahead)
-    found = measured(rows)
+    found = measure_device(rows)
     assert found.table.token_s == pytest.approx(made.token_s, rel=1e-3)
     assert dict(found.table.decode) == pytest.approx({2.0: 0.005, 4.0: 0.006}, rel=1e-3)
-    assert all(seconds == pytest.approx(between(made.prompt, size), rel=0.01) for size, seconds in found.table.prompt)
+    assert all(
+        seconds == pytest.approx(interpolate(made.prompt, size), rel=0.01) for size, seconds in found.table.prompt
+    )
     assert found.took_s == pytest.approx(sum(row.engine_s for row in rows))
     assert found.said_s == pytest.approx(found.took_s, rel=0.01)
 
 
 @given(st.data())
 def test_whatever_the_machine_did_beside_it_a_recording_gives_a_table(data: st.DataObject) -> None:
-    rows = rows_of(Table(((2, 0.005), (4, 0.006)), ((300, 0.030), (600, 0.060)), 2e-7), ahead=False)
+    rows = rows_of(DeviceTable(((2, 0.005), (4, 0.006)), ((300, 0.030), (600, 0.060)), 2e-7), ahead=False)
     noise = data.draw(st.lists(st.floats(0.01, 10), min_size=len(rows), max_size=len(rows)))
-    found = measured([replace(row, engine_s=row.engine_s * by) for row, by in zip(rows, noise, strict=True)])
-    assert Table.of(found.table.text) == found.table
+    found = measure_device([replace(row, engine_s=row.engine_s * by) for row, by in zip(rows, noise, strict=True)])
+    assert DeviceTable.of(found.table.text) == found.table
 
 
 @pytest.mark.parametrize("phase", ["p", "d"])
 def test_a_recording_of_one_kind_of_step_makes_no_table(phase: str) -> None:
-    rows = rows_of(Table(((2, 0.005),), ((300, 0.03),), 0.0), False)
+    rows = rows_of(DeviceTable(((2, 0.005),), ((300, 0.03),), 0.0), False)
     with lab_error("device-unmeasured"):
-        measured([row for row in rows if ("p" in row.phase) == (phase == "p")])
+        measure_device([row for row in rows if ("p" in row.phase) == (phase == "p")])

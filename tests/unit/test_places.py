@@ -113,4 +113,4 @@ def test_fault_22_an_image_that_cannot_be_pulled_is_named_with_the_engines_words
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with lab_error("image-pull-failed", "registry/x:1", "manifest unknown"):
-        images.pull(Silent(), "registry/x:1")
+        images.pull_image(Silent(), "registry/x:1")

@@ -12,7 +12,7 @@ import numpy
 import pytest
 from exercise_cases import EXERCISES, ROOT
 
-from labctl.learn.attempts import attempt
+from labctl.learn.attempts import find_attempt
 from labctl.learn.exercise import Exercise
 from labkit.predict import games, referee
 
@@ -79,7 +79,7 @@ def test_an_answer_is_judged_with_the_sentence_that_the_server_gives(
     pack: Path, one: Exercise, answer: str, sentence: str
 ) -> None:
     (name,) = one.manifest.files
-    source = attempt(one, answer).files[name]
+    source = find_attempt(one, answer).files[name]
     said = asked(pack, "check", one.id, source)
     assert said["passed"] == (answer == "solution"), said["verdict"]
     assert sentence in str(said["verdict"])
@@ -102,7 +102,7 @@ def test_a_policy_plays_in_the_arena_as_labctl_plays_it(pack: Path) -> None:
     path = ROOT / "labs" / "extras" / "arena" / "shortest_prompt.py"
     packages = str(Path(numpy.__file__).parents[1])
     said = asked(pack, "arena", path.read_text(), packages=packages)
-    real = referee.judge(path, games.public())
+    real = referee.judge_policy(path, games.public_traces())
     assert said["columns"] == ["policy", *referee.COLUMNS]
     mine, plain = said["rows"]
     assert mine == ["yours", *(round(real.figure(column), 1) for column in referee.COLUMNS)]

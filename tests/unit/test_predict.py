@@ -34,7 +34,7 @@ from labsched.features import Features
 from labsched.fitting import fit
 from labsched.kv_budget import KVBudget
 from labsched.pace import DEVICES, SHAPES
-from labsched.recording import Recording, Row
+from labsched.recording import Recording, StepRow
 from labsched.slo import Slo
 from labserve.inflight import setup
 
@@ -67,15 +67,15 @@ def test_the_server_records_every_request_and_a_replay_of_it_decides_the_same(
     told = [line for line in lines if isinstance(line, RequestLine)]
     assert [line.made for line in told].count(2) == 2
     assert max(line.waited for line in told) < 60  # seconds: it was stamped
-    found = recording.read(log)
+    found = recording.read_recording(log)
     assert [one.limit for one in found.arrivals] == [3, 1, 5, 2, 4, 2]
-    assert figures.parting(replay.replay(found, found.settings).rows, found.rows) is None
+    assert figures.first_difference(replay.replay(found, found.settings).rows, found.rows) is None
 
 
 def test_a_recording_is_read_as_it_was_written(made_up: Recording, tmp_path: Path) -> None:
-    found = recording.read(written(tmp_path, made_up))
+    found = recording.read_recording(written(tmp_path, made_up))
     assert found.settings == made_up.settings
-    assert figures.parting(found.rows, made_up.rows) is None
+    assert figures.first_difference(found.rows, made_up.rows) is None
     assert [one.limit for one in found.arrivals] == [one.limit for one in made_up.arrivals]
 
 
@@ -87,7 +87,7 @@ def test_a_request_came_when_triton_handed_it_over_and_not_when_the_step_was_ove
     for line in [line for line in lines if line["kind"] == "request"]:
         line["waited"] = 0.25 * (line["came"] % 2)
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    came = [one.at - two.at for one, two in zip(recording.read(path).arrivals, made_up.arrivals, strict=True)]
+    came = [one.at - two.at for one, two in zip(recording.read_recording(path).arrivals, made_up.arrivals, strict=True)]
     assert came == pytest.approx([0.0, 0.25] * (len(came) // 2), abs=1e-9)
 
 
@@ -130,7 +130,7 @@ def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     path = written(tmp_path, made_up)
     path.write_text("".join(f"{line}\n" for line in harm(path.read_text().splitlines())))
     with lab_error(code):
-        recording.read(path)
+        recording.read_recording(path)
 
 
 WRONG: tuple[Any, ...] = (None, -1, 1.5, 1e99, True, "", "many", [], [1], ["x"], {}, {"a": 1}, 2**70)
@@ -154,7 +154,7 @@ def test_a_line_with_any_field_missing_or_wrong_is_read_or_refused_by_one_error(
             line[field] = rng.choice(WRONG)
         path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         try:
-            predictor = answer.Predictor.of(recording.read(path))
+            predictor = answer.Predictor.of(recording.read_recording(path))
             predictor.recorded()
             predictor.predict({})
         except LabError:
@@ -179,7 +179,7 @@ def test_a_request_that_counts_from_its_sending_waited_for_triton_too(made_up: R
 def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) -> None:
     prefix = bytes(range(150)) * 2  # 100 tokens
     same = [replace(a, prompt=100, prefixes=prefix, after=50 * n) for n, a in enumerate(made_up.arrivals[:3])]
-    settings = replay.changed(SETTINGS, {"enable_kv_cache_reuse": "true"})
+    settings = replay.change_settings(SETTINGS, {"enable_kv_cache_reuse": "true"})
     rows = replay.replay(Recording(SETTINGS, same), settings).rows
     assert [sum(row.cached) for row in rows if row.joined] == [0, 96, 96]
 
@@ -198,11 +198,11 @@ def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) ->
 )
 def test_what_cannot_be_predicted_is_refused_by_name(assignments: dict[str, str], code: str, said: str) -> None:
     with lab_error(code, said):
-        replay.changed(SETTINGS, assignments)
+        replay.change_settings(SETTINGS, assignments)
 
 
 def test_static_batching_admits_nothing_while_a_batch_runs(made_up: Recording) -> None:
-    rows = replay.replay(made_up, replay.changed(SETTINGS, {"gpt_model_type": "V1"}), cost).rows
+    rows = replay.replay(made_up, replay.change_settings(SETTINGS, {"gpt_model_type": "V1"}), cost).rows
     assert all(row.joined == row.batch for row in rows if row.joined)
 
 
@@ -227,7 +227,7 @@ VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
 )
 def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it(assignments: dict[str, str], said: str) -> None:
     with lab_error("settings-unpredictable") as error:
-        vllm.changed(VLLM, vllm.labs_names(VLLM, assignments))
+        vllm.change_vllm_settings(VLLM, vllm.labs_names(VLLM, assignments))
     assert said in error.value.why
 
 
@@ -259,7 +259,7 @@ def test_a_step_that_was_decided_ahead_begins_when_the_one_before_it_is_over(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     ahead = [{**line, "dur": 2 * line["dur"]} if line["kind"] == "step" else line for line in lines]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in ahead))
-    rows = recording.read(path).rows
+    rows = recording.read_recording(path).rows
     assert all(row.began >= before.over for before, row in itertools.pairwise(rows))
     assert fit(rows).gap >= 0
 
@@ -273,12 +273,14 @@ def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Reco
     assert model.error < 1e-6 and model.gap == pytest.approx(0.0, abs=1e-9)
 
 
-def lasting(rows: list[Row], seconds: Callable[[Row], float]) -> list[Row]:
+def lasting(rows: list[StepRow], seconds: Callable[[StepRow], float]) -> list[StepRow]:
     """The steps as if each had taken so long, with nothing between them."""
     return [replace(row, began=0.0, over=seconds(row), busy=False) for row in rows]
 
 
-def mean_error(rows: Sequence[Row], model: steptime.StepTime, phase: str, seconds: Callable[[Row], float]) -> float:
+def mean_error(
+    rows: Sequence[StepRow], model: steptime.StepTime, phase: str, seconds: Callable[[StepRow], float]
+) -> float:
     """Of the steps of one phase: how much longer the model says that they take together, as a share."""
     timed = steptime.Timed(model)
     both = [(timed(row), seconds(row)) for row in rows]
@@ -287,7 +289,7 @@ def mean_error(rows: Sequence[Row], model: steptime.StepTime, phase: str, second
 
 
 def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_was_recorded(made_up: Recording) -> None:
-    def odd(row: Row) -> float:
+    def odd(row: StepRow) -> float:
         return cost(row) + 5e-3 * (row.phase == "dd")
 
     model = fit(lasting([*made_up.rows] * 20, odd))
@@ -382,7 +384,7 @@ class Held:
     def __init__(self, pauses: Sequence[tuple[float, float]]) -> None:
         self._pauses = sorted(pauses)
 
-    def __call__(self, row: Row) -> float:
+    def __call__(self, row: StepRow) -> float:
         over = row.began + cost(row)
         for began, length in self._pauses:
             if began < over and began + length > row.began:
@@ -414,7 +416,7 @@ def test_a_machine_that_stood_still_stands_still_under_other_settings_too(slots:
     pauses = [(1.0, 0.5), (2.5, 0.8)]
     recorded = held_up(pauses)
     wanted = {"max_num_sequences": slots}
-    true = replay.replay(recorded, replay.changed(SETTINGS, wanted), Held(pauses))
+    true = replay.replay(recorded, replay.change_settings(SETTINGS, wanted), Held(pauses))
     seen = figures.figures(true.rows, true.arrived)["ttft_p99_ms"]
     predictor = answer.Predictor.of(recorded)
     assert predictor.predict(wanted).figures["ttft_p99_ms"] == pytest.approx(seen, rel=0.03)
@@ -479,14 +481,14 @@ def test_a_mooncake_trace_comes_back_as_it_went(tmp_path: Path) -> None:
         {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [1, 3]},
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in given))
-    arrivals = traces.read(path)
+    arrivals = traces.read_trace(path)
     assert arrivals[0].prefixes[: 512 * 3] == arrivals[1].prefixes[: 512 * 3]
     assert arrivals[0].prefixes[512 * 3 : 513 * 3] != arrivals[1].prefixes[512 * 3 : 513 * 3]
-    traces.write(tmp_path / "again.jsonl", arrivals)
+    traces.write_mooncake_trace(tmp_path / "again.jsonl", arrivals)
     assert [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()] == [
         {**line, "hash_ids": ids} for line, ids in zip(given, ([0, 1], [0, 2]), strict=True)
     ]
-    small = traces.scaled(arrivals)
+    small = traces.scale_lengths(arrivals)
     assert [(one.prompt, one.limit) for one in small] == [(63, 2), (38, 1)]
 
 
@@ -508,10 +510,10 @@ BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Ty
 def test_a_trace_in_csv_is_read(text: str, wanted: list[tuple[float, int, int]], tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    found = traces.read(path)
+    found = traces.read_trace(path)
     assert [(one.prompt, one.limit) for one in found] == [(prompt, limit) for _, prompt, limit in wanted]
     assert [one.at for one in found] == pytest.approx([at for at, _, _ in wanted], abs=1e-5)
-    assert len(traces.read(path, 1)) == 1
+    assert len(traces.read_trace(path, 1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -537,13 +539,13 @@ def test_a_damaged_trace_is_refused_with_its_line(text: str, said: str, tmp_path
     path = tmp_path / "trace"
     path.write_text(text)
     with lab_error("trace-unreadable") as error:
-        traces.read(path)
+        traces.read_trace(path)
     assert said in error.value.why
 
 
 @pytest.mark.night
 def test_made_up_agents_share_as_many_tokens_as_the_published_ones() -> None:
-    made = traces.scaled(traces.agents(400, seed=3))
+    made = traces.scale_lengths(traces.agents(400, seed=3))
     seen: set[bytes] = set()
     cached = 0
     for one in made:

@@ -19,7 +19,7 @@ from recordings import SETTINGS, made_up_recording
 from labkit.prediction import time_remarks
 from labsched import answer, figures, replay, steptime
 from labsched.fitting import fit
-from labsched.recording import Arrival, Recording, Row
+from labsched.recording import Arrival, Recording, StepRow
 
 DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
 WITHIN = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
@@ -28,9 +28,9 @@ EIGHT = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "8"}, bl
 
 class MadeUp:
     def __init__(self, seed: int) -> None:
-        self._rng, self._features = random.Random(seed), steptime.Features()
+        self._rng, self._features = random.Random(seed), steptime.StepFeatures()
 
-    def __call__(self, row: Row) -> float:
+    def __call__(self, row: StepRow) -> float:
         _, decoding, prompt, context, *_ = self._features.of(row)
         computed = max(DECODE_MS[min(8, decoding + prompt)], 14 + 1.05 * (decoding + prompt) if prompt else 0)
         return (computed + 0.002 * context + 0.3) * 1e-3 * math.exp(self._rng.gauss(0, 0.03))
@@ -69,7 +69,7 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(
     knee = predictors[0].predict(other).figures["requests_per_s"]
     sent = replace(predictors[0].recording, arrivals=answer.at_rate(predictors[0].recording.arrivals, load * knee))
     said = [predictor.predict(other, sent).figures for predictor in predictors]
-    runs = [replay.replay(sent, replay.changed(EIGHT, other), MadeUp(seed)) for seed in range(96, 100)]
+    runs = [replay.replay(sent, replay.change_settings(EIGHT, other), MadeUp(seed)) for seed in range(96, 100)]
     seen = [figures.figures(run.rows, run.arrived) for run in runs]
     floor = max(predictor.model.noise for predictor in predictors)
     assert 0.01 < floor < 0.04
@@ -81,7 +81,7 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(
         assert predicted == pytest.approx(measured, rel=max(target, 1.5 * noise)), name
 
 
-def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[Row]:
+def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[StepRow]:
     """Steps of requests with such prompts and ``answer`` tokens of answer, one at a time."""
     sent = [Arrival(str(n), 0.0, 0, length, answer, answer, "length") for n, length in enumerate(lengths)]
     return replay.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).rows
@@ -91,7 +91,7 @@ def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
     class Headed(MadeUp):
         """Each token that is made needs the last layer, 6 ms."""
 
-        def __call__(self, row: Row) -> float:
+        def __call__(self, row: StepRow) -> float:
             return super().__call__(row) + 6e-3 * any(row.made)
 
     rng = random.Random(4)
@@ -110,7 +110,7 @@ def test_numbers_of_tokens_computed_before_take_less_than_new_ones() -> None:
             super().__init__(seed)
             self._made: set[int] = set()
 
-        def __call__(self, row: Row) -> float:
+        def __call__(self, row: StepRow) -> float:
             new = sum(row.tokens) not in self._made
             self._made.add(sum(row.tokens))
             return super().__call__(row) + 8e-3 * new
@@ -130,7 +130,7 @@ def test_a_step_of_decoding_takes_longer_after_one_with_prompts() -> None:
 
         _prompts = False
 
-        def __call__(self, row: Row) -> float:
+        def __call__(self, row: StepRow) -> float:
             cold, self._prompts = self._prompts and "p" not in row.phase, "p" in row.phase
             return super().__call__(row) + 5e-3 * cold
 
@@ -146,7 +146,7 @@ def test_a_number_of_tokens_takes_what_it_took_in_the_recording() -> None:
     class Blocks(MadeUp):
         """Numbers of tokens that no block of 4 divides take a quarter longer."""
 
-        def __call__(self, row: Row) -> float:
+        def __call__(self, row: StepRow) -> float:
             return super().__call__(row) * (1.25 if "p" in row.phase and sum(row.tokens) % 4 else 1.0)
 
     rng = random.Random(3)
@@ -163,7 +163,7 @@ def test_a_step_takes_longer_after_a_pause() -> None:
 
         _over = -1.0
 
-        def __call__(self, row: Row) -> float:
+        def __call__(self, row: StepRow) -> float:
             took = super().__call__(row) + 20e-3 * (row.began - self._over > 0.1)
             self._over = row.began + took
             return took

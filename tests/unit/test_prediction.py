@@ -42,26 +42,26 @@ def both() -> Both:
         "parting": {"step": 7, "differs": ["batch"]},
     }
     lanes = [
-        prediction.lane("predicted", predicted.rows, predicted.arrived),
-        prediction.lane("measured", ran.rows, ran.arrived),
+        prediction.prediction_lane("predicted", predicted.rows, predicted.arrived),
+        prediction.prediction_lane("measured", ran.rows, ran.arrived),
     ]
     return document, lanes
 
 
 def test_a_result_keeps_guess_prediction_and_measurement(both: Both, tmp_path: Path) -> None:
     document, lanes = both
-    prediction.keep(tmp_path, document, lanes)
-    assert prediction.kept(tmp_path) == document
-    assert prediction.kept(tmp_path / "other") is None
+    prediction.write_prediction(tmp_path, document, lanes)
+    assert prediction.read_prediction(tmp_path) == document
+    assert prediction.read_prediction(tmp_path / "other") is None
 
 
 def test_report_md_has_both_numbers_the_error_the_noise_floor_and_the_picture(both: Both, tmp_path: Path) -> None:
     document, lanes = both
-    prediction.keep(tmp_path, document, lanes)
+    prediction.write_prediction(tmp_path, document, lanes)
     report = (tmp_path / "report.md").read_text()
     (line,) = [line for line in report.splitlines() if "ttft_p50_ms" in line]
     for name in ("predicted", "measured"):
-        assert prediction.number(document[name]["ttft_p50_ms"]) in line
+        assert prediction.format_number(document[name]["ttft_p50_ms"]) in line
     assert f"{document['error']['ttft_p50_ms']:+.1%}" in line and "123" in line
     assert "oise floor" in report and "step 7, batch" in report
     assert f"({prediction.PICTURE})" in report
@@ -76,7 +76,7 @@ def test_the_picture_has_the_batches_of_both_runs_on_one_scale(both: Both) -> No
 
 
 def test_compare_shows_the_prediction_that_a_result_keeps(both: Both, tmp_path: Path) -> None:
-    prediction.keep(tmp_path, *both)
+    prediction.write_prediction(tmp_path, *both)
     done = CliRunner().invoke(compare_command, [str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
     header, line = (
@@ -92,17 +92,17 @@ def test_compare_shows_the_prediction_that_a_result_keeps(both: Both, tmp_path: 
 def test_a_damaged_prediction_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / prediction.FILE).write_text('{"set": {}}')
     with lab_error("prediction-damaged"):
-        prediction.kept(tmp_path)
+        prediction.read_prediction(tmp_path)
 
 
 def test_a_prediction_that_was_not_measured_has_no_such_column(both: Both) -> None:
     document = {name: value for name, value in both[0].items() if name not in ("measured", "error", "parting")}
-    _, header = prediction.table({**document, "guess": {}})
+    _, header = prediction.prediction_table({**document, "guess": {}})
     assert header == ("", "recorded", "predicted", "interval")
 
 
 def test_requests_that_never_ended_are_left_out_of_the_picture() -> None:
     made_up = made_up_recording()
     rows = made_up.rows[:5]
-    shown = prediction.lane("cut", rows, {a.name: a.at for a in made_up.arrivals})
+    shown = prediction.prediction_lane("cut", rows, {a.name: a.at for a in made_up.arrivals})
     assert {record.id for record in shown.records} == {name for row in rows for name in row.ended}

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from labctl.cli import clock, console, learn_view, stacks
 from labctl.cli import infer as infer_module
 from labctl.cli.explain import compare_command
-from labctl.pages.live.state import State
-from labctl.pages.live.terminal import Screen
+from labctl.pages.live.state import LiveState
+from labctl.pages.live.terminal import TerminalState
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.pictures.live import LiveView
 from labkit.printable import printable
 from labkit.records import RequestRecord
-from labkit.tables import table
+from labkit.tables import format_table
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\r\x08\x9b1A\u202e\x7f"
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -64,10 +64,10 @@ def watched() -> str:
         "kv_blocks": 4,
         "kv_blocks_used": 1,
     }
-    state = State()
+    state = LiveState()
     state.feed([step])
     state.of("m", "0_0").held = {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}
-    lines = Screen("s", note=EVIL).lines(state, 200, 24)
+    lines = TerminalState("s", note=EVIL).lines(state, 200, 24)
     assert len(lines) == 24
     return "\n".join(lines)
 
@@ -123,7 +123,7 @@ def status() -> str:
 
 def learning() -> str:
     view = learn_view.View("02a", "started", "", "Task", "Edit a.", "task.md", [f"not yet: {EVIL}", EVIL])
-    return "\n".join(line.plain for line in learn_view.lines(view, 80, 24))
+    return "\n".join(line.plain for line in learn_view.view_lines(view, 80, 24))
 
 
 def held() -> str:
@@ -141,7 +141,7 @@ def _said(tell: Callable[[], None]) -> str:
 
 
 @pytest.mark.parametrize(
-    "view", [watched, error, progress, requests, status, learning, held, lambda: table([(EVIL,)], ("a",))]
+    "view", [watched, error, progress, requests, status, learning, held, lambda: format_table([(EVIL,)], ("a",))]
 )
 def test_fault_49_no_view_lets_a_stranger_drive_the_terminal(view: Callable[[], str]) -> None:
     shown = view()
@@ -169,9 +169,9 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(command: str, monk
     )
     monkeypatch.setattr("labctl.cli.options.open_session", lambda *_, **__: session)
     monkeypatch.setattr("labctl.learn.server.resolve_stack", lambda *_: "s")
-    monkeypatch.setattr(infer_module, "death", lambda *_: None)
+    monkeypatch.setattr(infer_module, "death_of_stack", lambda *_: None)
     monkeypatch.setattr("labctl.stack.faults.stack_explainer", lambda *_: str)
-    monkeypatch.setattr("labctl.stack.faults.watched", lambda *_: __import__("contextlib").nullcontext())
+    monkeypatch.setattr("labctl.stack.faults.watch_for_stalls", lambda *_: __import__("contextlib").nullcontext())
     monkeypatch.setattr("labkit.clients.ask.generate", lambda *_: iter([EVIL]))
     monkeypatch.setattr(stacks, "status", lambda *_: {})
     monkeypatch.setattr(stacks, "_describe", lambda shown: EVIL)

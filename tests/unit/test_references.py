@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lab_errors import lab_error
 
-from labctl.manifest.settings import expand, holds, same
+from labctl.manifest.settings import condition_holds, expand, same_value
 
 SCOPE = {"settings.on": True, "settings.n": 3, "settings.sizes": [8, 32], "run_dir": "/run"}
 
@@ -34,13 +34,13 @@ def test_a_map_finds_the_value_of_its_setting_however_it_is_quoted(key: Any) -> 
     [(True, "true", True), (False, "true", False), (3, "3", True), ([8, 32], "8,32", True), (0.5, 0.5, True)],
 )
 def test_values_are_compared_as_they_are_written(value: Any, written: Any, equal: bool) -> None:
-    assert same(value, written) is equal
+    assert same_value(value, written) is equal
 
 
 def test_a_condition_holds_with_any_of_its_values() -> None:
-    assert holds({"a": ["x", "y"], "b": [True]}, {"a": "y", "b": True})
-    assert not holds({"a": ["x"], "b": [True]}, {"a": "x", "b": False})
-    assert holds({}, {})
+    assert condition_holds({"a": ["x", "y"], "b": [True]}, {"a": "y", "b": True})
+    assert not condition_holds({"a": ["x"], "b": [True]}, {"a": "x", "b": False})
+    assert condition_holds({}, {})
 
 
 def test_a_choice_may_depend_on_the_profile() -> None:

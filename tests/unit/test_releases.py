@@ -14,9 +14,9 @@ from golden_releases import GOLDEN
 from lab_errors import lab_error
 from machinery import ROOT
 
-from labbuild.releases import LLM_API_RELEASE, release, table
+from labbuild.releases import LLM_API_RELEASE, all_releases, release
 from labctl import repository
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.plan import make_plan
 from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
@@ -24,7 +24,7 @@ from labctl.workspace import Workspace
 
 def plan(tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", **settings: Any) -> Any:
     workspace = Workspace(ROOT, tmp_path / "cache")
-    lab, name = load(workspace).stack(stack)
+    lab, name = load_catalog(workspace).stack(stack)
     return make_plan(workspace, lab, name, Options(profile, settings, release), str)
 
 
@@ -36,7 +36,7 @@ def test_a_release_answers_to_its_other_names(spelling: str, name: str) -> None:
 def test_an_unknown_release_is_refused_with_the_known_ones() -> None:
     with lab_error("release-unknown", "'0.19.0'") as caught:
         release("0.19.0")
-    assert all(name in caught.value.why for name in table())
+    assert all(name in caught.value.why for name in all_releases())
 
 
 @pytest.mark.parametrize(("engine", "name"), [("tensorrt-llm", "0.17.0"), ("llmapi", LLM_API_RELEASE)])
@@ -46,10 +46,10 @@ def test_without_a_release_each_engine_has_its_usual_one(tmp_path: Path, engine:
 
 def test_templates_of_another_release_are_told_apart(tmp_path: Path) -> None:
     workspace = Workspace(ROOT, tmp_path / "cache")
-    lab, name = load(workspace).stack("inflight-batching")
+    lab, name = load_catalog(workspace).stack("inflight-batching")
     options = Options("gpu", {}, "0.5.0", GOLDEN / "0.17.0" / "templates")
     with lab_error("template-invalid", "batching_strategy: ", "TensorRT-LLM 0.5.0"):
-        repository.render(make_plan(workspace, lab, name, options, str, tmp_path / "out").request)
+        repository.render_repository(make_plan(workspace, lab, name, options, str, tmp_path / "out").request)
 
 
 def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: P
     asked = 'parameters: { key: "newer" value: { string_value: "${newer}" } }\n'
     config.write_text(config.read_text() + asked)
     request = replace(made.request, output=tmp_path / "out")
-    repository.render(request)
+    repository.render_repository(request)
     assert 'string_value: "${newer}"' in (tmp_path / "out" / "tensorrt_llm" / "config.pbtxt").read_text()
-    assert repository.unknown(request) == ["newer"]
+    assert repository.unfilled_placeholders(request) == ["newer"]
     config.write_text(config.read_text() + "max_batch_size: ${bare}\n")
     with lab_error("template-invalid", "bare: "):  # outside of quotes it is no configuration
-        repository.render(request)
+        repository.render_repository(request)
 
 
 def test_every_key_and_type_that_the_llm_api_does_not_take_is_named_at_once() -> None:

@@ -157,7 +157,7 @@ def test_a_container_of_compose_of_kubernetes_and_of_swarm_has_the_same_folders_
 def test_the_repository_that_a_pod_unpacks_is_the_rendered_one(name: str, tmp_path: Path) -> None:
     opened, case, wanted = session(), CASES[name], tmp_path / "wanted"
     lab, stack = opened.catalog.stack(case.stack)
-    repository.render(replace(deploy._plan(opened, lab, stack, case.options).request, output=wanted))
+    repository.render_repository(replace(deploy._plan(opened, lab, stack, case.options).request, output=wanted))
     files = yaml.safe_load((rendered(name) / "kustomization.yaml").read_text())["configMapGenerator"][1]["files"]
     # As the kubelet does it: the files below a folder of its own, and a link to each of them.
     volume, models = tmp_path / "volume", tmp_path / "models"
@@ -198,7 +198,7 @@ def tree(folder: Path) -> dict[str, Any]:
 def test_envoy_itself_takes_its_configuration(name: str) -> None:
     config = rendered(name) / "envoy.json"
     assert config.stat().st_mode & 0o777 == 0o600 and (rendered(name) / "token").read_text() in config.read_text()
-    command = [str(envoy.binary()), *envoy.arguments(str(config), validate=True)]
+    command = [str(envoy.binary()), *envoy.envoy_arguments(str(config), validate=True)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -206,7 +206,7 @@ def test_envoy_itself_takes_its_configuration(name: str) -> None:
 def render(folder: Path, case: Case) -> Path:
     opened = session()
     lab, stack = opened.catalog.stack(case.stack)
-    deploy.render(opened, lab, stack, case.options, case.target, case.registry, folder)
+    deploy.render_deployment(opened, lab, stack, case.options, case.target, case.registry, folder)
     return folder
 
 

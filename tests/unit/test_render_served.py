@@ -10,7 +10,7 @@ from lab_errors import lab_error
 
 from labctl.runtimes.lock import Busy, stack_lock
 from labctl.runtimes.record import Options
-from labctl.stack.build import render_repository
+from labctl.stack.build import render_stack
 from labctl.stack.session import Session
 
 STACK = "iterative"
@@ -19,7 +19,7 @@ STACK = "iterative"
 def render(session: Session, output: Path | None = None, batch: int = 8) -> None:
     lab, name = session.catalog.stack(STACK)
     options = Options(set={"max_batch_size": batch})
-    render_repository(session, lab, name, options, session.runtime("local"), output)
+    render_stack(session, lab, name, options, session.runtime("local"), output)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -48,7 +48,7 @@ def request(tmp_path: Path, parameters: Mapping[str, Any] = GOOD, **more: Any) -
 
 def refused(wanted: RenderRequest) -> str:
     with lab_error("template-invalid") as caught:
-        repository.render(wanted)
+        repository.render_repository(wanted)
     assert not wanted.output.exists()
     assert not list(wanted.output.parent.glob(".out*")), "a half-written folder is left"
     return str(caught.value)
@@ -59,7 +59,7 @@ def parsed(path: Path) -> Any:
 
 
 def test_every_parameter_arrives_where_triton_reads_it(tmp_path: Path) -> None:
-    repository.render(request(tmp_path))
+    repository.render_repository(request(tmp_path))
     config = parsed(tmp_path / "out" / "m" / "config.pbtxt")
     assert config.max_batch_size == 4
     assert config.parameters["text"].string_value == config.parameters["again"].string_value == "plain"
@@ -71,12 +71,12 @@ def test_every_parameter_arrives_where_triton_reads_it(tmp_path: Path) -> None:
     ["a:b,c/d#e&f", 'it\'s "quoted"', "back\\slash", "two\nlines\tand tabs", "서울 Zürich 🙂", "${size}", "$1 \\1"],
 )
 def test_fault_11_any_text_survives_a_quoted_place(tmp_path: Path, value: str) -> None:
-    repository.render(request(tmp_path, {**GOOD, "text": value}))
+    repository.render_repository(request(tmp_path, {**GOOD, "text": value}))
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").parameters["text"].string_value == value
 
 
 def test_booleans_and_numbers_are_written_as_pbtxt_writes_them(tmp_path: Path) -> None:
-    repository.render(request(tmp_path, {**GOOD, "text": True}))
+    repository.render_repository(request(tmp_path, {**GOOD, "text": True}))
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").parameters["text"].string_value == "true"
 
 
@@ -90,7 +90,7 @@ def test_fault_10_all_problems_are_told_together_with_file_line_and_key(tmp_path
 
 
 def test_an_empty_value_is_fine_where_empty_means_something(tmp_path: Path) -> None:
-    repository.render(request(tmp_path, {**GOOD, "text": ""}, optional={"text"}))
+    repository.render_repository(request(tmp_path, {**GOOD, "text": ""}, optional={"text"}))
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").parameters["text"].string_value == ""
 
 
@@ -106,7 +106,7 @@ def test_a_placeholder_that_cannot_be_filled_is_told(tmp_path: Path) -> None:
 
 
 def test_a_placeholder_in_a_comment_is_never_required(tmp_path: Path) -> None:
-    repository.render(request(tmp_path))
+    repository.render_repository(request(tmp_path))
     assert "# a comment ${never_given}" in (tmp_path / "out" / "m" / "config.pbtxt").read_text()
 
 
@@ -120,30 +120,30 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_fault_11_rendering_twice_is_byte_identical_and_the_old_one_is_replaced(tmp_path: Path) -> None:
-    repository.render(request(tmp_path))
+    repository.render_repository(request(tmp_path))
     first = contents(tmp_path / "out")
     (tmp_path / "out" / "stale").write_text("left from before")
-    repository.render(request(tmp_path))
+    repository.render_repository(request(tmp_path))
     assert contents(tmp_path / "out") == first
     assert not (tmp_path / "out" / "stale").exists()
 
 
 def test_fault_10_a_refused_render_leaves_the_old_repository_intact(tmp_path: Path) -> None:
-    repository.render(request(tmp_path))
+    repository.render_repository(request(tmp_path))
     with lab_error("template-invalid"):
-        repository.render(request(tmp_path, {}))
+        repository.render_repository(request(tmp_path, {}))
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").max_batch_size == 4
 
 
 def test_fault_7_a_full_disk_leaves_the_old_repository_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository.render(request(tmp_path))
+    repository.render_repository(request(tmp_path))
 
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(Path, "write_text", full)
     with lab_error("write-failed", tmp_path / "out"):
-        repository.render(request(tmp_path, {**GOOD, "size": 9}))
+        repository.render_repository(request(tmp_path, {**GOOD, "size": 9}))
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").max_batch_size == 4
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".out")] == []
 
@@ -155,7 +155,7 @@ def test_parallel_renders_do_not_collide(tmp_path: Path) -> None:
     def work(size: int) -> None:
         try:
             for _ in range(5):
-                repository.render(request(tmp_path, {**GOOD, "size": size}))
+                repository.render_repository(request(tmp_path, {**GOOD, "size": size}))
         except BaseException as error:
             errors.append(error)
 
@@ -179,7 +179,7 @@ def test_a_replacement_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_literal_replacement_is_made(tmp_path: Path) -> None:
-    repository.render(
+    repository.render_repository(
         request(tmp_path, replacements=[Replacement("m/config.pbtxt", 'backend: "python"', 'backend: "x"')])
     )
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").backend == "x"
@@ -188,7 +188,7 @@ def test_a_literal_replacement_is_made(tmp_path: Path) -> None:
 def test_a_missing_model_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
     source(tmp_path, m=CONFIG)
     with lab_error("template-missing", "nope"):
-        repository.render(RenderRequest([tmp_path / "templates"], ["nope"], {}, tmp_path / "out"))
+        repository.render_repository(RenderRequest([tmp_path / "templates"], ["nope"], {}, tmp_path / "out"))
 
 
 STEP = (
@@ -224,7 +224,7 @@ def ensemble(
 
 
 def test_a_sound_ensemble_is_rendered_with_its_version_folder(tmp_path: Path) -> None:
-    repository.render(ensemble(tmp_path))
+    repository.render_repository(ensemble(tmp_path))
     assert (tmp_path / "out" / "e" / "1").is_dir()
 
 

@@ -93,7 +93,7 @@ def lab_03() -> Any:
 def identity_test(endpoint: str) -> list[RequestRecord]:
     tensors.kind_of.cache_clear()
     requests = [identity.Ids("a b", [5, 6], ANSWER_IDS) for _ in range(4)]
-    return identity.run(endpoint, requests)
+    return identity.run_identity_test(endpoint, requests)
 
 
 def lab_03_at_once(endpoint: str) -> list[RequestRecord]:
@@ -169,11 +169,11 @@ def test_the_identity_test_warms_up_with_other_prompts_than_those_that_it_measur
     server = Server()
     requests = [identity.Ids("a b", [number, number + 100], ANSWER_IDS) for number in range(1, 5)]
     with serving(server) as endpoint:
-        identity.run(endpoint, requests)
+        identity.run_identity_test(endpoint, requests)
     warming, measured = server.prompts[: identity.WARMUP], server.prompts[identity.WARMUP :]
     assert sorted(measured) == [request.prompt for request in requests]
     assert not {prompt[0] for prompt in warming} & {prompt[0] for prompt in measured}, "no beginning is shared"
-    text = identity.unlike(identity.Ids("a b", [1, 2, 3], 4, "a b c"))
+    text = identity.unlike_prompt(identity.Ids("a b", [1, 2, 3], 4, "a b c"))
     assert (text.text, text.prompt) == ("c b a", [3, 2, 1])
 
 

@@ -10,10 +10,10 @@ import pytest
 from step_schema import LINES
 
 from labctl.pages.live import replay
-from labctl.pages.live.routes import RouteEvent, Routes, RouteTail, words_of
-from labctl.pages.live.state import State
-from labctl.pages.live.terminal import Screen
-from labkit.clients.router import POLICIES, SIZE, Router, each
+from labctl.pages.live.routes import RouteEvent, Routes, RouteTail, describe_routes
+from labctl.pages.live.state import LiveState
+from labctl.pages.live.terminal import TerminalState
+from labkit.clients.router import POLICIES, SIZE, Router, score_each
 from labserve.gpt2.routed import MOST, route_of
 from labserve.params import BadInput
 
@@ -108,24 +108,24 @@ def test_the_decisions_of_all_servers_come_in_order_of_time(tmp_path: Path) -> N
 
 def test_a_recording_has_the_decisions_at_its_own_times(tmp_path: Path) -> None:
     (tmp_path / "steps-routing.jsonl").write_text("".join(json.dumps(line(n, 0, route())) + "\n" for n in (1, 2)))
-    first, second = replay.recording(tmp_path)["routes"]
+    first, second = replay.page_recording(tmp_path)["routes"]
     assert second["t"] - first["t"] == pytest.approx(1.0) and first["t"] < 1.0
 
 
 def test_the_decision_about_one_request_is_told_alone() -> None:
-    (words,) = words_of([line(1, 0, route()), line(2, 48, route())], "2")
+    (words,) = describe_routes([line(1, 0, route()), line(2, 48, route())], "2")
     assert words == events(0, 48)[1]["words"]
 
 
 def test_the_terminal_says_what_the_decisions_came_to() -> None:
-    screen = Screen("two-servers", routes=f"router: {events(0, 0)[-1]['sum']}")
-    shown = screen.lines(State(), 80, 24)
+    screen = TerminalState("two-servers", routes=f"router: {events(0, 0)[-1]['sum']}")
+    shown = screen.lines(LiveState(), 80, 24)
     assert len(shown) == 24 and any(row.startswith("router: least work, 2 requests") for row in shown)
     assert "The servers do not have what the router remembers" in " ".join(row.strip() for row in shown)
 
 
 def test_the_routers_own_decision_is_one_that_a_server_takes_and_the_log_holds() -> None:
-    router = Router(["1", "2"], each(POLICIES["least work"]), 64)
+    router = Router(["1", "2"], score_each(POLICIES["least work"]), 64)
     logged = route_of(json.dumps({"policy": "p", "session": "s", **router.choose(PROMPT).to_json()}).encode())
     LINES.validate_python(line(1, 0, logged))
     (event,) = Routes().events([line(1, 0, logged)])

@@ -17,7 +17,7 @@ from labctl.clock.clock import Clock
 from labctl.learn import server
 from labctl.learn.faults import read_faults
 from labctl.listener import Listener
-from labctl.pages.live.tail import Tail
+from labctl.pages.live.tail import StepLogTail
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults
@@ -86,8 +86,8 @@ def look_at(session: Session, folder: Path) -> list[Any]:
         stopped.states("m"),
         stopped._begun("m", "grant"),
         faults.stuck_sentences(folder),
-        steplog.read(folder),
-        list(Tail(folder).read()),
+        steplog.read_step_log(folder),
+        list(StepLogTail(folder).read()),
         read_faults(folder, 0.0),
         dict(_effective(session, RECORD)),
     ]
@@ -111,7 +111,7 @@ def test_a_link_in_place_of_a_replicas_folder_leads_nowhere_and_the_stack_goes_d
     before = contents(outside)
     (run_dir / "replica-9").symlink_to(outside)
     assert nofollow.folders(run_dir) == [run_dir]
-    assert not steplog.read(run_dir) and not read_faults(run_dir, 0.0)
+    assert not steplog.read_step_log(run_dir) and not read_faults(run_dir, 0.0)
     use_all(session, run_dir)
     with lab_error("path-not-own", "replica-9"):
         make_room(session.workspace, RECORD, RECORD.servers)
@@ -161,7 +161,7 @@ def test_fifos_and_folders_in_place_of_files_hang_nothing_and_the_stack_goes_dow
 def test_a_folder_in_place_of_a_note_does_not_stop_the_end_of_the_exercise_server(session: Session) -> None:
     run_dir = session.workspace.folder(server.STACK).run_dir()
     (run_dir / "stuck-m-0.json").mkdir(parents=True)
-    assert not server.stop(session)
+    assert not server.stop_exercise_server(session)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
@@ -170,7 +170,7 @@ def test_a_log_of_triton_that_is_no_file_is_an_error_and_hangs_no_client(
 ) -> None:
     make(run_dir / "triton.log")
     with lab_error("log-unreadable", "triton.log"):
-        slot_log.read(run_dir / "triton.log", "m")
+        slot_log.read_slot_log(run_dir / "triton.log", "m")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from lab_errors import is_lab_error
 
 from labctl.cli.main import cli
 from labctl.labs.run import RunResult
-from labctl.labs.verdicts import VerdictResult, judge, section
+from labctl.labs.verdicts import VerdictResult, judge_verdict, verdict_section
 from labctl.manifest.schema import Verdict
 from labkit import contention
 
@@ -80,17 +80,17 @@ def verdict(at_least: float | None = None, at_most: float | None = None) -> Verd
 
 def test_a_text_that_names_an_unmeasured_number_is_still_a_text() -> None:
     for missing in ({}, {"a.c": None}):
-        assert judge(verdict(at_least=0.5), {"a.b": 0.93, **missing}).text == "93%, the other unmeasured"
+        assert judge_verdict(verdict(at_least=0.5), {"a.b": 0.93, **missing}).text == "93%, the other unmeasured"
 
 
 def test_what_was_not_measured_has_a_word_of_its_own() -> None:
-    assert judge(verdict(at_least=0.5), {}).line() == "unmeasured: v: a.b"
+    assert judge_verdict(verdict(at_least=0.5), {}).line() == "unmeasured: v: a.b"
 
 
 def test_a_verdict_that_is_not_met_names_the_bound_and_what_to_try() -> None:
-    line = judge(verdict(at_least=0.5, at_most=0.9), {"a.b": 0.1, "a.c": 0}).line()
+    line = judge_verdict(verdict(at_least=0.5, at_most=0.9), {"a.b": 0.1, "a.c": 0}).line()
     assert line.startswith("NOT MET: 10%, the other 0%; expected at least 0.5 and at most 0.9, measured 0.1; ")
-    assert judge(verdict(at_least=0.5), {"a.b": 0.9}).line().startswith("met: 90%")
+    assert judge_verdict(verdict(at_least=0.5), {"a.b": 0.9}).line().startswith("met: 90%")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_verdict_that_is_not_met_names_the_bound_and_what_to_try() -> None:
 def test_seconds_missed_on_a_busy_machine_are_a_verdict_about_the_machine(
     timed: bool, value: float, taken: float, word: str
 ) -> None:
-    judged = judge(verdict(at_least=0.5).model_copy(update={"timed": timed}), {"a.b": value, "a.c": 0}, taken)
+    judged = judge_verdict(verdict(at_least=0.5).model_copy(update={"timed": timed}), {"a.b": value, "a.c": 0}, taken)
     assert judged.word == word
     assert ("other programs took 50% of this machine's processors" in judged.line()) == (word == "busy")
     assert RunResult(Path(), {}, [judged], True).missed == (["v"] if word == "NOT MET" else [])
@@ -127,14 +127,15 @@ def test_a_program_that_computes_on_each_processor_is_seen_as_contention() -> No
 
 def test_a_report_has_the_verdicts() -> None:
     assert (
-        section([judge(verdict(at_least=0.5), {"a.b": 1.0})]) == "\n## Verdicts\n\n- met: 100%, the other unmeasured\n"
+        verdict_section([judge_verdict(verdict(at_least=0.5), {"a.b": 1.0})])
+        == "\n## Verdicts\n\n- met: 100%, the other unmeasured\n"
     )
-    assert section([]) == ""
+    assert verdict_section([]) == ""
 
 
 @pytest.mark.parametrize(("whole", "missed"), [(True, ["v"]), (False, [])])
 def test_strict_forgives_what_a_part_of_a_lab_could_not_measure(whole: bool, missed: list[str]) -> None:
-    results: list[VerdictResult] = [judge(verdict(at_least=0.5), {})]
+    results: list[VerdictResult] = [judge_verdict(verdict(at_least=0.5), {})]
     assert RunResult(Path(), {}, results, whole).missed == missed
-    results.append(judge(verdict(at_least=0.5), {"a.b": 0.1}))
+    results.append(judge_verdict(verdict(at_least=0.5), {"a.b": 0.1}))
     assert RunResult(Path(), {}, results, False).missed == ["v"]

@@ -19,17 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from labdoor import requests
-from labdoor.errors import Refusal, of_triton
+from labdoor.errors import ApiError, of_triton
 from labdoor.models import Model, Vocabulary
-from labserve.codegen.request import parse as codegen
-from labserve.inflight.parse import parse as tensorrt_llm
-from labserve.model_shape import Shape
+from labserve.codegen.request import parse_codegen_request as codegen
+from labserve.inflight.parse import parse_generation as tensorrt_llm
+from labserve.model_shape import ModelShape
 from labserve.params import SAMPLING, BadInput
-from labserve.params import parse as parameters
+from labserve.params import parse_parameters as parameters
 from labserve.text.sampling import Sampler
 
 SCORES = np.log([0.02, 0.4, 0.08, 0.2, 0.3])
-SHAPE = Shape(vocabulary=5, context=100, token_values=8, end_id=0)
+SHAPE = ModelShape(vocabulary=5, context=100, token_values=8, end_id=0)
 NAMES = ("temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty")
 EDGES: Mapping[str, list[Any]] = {
     "temperature": [0, -0.0, 1e-50, 1e-3, 1, 1 + 1e-12, 2, -1, None, 1e308, "1"],
@@ -109,7 +109,9 @@ ENGINES = {"tensorrt_llm": by_tensorrt_llm, "codegen": by_codegen}
 
 def through_the_api(fields: Mapping[str, Any], engine: str) -> Any:
     """The sampler that a request of OpenAI's API has in a model. Raises Refusal."""
-    asked = requests.parse(requests.CompletionRequest, json.dumps({"model": "m", "prompt": "x", **fields}).encode())
+    asked = requests.parse_body(
+        requests.CompletionRequest, json.dumps({"model": "m", "prompt": "x", **fields}).encode()
+    )
     inputs_of = () if engine == "parameters" else TENSORS
     model = Model(text_model(*inputs_of, by_parameter=not inputs_of), Vocabulary())
     if asked.rivals is not None:
@@ -132,7 +134,7 @@ def through_the_api(fields: Mapping[str, Any], engine: str) -> Any:
 def test_openais_api_draws_what_the_fields_mean_or_refuses_one_by_name(engine: str, fields: dict[str, Any]) -> None:
     try:
         sampler = through_the_api(fields, engine)
-    except Refusal as error:
+    except ApiError as error:
         assert error.status in (400, 422)
         assert error.param in said(fields), "only a field that was said is refused, and by its name"
         assert error.message.startswith(f"{error.param}: ")

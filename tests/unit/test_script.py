@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.labs.run import SCRIPT, finish
+from labctl.labs.run import SCRIPT, run_script
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
 from labctl.runtimes import processes
@@ -54,7 +54,7 @@ def test_a_run_whose_client_alone_was_interrupted_is_interrupted(how: str) -> No
     command = Command(["sh", "-c", how], dict(os.environ))
     session = Session(Workspace(Path(), Path()), Catalog(()), Silent())
     with pytest.raises(KeyboardInterrupt):
-        finish(lambda: processes.run_foreground(command, session.listener), session, "it failed")
+        run_script(lambda: processes.run_foreground(command, session.listener), session, "it failed")
 
 
 @pytest.mark.parametrize("words", [["-m", "labkit.script"], ["-c", "from labctl.cli.main import main; main([])"]])

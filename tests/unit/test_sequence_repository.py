@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def render(tmp_path: Path, profile: str = "cpu", **settings: Any) -> dict[str, Any]:
     """The configuration of each model, by its name."""
     workspace = Workspace(ROOT, tmp_path / "cache")
-    lab, name = catalog.load(workspace).stack("sequence")
+    lab, name = catalog.load_catalog(workspace).stack("sequence")
     plan = make_plan(workspace, lab, name, Options(profile, settings), str, tmp_path / "repository")
-    models = repository.render(plan.request)
+    models = repository.render_repository(plan.request)
     return {
         model: text_format.Parse(
             (plan.request.output / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()

@@ -19,7 +19,7 @@ import pytest
 from lab_errors import lab_error
 from waiting import eventually
 
-from labctl.labs.run import finish
+from labctl.labs.run import run_script
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
 from labctl.runtimes.processes import Command
@@ -116,7 +116,7 @@ def test_the_end_of_the_process_itself_is_the_failure_of_the_phase_that_was_at_w
     with series(heard) as made:
         bad = partial(client, heard, made, tmp_path, "bad", "os.kill(os.getppid(), 9); time.sleep(600)")
         with lab_error("phase-failed", "SIGKILL"):
-            finish(bad, session, "it failed")
+            run_script(bad, session, "it failed")
         eventually(lambda: not psutil.pid_exists(pid_of(tmp_path, "bad")))
         assert client(heard, made, tmp_path, "late", "") == -signal.SIGKILL
 

@@ -22,8 +22,8 @@ def line(at: float, text: str) -> str:
     return f'I1121 12:00:{at:09.6f} {SCHEDULER} "{text}"'
 
 
-def events(*lines: tuple[float, str]) -> list[slot_log.Event]:
-    return [event for at, text in lines if (event := slot_log.parse(line(at, text), "tokenizer"))]
+def events(*lines: tuple[float, str]) -> list[slot_log.SlotEvent]:
+    return [event for at, text in lines if (event := slot_log.parse_slot_event(line(at, text), "tokenizer"))]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_log_that_is_missing_or_not_verbose_is_refused_with_the_remedy(tmp_pat
     if content is not None:
         path.write_text(content)
     with lab_error("log-unreadable" if content is None else "slot-lines-none"):
-        slot_log.read(path, "tokenizer")
+        slot_log.read_slot_log(path, "tokenizer")
 
 
 def entering(id: int, slot: int) -> str:
@@ -173,6 +173,6 @@ def test_a_timeline_survives_json_and_becomes_a_picture(tmp_path: Path) -> None:
     again = Timeline.from_json(found.to_json())
     assert again.executions[0] == Execution(**vars(found.executions[0]))
     assert [vars(stay) for stay in again.stays] == [vars(stay) for stay in found.stays]
-    slot_picture.draw(again, tmp_path / "slots.png", "which sequence had which slot")
+    slot_picture.draw_slots(again, tmp_path / "slots.png", "which sequence had which slot")
     assert (tmp_path / "slots.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["slots.png"]

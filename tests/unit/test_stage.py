@@ -19,7 +19,7 @@ from waiting import eventually
 from labctl.cli.main import cli
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
@@ -73,7 +73,7 @@ def stood(monkeypatch: pytest.MonkeyPatch) -> Stood:
 @pytest.fixture
 def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
     workspace = Workspace.find(Path(__file__))
-    session = Session(workspace, load(workspace), Silent())
+    session = Session(workspace, load_catalog(workspace), Silent())
     lab = session.catalog.lab("scale")
     phase = next(phase for phase in lab.run.phases if phase.name == "nothing-lost") if lab.run else None
     assert phase
@@ -93,7 +93,7 @@ def test_an_act_is_carried_out_and_answered_with_where_the_servers_are_now(
 ) -> None:
     with begin("kill"):
         stood.record = replace(RECORD, servers=RECORD.servers[:1])
-        done = stage.ask(tmp_path, "nothing-lost", "kill", replica=2).done()
+        done = stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
     assert stood.done == [("stop", (STACK, True, 2))]
     assert done.outcome == "replica 2 was killed"
     assert done.replicas == {"1": vars(PLACES[1])}
@@ -104,7 +104,7 @@ def test_what_the_phase_does_not_name_is_refused_and_not_done(
     begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
 ) -> None:
     with begin("roll"), lab_error("act-forbidden", "kill"):
-        stage.ask(tmp_path, "nothing-lost", "kill", replica=2).done()
+        stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
     assert not stood.done
 
 
@@ -115,7 +115,7 @@ def test_a_phase_without_acts_has_nobody_who_looks(begin: Callable[..., Stagehan
 
 def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
     with begin("scale"), lab_error("act-failed", "scale"):
-        stage.ask(tmp_path, "nothing-lost", "scale", how_many=2).done()
+        stage.request_act(tmp_path, "nothing-lost", "scale", how_many=2).done()
 
 
 def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_over(
@@ -126,10 +126,10 @@ def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_o
         while True:
             pause(0.01)
 
-    monkeypatch.setattr(stagehand, "follow", follow)
+    monkeypatch.setattr(stagehand, "autoscale", follow)
     with begin("follow", "kill"):
-        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=0.5, seconds=60)
-        killed = stage.ask(tmp_path, "nothing-lost", "kill", replica=1).done()
+        loop = stage.request_act(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=0.5, seconds=60)
+        killed = stage.request_act(tmp_path, "nothing-lost", "kill", replica=1).done()
         followed = loop.done()
     assert [decision["text"] for decision in followed.outcome] == ["1 -> 2"]
     assert followed.began <= killed.began < followed.ended
@@ -143,9 +143,9 @@ def test_a_phase_that_ends_ends_the_loop(
             pause(0.01)
             yield ""
 
-    monkeypatch.setattr(stagehand, "follow", follow)
+    monkeypatch.setattr(stagehand, "autoscale", follow)
     with begin("follow"):
-        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=1, seconds=3600)
+        loop = stage.request_act(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=1, seconds=3600)
         with lab_error("stage-silent"):
             loop.done(timeout=0.2)
     assert isinstance(loop.done(timeout=60).outcome, list)
@@ -165,7 +165,7 @@ def test_what_takes_long_ends_at_its_next_step_when_the_client_has_ended(
 
     monkeypatch.setattr(restart, "rolling", rolling)
     with begin("roll"):
-        act = stage.ask(tmp_path, "nothing-lost", "roll")
+        act = stage.request_act(tmp_path, "nothing-lost", "roll")
         assert under_way.wait(60)
     assert len(steps) < 10_000 and not act.over
 
@@ -174,7 +174,7 @@ def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path
     from labctl.manifest import checks
 
     workspace = Workspace.find(Path(__file__))
-    lab = load(workspace).lab("scale")
+    lab = load_catalog(workspace).lab("scale")
     assert lab.run
     bad = [
         lab.run.phases[0].model_copy(update={"replicas": None, "balance": "", "acts": ["kill"]}),
@@ -202,10 +202,10 @@ def test_a_client_stops_the_clock_and_it_goes_on_when_all_requests_are_there(
     clock = Clock(run_dir, ("streams",))
     monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
     with begin("pause", "run"):
-        stage.ask(tmp_path, "nothing-lost", "pause").done()
+        stage.request_act(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused == ["streams"]
         state = {"model": "streams", "instance": "0_0", "state": "held", "ids": ["a"], "queue": 1}
-        asked = stage.ask(tmp_path, "nothing-lost", "run", model="streams", requests=3)
+        asked = stage.request_act(tmp_path, "nothing-lost", "run", model="streams", requests=3)
         (run_dir / "clock-streams-0_0.json").write_text(json.dumps(state))
         eventually(lambda: clock.held_requests("streams") == 2)
         assert not asked.over and clock.paused
@@ -220,6 +220,6 @@ def test_a_phase_that_ends_leaves_no_clock_stopped(
     clock = Clock(tmp_path / "run", ("streams",))
     monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
     with begin("pause"):
-        stage.ask(tmp_path, "nothing-lost", "pause").done()
+        stage.request_act(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused
     assert not clock.paused

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from labctl.learn.class_page import page
 from labctl.learn.progress import PASSED
 from labctl.learn.room import Room
-from labctl.learn.standing import BEGUN, MOST_BYTES, Standing, commonest, read_beneath, standings
+from labctl.learn.standing import BEGUN, MOST_BYTES, ClassStanding, commonest, read_beneath, standings
 
 NOW = 1_000_000.0
 SOME = [each for each in EXERCISES if each.id in ("02a", "02b")]
@@ -36,7 +36,7 @@ def write(room: Room, name: str, progress: Any, **sentences: Any) -> None:
         (state / "checks" / f"{id[1:]}.json").write_text(json.dumps({"sentence": sentence}))
 
 
-def of(room: Room) -> dict[str, Standing]:
+def of(room: Room) -> dict[str, ClassStanding]:
     return {each.name: each for each in standings(room, SOME, NOW)}
 
 
@@ -81,7 +81,7 @@ def test_whatever_a_learner_writes_the_page_is_made_and_none_of_it_is_on_it(
     assert set(learner.entries) <= {"02a", "02b"}
     assert all(0 <= each.started <= NOW and 0 <= each.checks <= 9999 for each in learner.entries.values())
     shown = page([learner], SOME, NOW)
-    plain = page([Standing("ada", learner.entries, {})], SOME, NOW)
+    plain = page([ClassStanding("ada", learner.entries, {})], SOME, NOW)
     assert shown == plain or learner.mistakes
     assert "<b>" not in shown and "99z" not in shown
 

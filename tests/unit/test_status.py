@@ -14,7 +14,7 @@ from fake_triton import FakeTriton, serve
 from labctl.cli.stacks import _describe
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
-from labctl.runtimes.envoy.admin import Seen
+from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import status as told
@@ -42,7 +42,7 @@ class FakeRuntime:
     def front_death(self, record: Record) -> str:
         return ""
 
-    def balancer_view(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         return {}
 
     def server_path(self, path: Path) -> str:
@@ -151,7 +151,7 @@ def test_a_replica_that_comes_or_goes_while_somebody_scales_does_not_make_the_ot
         monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
         assert told.status(session, "iterative")["state"] == "degraded"
         for wanted, draining, state in ((2, False, "starting"), (1, True, "draining"), (1, False, "stopping")):
-            view = {2: Seen(2, draining=True)} if draining else {}
+            view = {2: UpstreamHealth(2, draining=True)} if draining else {}
             monkeypatch.setattr(FakeRuntime, "balancer_view", lambda *_, view=view: view)
             with stack_lock(session.workspace, "iterative", f"scale {wanted}"):
                 shown = told.status(session, "iterative")

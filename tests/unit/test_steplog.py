@@ -17,7 +17,7 @@ from step_schema import LINES, StepLine
 
 from labctl.clock import texts
 from labkit.evidence import steplog
-from labsched.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
+from labsched.steplog import MOST_BYTES, WATCHED, WATCHED_S, RequestNames, StepLog, queue_fields
 from labserve.observe.watched_log import WatchedLog
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "develop" / "step-log.md"
@@ -45,7 +45,7 @@ def open_log(tmp_path: Path) -> Iterator[Callable[..., StepLog]]:
 def test_a_written_line_has_the_documented_form(tmp_path: Path, open_log: Callable[..., StepLog]) -> None:
     log = open_log()
     log.write(time.monotonic(), [7, 9], rows=[0, 1], phase="dp", tokens=[1, 5], made=[1, 1], slots=2, own_count=3)
-    log.write(time.monotonic(), [9], ended={"7": "length"}, joined=[], **queued(["10"], "no slot"))
+    log.write(time.monotonic(), [9], ended={"7": "length"}, joined=[], **queue_fields(["10"], "no slot"))
     first, second = (StepLine.model_validate(line) for line in lines(tmp_path))
     assert (first.n, first.ids, first.phase, second.n, second.waiting) == (1, ["7", "9"], "dp", 2, ["10"])
     assert "joined" not in lines(tmp_path)[1], "what is empty is left out"
@@ -110,7 +110,7 @@ def test_a_long_life_takes_two_files_and_the_newest_steps_are_there(
     files = sorted(tmp_path.iterdir())
     assert [path.name for path in files] == ["steps-m-0.1.jsonl", "steps-m-0.jsonl"]
     assert all(path.stat().st_size <= 2000 for path in files)
-    numbers = [step.more["n"] for step in steplog.read(tmp_path)]
+    numbers = [step.more["n"] for step in steplog.read_step_log(tmp_path)]
     assert numbers == list(range(numbers[0], 201))
 
 
@@ -118,7 +118,7 @@ def test_a_change_without_a_step_is_no_step_to_its_reader(tmp_path: Path, open_l
     log = open_log()
     log.write(time.monotonic(), [], kind="change", ended={"3": "cancelled"})
     StepLine.model_validate(lines(tmp_path)[0])
-    assert steplog.read(tmp_path) == []
+    assert steplog.read_step_log(tmp_path) == []
 
 
 def test_texts_are_wanted_while_somebody_watches(tmp_path: Path, open_log: Callable[..., StepLog]) -> None:
@@ -168,7 +168,7 @@ def test_the_environment_says_what_is_written(
 
 
 def test_of_two_live_requests_of_one_name_each_has_its_own() -> None:
-    names = Names()
+    names = RequestNames()
     first, second, third = names.take("1"), names.take("1"), names.take()
     assert len({first, second, third}) == 3 and first == "1"
     names.free("1")
@@ -184,12 +184,12 @@ def test_each_replica_logs_into_a_folder_of_its_own_and_the_reader_sees_all(
         with closing(WatchedLog(str(tmp_path), "m", "0")) as log:
             log.write(time.monotonic(), [f"request-{number}"])
     assert not [*tmp_path.glob("*.jsonl")]
-    assert [step.ids for step in steplog.read(tmp_path)] == [("request-1",), ("request-2",)]
-    assert [step.ids for step in steplog.read(tmp_path / "replica-2")] == [("request-2",)]
+    assert [step.ids for step in steplog.read_step_log(tmp_path)] == [("request-1",), ("request-2",)]
+    assert [step.ids for step in steplog.read_step_log(tmp_path / "replica-2")] == [("request-2",)]
 
 
 def test_no_two_live_requests_have_one_name_whatever_clients_call_theirs() -> None:
-    names, live = Names(), set()
+    names, live = RequestNames(), set()
     for asked in ("a", "a#3", "a", "a", "a#4", "", "6", "6", "x" * 80, "x" * 80):
         name = names.take(asked)
         assert name not in live

@@ -19,7 +19,7 @@ from labkit.evidence.metrics import ModelCounters, Snapshot
 from labkit.pictures import loadplot
 from labkit.records import RequestRecord
 from labkit.workloads import stepped
-from labkit.workloads.stepped import Load, Stage
+from labkit.workloads.stepped import Stage, SteppedLoad
 
 COUNTERS = """\
 nv_inference_request_success{model="m",version="1"} 7
@@ -43,7 +43,7 @@ def payload(input_class, output_class):
 endpoint = sys.argv[1]
 users = [type("User", (TritonHttpUser,), {"host": f"http://{endpoint}", "model": "m", "payloads": [payload]})]
 try:
-    load = stepped.run(users, [1, 3], 0.3, 0.1, endpoint, 5, lambda text: None)
+    load = stepped.run_stepped_load(users, [1, 3], 0.3, 0.1, endpoint, 5, lambda text: None)
     rows = [[step.users, len(step.latencies_ms), step.ended - step.began] for step in load.stages]
     print(json.dumps({"steps": rows, "records": len(load.records), "tokens": load.records[0].output_tokens}))
 except LabError as error:
@@ -61,7 +61,7 @@ def counted(requests: float, executions: float, queue_us: float) -> Snapshot:
     )
 
 
-def a_load() -> Load:
+def a_load() -> SteppedLoad:
     """Two seconds under load, then a server that works off the rest."""
     scrapes = [
         (100.0, 0, counted(10, 10, 0)),
@@ -70,7 +70,7 @@ def a_load() -> Load:
         (105.0, 0, counted(22, 14, 20_000)),
     ]
     ends = [100.4, 100.8, 101.2, 101.4, 101.9, 104.0]
-    return Load([], scrapes, [record(end - 0.2, end) for end in ends])
+    return SteppedLoad([], scrapes, [record(end - 0.2, end) for end in ends])
 
 
 def test_each_second_has_its_own_answers_batches_and_queue_times() -> None:
@@ -92,7 +92,7 @@ def test_a_steps_rate_is_over_its_own_time() -> None:
 
 def test_the_picture_has_a_column_for_each_length_and_is_written_whole(tmp_path: Path) -> None:
     seconds = a_load().seconds("m")
-    loadplot.draw(
+    loadplot.draw_load_steps(
         {"8 tokens": {"with": seconds, "without": seconds}, "32 tokens": {"with": seconds}}, tmp_path / "p.png", "title"
     )
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

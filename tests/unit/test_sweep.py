@@ -13,7 +13,7 @@ from labctl.listener import Silent
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Proc, Record
 from labctl.stack import down as taking_down
-from labctl.stack.down import sweep
+from labctl.stack.down import sweep_dead_stacks
 from labctl.stack.session import Session
 from labkit.errors import LabError
 
@@ -53,11 +53,11 @@ def test_the_orphan_of_another_stack_that_its_own_command_holds_fails_no_other_c
     here: Session, listener: Noting, ended: list[str]
 ) -> None:
     with stack_lock(here.workspace, "codegen", "up"):
-        assert sweep(here, "iterative") == []
+        assert sweep_dead_stacks(here, "iterative") == []
     assert ended == []
     assert "another 'labctl up' of codegen is in progress" in listener.notes[0]
     assert "kill " not in listener.notes[0]
-    assert sweep(here, "iterative") == ["codegen"] == ended
+    assert sweep_dead_stacks(here, "iterative") == ["codegen"] == ended
 
 
 def test_the_orphan_of_another_stack_that_cannot_be_taken_down_fails_no_other_command(
@@ -67,10 +67,10 @@ def test_the_orphan_of_another_stack_that_cannot_be_taken_down_fails_no_other_co
         raise LabError("something of codegen is still there", code="down-incomplete")
 
     monkeypatch.setattr(taking_down, "take_down", fail)
-    assert sweep(here, "iterative") == []
+    assert sweep_dead_stacks(here, "iterative") == []
     assert "something of codegen is still there" in listener.notes[-1]
     with stack_lock(here.workspace, "codegen", "up"), lab_error("down-incomplete"):
-        sweep(here, "codegen")
+        sweep_dead_stacks(here, "codegen")
 
 
 @pytest.mark.parametrize("now", [None, replace(ORPHAN, owner=Proc.current()), replace(ORPHAN, owner=None)])
@@ -78,5 +78,5 @@ def test_what_another_command_has_brought_up_under_that_name_meanwhile_stays(
     here: Session, ended: list[str], monkeypatch: pytest.MonkeyPatch, now: Record | None
 ) -> None:
     monkeypatch.setattr(Session, "find", lambda self, stack: (None, now) if now else None)
-    assert sweep(here) == []
+    assert sweep_dead_stacks(here) == []
     assert ended == []

@@ -144,7 +144,7 @@ def test_bench_counts_the_tokens_that_the_llm_api_answered(
     monkeypatch.setattr("labkit.workloads.bench.metrics.scrape", lambda _: nothing)
     monkeypatch.setattr(bench, "_settled", lambda *_: nothing)
     monkeypatch.setattr(bench, "count_tokens", lambda text, folder: len(text.split()) if folder == "mine" else 99)
-    found, _ = bench.run(
+    found, _ = bench.measure_model(
         {"grpc": "x", "metrics": "y"}, "model", bench.Workload(output_tokens=7, warmup=0), 1, lambda _: None, "mine"
     )
     assert record.output_tokens == tokens

@@ -158,7 +158,7 @@ def test_a_server_that_only_waits_for_its_end_is_not_running(
     try:
         runtime = LocalRuntime(workspace)
         eventually(lambda: runtime.find("s"))
-        monkeypatch.setattr(leftovers, "doomed", lambda pid: pid == server.pid)
+        monkeypatch.setattr(leftovers, "is_unkillable", lambda pid: pid == server.pid)
         assert runtime.find("s") is None
         assert runtime.leftovers("s") == [f"process {server.pid} (tritonserver)"], "down names it all the same"
     finally:

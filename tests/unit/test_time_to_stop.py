@@ -12,7 +12,7 @@ import pytest
 from waiting import eventually
 
 from labctl.runtimes.base import LINGER_S, UNLOADED, Unloaded, unloaded_check, wait_until_stopped
-from labctl.runtimes.leftovers import lives
+from labctl.runtimes.leftovers import is_alive
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_a_server_that_nobody_has_reaped_is_not_waited_for() -> None:
     ) as parent:
         assert parent.stdout
         server = psutil.Process(int(parent.stdout.readline()))
-        assert lives(server)
+        assert is_alive(server)
         server.kill()
-        eventually(lambda: not lives(server))
+        eventually(lambda: not is_alive(server))
         assert psutil.pid_exists(server.pid), "its parent does not look after it"
     eventually(lambda: not psutil.pid_exists(server.pid))
-    assert not lives(server)
+    assert not is_alive(server)

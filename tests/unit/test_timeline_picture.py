@@ -31,8 +31,8 @@ def lane(waits: list[float]) -> Lane:
 def test_every_arrow_of_waiting_is_within_the_axes(waits: list[float]) -> None:
     drawn: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeline, "save", lambda figure, *_, **__: drawn.append(figure))
-        timeline.draw([lane(waits)], Path("nowhere.png"), "title")
+        patch.setattr(timeline, "save_figure", lambda figure, *_, **__: drawn.append(figure))
+        timeline.draw_timeline([lane(waits)], Path("nowhere.png"), "title")
     from matplotlib import pyplot
 
     (figure,) = drawn

@@ -14,7 +14,7 @@ from lab_errors import lab_error
 
 from labctl.cli.openai import openai_command
 from labctl.cli.stacks import up_command
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_a_key_that_others_can_read_is_refused_with_the_command_that_helps(folde
 def test_a_key_of_another_certificate_is_refused(folder: Path) -> None:
     one, other = pair(folder, "one"), pair(folder, "other")
     with lab_error("tls-pair-mismatch"):
-        Pair(one.certificate, other.key).context()
+        CertificatePair(one.certificate, other.key).context()
 
 
 def test_a_certificate_that_has_expired_is_refused(folder: Path) -> None:
@@ -65,15 +65,15 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(folder
     subprocess.run(words, check=True, timeout=60)
     (folder / "locked.enc").chmod(0o600)
     with lab_error("tls-key-encrypted"):
-        Pair(made.certificate, folder / "locked.enc").context()
+        CertificatePair(made.certificate, folder / "locked.enc").context()
 
 
 def test_a_file_that_is_missing_or_no_certificate_is_named(folder: Path) -> None:
     made = pair(folder, "there")
     with lab_error("tls-file-unreadable", "--tls-cert", "missing.pem"):
-        Pair(folder / "missing.pem", made.key).context()
+        CertificatePair(folder / "missing.pem", made.key).context()
     with lab_error("tls-files-invalid"):
-        Pair(made.key, made.key).context()
+        CertificatePair(made.key, made.key).context()
 
 
 @pytest.mark.parametrize(

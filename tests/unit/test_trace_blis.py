@@ -40,7 +40,7 @@ ROWS = [
 def test_a_row_of_blis_has_its_group_and_the_servers_own_count(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(HEAD + "".join(ROWS))
-    first, second, third = traces.read(path)
+    first, second, third = traces.read_trace(path)
     assert [one.prompt for one in (first, second, third)] == [64 + 100, 64 + 36, 58]
     assert [one.limit for one in (first, second, third)] == [20, 7, 9]
     assert [one.at for one in (first, second, third)] == pytest.approx([0, 0.6, 1.0])
@@ -64,7 +64,7 @@ def test_a_row_that_cannot_be_sent_is_refused_with_its_line(row: str, said: str,
     path = tmp_path / "trace.csv"
     path.write_text(HEAD + row)
     with lab_error("trace-unreadable") as error:
-        traces.read(path)
+        traces.read_trace(path)
     assert said in error.value.why and "line 2" in error.value.why
 
 
@@ -93,7 +93,7 @@ def test_what_a_group_shares_survives_writing_and_reading(tmp_path: Path) -> Non
     traces.export(tmp_path / "trace.yaml", Recording(SETTINGS, [alone, *pair]))
     rows = {row["request_id"]: row for row in csv.DictReader((tmp_path / "trace.csv").read_text().splitlines())}
     assert [rows[n]["prefix_length"] for n in "012"] == ["0", "50", "50"]
-    again = traces.read(tmp_path / "trace.csv")
+    again = traces.read_trace(tmp_path / "trace.csv")
     assert [one.prompt for one in again] == [alone.prompt, 90, 70]
     assert again[1].prefixes[: 50 * HASH_BYTES] == again[2].prefixes[: 50 * HASH_BYTES]
 
@@ -102,7 +102,7 @@ def test_a_mooncake_export_is_read_again_with_the_same_lengths(recorded: Recordi
     source = written(tmp_path, recorded)
     done = CliRunner().invoke(predict_command, [str(source), "--export", str(tmp_path / "trace.jsonl")])
     assert done.exit_code == 0
-    again = traces.read(tmp_path / "trace.jsonl")
+    again = traces.read_trace(tmp_path / "trace.jsonl")
     assert [(one.prompt, one.limit) for one in again] == [(one.prompt, one.made) for one in recorded.arrivals]
 
 

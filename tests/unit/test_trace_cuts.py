@@ -26,10 +26,10 @@ SHIPPED = [name for name, source in SOURCES.items() if source.shipped]
 @pytest.mark.night
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_cut_is_a_small_trace_whose_licence_is_stated(name: str) -> None:
-    path = traces.find(Path(name), FOLDER)
-    assert path.stat().st_size <= LARGEST and len(traces.read(path)) > 400
+    path = traces.find_trace(Path(name), FOLDER)
+    assert path.stat().st_size <= LARGEST and len(traces.read_trace(path)) > 400
     (row,) = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| `{name}`")]
-    assert SOURCES[name].licence in row and f"{len(traces.read(path)):,} in" in row
+    assert SOURCES[name].licence in row and f"{len(traces.read_trace(path)):,} in" in row
     assert name in (FOLDER.parents[2] / "NOTICE").read_text()
 
 
@@ -41,9 +41,9 @@ def test_every_file_of_the_folder_is_made_by_the_script_and_every_source_is_expl
 
 def test_a_file_of_yours_comes_before_a_cut_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert traces.find(Path("azure-code"), FOLDER) == FOLDER / "azure-code.csv"
+    assert traces.find_trace(Path("azure-code"), FOLDER) == FOLDER / "azure-code.csv"
     (tmp_path / "azure-code").write_text("mine")
-    assert traces.find(Path("azure-code"), FOLDER) == Path("azure-code")
+    assert traces.find_trace(Path("azure-code"), FOLDER) == Path("azure-code")
 
 
 def test_a_name_that_is_neither_is_refused_by_bench() -> None:
@@ -116,7 +116,7 @@ def test_bailians_times_are_seconds_and_its_blocks_have_16_tokens(tmp_path: Path
     ]
     path = tmp_path / "bailian.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    first, second = traces.read(path)
+    first, second = traces.read_trace(path)
     assert (second.at, second.prompt, second.limit) == (1.5, 36, 4)
     same = [
         first.prefixes[at : at + HASH_BYTES] == second.prefixes[at : at + HASH_BYTES]

@@ -66,7 +66,7 @@ def read(folder: Path, text: str, encoding: str = "utf-8") -> tuple[list[tuple[f
     """What is read of a trace, and how many rows were left out."""
     path, left = folder / "trace", [0]
     path.write_bytes(text.encode(encoding))
-    found = traces.read(path, left_out=left.append)
+    found = traces.read_trace(path, left_out=left.append)
     return [(round(one.at, 3), one.prompt, one.limit) for one in found], left[-1]
 
 
@@ -174,10 +174,12 @@ def test_a_dataset_holds_texts_or_is_refused_with_row_and_field(tmp_path: Path, 
         for row in rows
     ]
     if all(texts):
-        assert [item.prompt for item in dataset.load(path)] == [f"{row['input']} {row['instruction']}" for row in rows]
+        assert [item.prompt for item in dataset.load_dataset(path)] == [
+            f"{row['input']} {row['instruction']}" for row in rows
+        ]
     else:
         with lab_error("dataset-unreadable") as refused:
-            dataset.load(path)
+            dataset.load_dataset(path)
         assert f"row {texts.index(False) + 1}" in refused.value.why
         assert not PYTHONS_WORDS.search(refused.value.why)
 
@@ -187,6 +189,6 @@ def test_what_is_no_text_never_becomes_a_prompt(tmp_path: Path, wrong: object) -
     path = tmp_path / "data.json"
     for row in ({"input": wrong, "instruction": "Summarize.", "output": "x"}, wrong):
         path.write_text(json.dumps([row]))
-        for take in (dataset.load, bench.prompts_from):
+        for take in (dataset.load_dataset, bench.prompts_from):
             with lab_error("dataset-unreadable"):
                 take(path)

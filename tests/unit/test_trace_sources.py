@@ -40,7 +40,7 @@ def test_a_csv_of_ones_own_is_read_whatever_a_spreadsheet_made_of_it(
         write.writerow([dict(zip([*traces.OWN, "tenant"], row, strict=True))[name] for name in order])
     path = tmp_path / "own.csv"
     path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + out.getvalue().encode())
-    seen = [(one.at, one.prompt, one.made, one.tenant) for one in traces.read(path)]
+    seen = [(one.at, one.prompt, one.made, one.tenant) for one in traces.read_trace(path)]
     first = min(at for at, *_ in rows)
     wanted = sorted(((at - first, *rest) for at, *rest in rows), key=lambda row: row[0])
     assert seen == wanted
@@ -50,11 +50,11 @@ def test_an_unknown_format_is_answered_with_a_sample_of_each_known_one(tmp_path:
     path = tmp_path / "unknown.csv"
     path.write_text("when,what\n1,2\n")
     with pytest.raises(LabError) as raised:
-        traces.read(path)
+        traces.read_trace(path)
     assert all(sample in raised.value.remedy for sample in traces.SAMPLES.values())
     for name in ("Mooncake", "Bailian"):  # these are whole rows
         path.write_text(traces.SAMPLES[name])
-        assert len(traces.read(path)) == 1
+        assert len(traces.read_trace(path)) == 1
 
 
 def aiperf(at: float, prompt: int, made: int, **more: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_aiperfs_records_are_converted(tmp_path: Path) -> None:
     ]
     path = tmp_path / "profile_export.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = trace_sources.read(path)
+    found = trace_sources.convert_trace(path)
     assert [(one.at, one.prompt, one.made) for one in found.arrivals] == WANTED
     assert "1 requests" in found.remarks[0]
 
@@ -92,7 +92,7 @@ def test_guidellms_report_is_converted(tmp_path: Path) -> None:
     requests = {"successful": [guidellm(101.5, 20, 7), guidellm(100.0, 10, 5)], "errored": [], "incomplete": None}
     path = tmp_path / "benchmarks.json"
     path.write_text(json.dumps({"metadata": {}, "benchmarks": [{"requests": requests}]}, indent=2))
-    assert [(one.at, one.prompt, one.made) for one in trace_sources.read(path).arrivals] == WANTED
+    assert [(one.at, one.prompt, one.made) for one in trace_sources.convert_trace(path).arrivals] == WANTED
 
 
 def log_line(text: str, second: int = 5) -> str:
@@ -114,12 +114,12 @@ def test_vllms_log_is_converted_and_says_what_it_does_not_know(tmp_path: Path) -
     log.append(log_line("Generated response cmpl-b-0 (streaming delta) details: output_token_ids: [5, 6, 7]", 8))
     path = tmp_path / "server.log"
     path.write_text("".join(log))
-    found = trace_sources.read(path)
+    found = trace_sources.convert_trace(path)
     assert [(one.at, one.prompt, one.made) for one in found.arrivals] == [(0.0, 10, 5), (1.0, 20, 7), (1.5, 4, 3)]
     assert "2 answers" in found.remarks[1]
     path.write_text("".join(line for line in log if "details" not in line))
     with pytest.raises(LabError) as raised:
-        trace_sources.read(path)
+        trace_sources.convert_trace(path)
     assert "how long prompts are" in raised.value.why and "LABS_RECORD" in raised.value.why
 
 
@@ -128,7 +128,7 @@ def test_what_is_none_of_these_is_an_error_that_names_them(text: str, tmp_path: 
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(LabError) as raised:
-        trace_sources.read(path)
+        trace_sources.convert_trace(path)
     assert raised.value.remedy == trace_sources.KNOWN
 
 
@@ -139,6 +139,6 @@ def test_a_recording_becomes_a_trace_that_bench_reads(ending: str, tmp_path: Pat
     target = tmp_path / f"trace{ending}"
     done = CliRunner().invoke(trace_command, ["convert", str(log), str(target)], catch_exceptions=False)
     assert done.exit_code == 0 and f"{len(made.arrivals):,} requests" in done.output
-    read = traces.read(target)
+    read = traces.read_trace(target)
     assert [(one.prompt, one.made) for one in read] == [(one.prompt, one.made) for one in made.arrivals]
     assert [one.at for one in read] == pytest.approx([one.at for one in made.arrivals], abs=6e-4)

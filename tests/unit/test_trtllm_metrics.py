@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labkit.evidence.trtllm import Sample, counted, parse
+from labkit.evidence.trtllm import Sample, parse_trtllm_gauges, scheduling_figures
 
 # As upstream shows it (tensorrtllm_backend v0.17.0, README.md:707-742), with a second model.
 PAGE = """
@@ -22,12 +22,12 @@ nv_inference_count{model="tensorrt_llm",version="1"} 2
 
 
 def test_the_gauges_of_one_model_are_read_by_group_and_kind() -> None:
-    found = parse(PAGE, "tensorrt_llm")
+    found = parse_trtllm_gauges(PAGE, "tensorrt_llm")
     assert found["request scheduled"] == 3
     assert found["kv_cache_block max"] == 6239
     assert found["inflight_batcher paused_requests"] == 1
     assert found["general iteration_counter"] == 58
-    assert parse(PAGE, "third") == {}
+    assert parse_trtllm_gauges(PAGE, "third") == {}
 
 
 def sample(at: float, iteration: int, scheduled: int, **more: float) -> Sample:
@@ -54,7 +54,7 @@ def test_iterations_are_counted_and_what_happened_in_them_is_as_far_as_it_was_se
         in_flight(1.3, 9, 2),
         in_flight(1.4, 10, 0),
     ]
-    found = counted(samples, since=1.0)
+    found = scheduling_figures(samples, since=1.0)
     assert found == {
         "steps": 5,
         "mean_batch": 3,
@@ -73,21 +73,21 @@ def v1(at: float, iteration: int, scheduled: int, made: int, empty: int) -> Samp
 
 def test_a_batch_of_v1_has_the_steps_of_its_longest_answer() -> None:
     samples = [v1(0.0, 1, 1, 5, 0), v1(1.1, 2, 4, 30, 10), v1(1.2, 3, 2, 12, 0)]
-    found = counted(samples, since=1.0)
+    found = scheduling_figures(samples, since=1.0)
     assert (found["steps"], found["iterations"], found["preemptions"]) == (10 + 6, 2, 0)
     assert found["mean_batch"] == 42 / 16
 
 
 def test_steps_of_v1_are_missing_where_a_batch_was_not_seen() -> None:
-    assert "steps" not in counted([v1(0.0, 1, 1, 5, 0), v1(1.2, 3, 2, 12, 0)], since=1.0)
+    assert "steps" not in scheduling_figures([v1(0.0, 1, 1, 5, 0), v1(1.2, 3, 2, 12, 0)], since=1.0)
 
 
 @pytest.mark.parametrize("samples", [[], [Sample(0.0, {})], [in_flight(0.0, 5, 2)], [in_flight(1.5, 5, 2)]])
 def test_nothing_is_said_where_nothing_was_reported(samples: list[Any]) -> None:
-    assert counted(samples, since=1.0) == {}
+    assert scheduling_figures(samples, since=1.0) == {}
 
 
 def test_a_release_that_does_not_count_paused_requests_says_nothing_of_them() -> None:
-    found = counted([sample(0.0, 1, 1), sample(1.1, 2, 3)], since=1.0)
+    found = scheduling_figures([sample(0.0, 1, 1), sample(1.1, 2, 3)], since=1.0)
     assert found["steps"] == 1
     assert "preemptions" not in found

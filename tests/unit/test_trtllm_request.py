@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.codegen.request import Row, outputs
-from labserve.codegen.trtllm_request import Dialect, finish
+from labserve.codegen.request import TextRow, outputs
+from labserve.codegen.trtllm_request import Dialect, finish_row
 from labserve.params import BadInput
-from labserve.tensors import words
+from labserve.tensors import read_word_lists
 from labserve.text.sampling import Sampler
 
 OLD, NEW = Dialect("UINT32", False, 800), Dialect("INT32", True, 800)
 
 
-def row(**given: Any) -> Row:
+def row(**given: Any) -> TextRow:
     fields: dict[str, Any] = {"ids": [5, 6, 7], "prompt": 3, "limit": 4, "end_id": None, "sampler": Sampler(seed=9)}
-    return Row(**{**fields, **given})
+    return TextRow(**{**fields, **given})
 
 
 def value(tensors: dict[str, Any], name: str) -> Any:
@@ -64,7 +64,7 @@ def test_words_go_to_a_release_that_knows_them_and_bad_ones_are_refused_by_one_t
     asked = row(stop_words=[[1, 2], [3]], bad_words=[[4]])
     found = NEW.inputs(asked)
     assert found["stop_words_list"].shape == (1, 2, 3)
-    assert words(found["stop_words_list"]) == [[1, 2], [3]]
+    assert read_word_lists(found["stop_words_list"]) == [[1, 2], [3]]
     with pytest.raises(BadInput, match="bad_words_list"):
         OLD.inputs(asked)
     assert "stop_words_list" not in OLD.inputs(row(stop_words=[[1, 2]]))
@@ -82,20 +82,20 @@ def test_ids_and_lengths_are_always_requested_together_and_scores_where_the_clie
 )
 def test_an_answer_ends_where_the_row_says(fields: dict[str, Any], end: list[int]) -> None:
     one = row(**fields)
-    finish(one, {"output_ids": np.array([[[5, 6, 7, 1, 2, 3, 4, 0, 0]]], dtype=np.int32)})
+    finish_row(one, {"output_ids": np.array([[[5, 6, 7, 1, 2, 3, 4, 0, 0]]], dtype=np.int32)})
     assert one.ids == [5, 6, 7, *end]
 
 
 def test_what_stands_behind_the_sequence_length_is_no_answer() -> None:
     one = row()
-    finish(one, {"output_ids": np.array([[[5, 6, 7, 1, 2, 0, 0]]]), "sequence_length": np.array([[5]])})
+    finish_row(one, {"output_ids": np.array([[[5, 6, 7, 1, 2, 0, 0]]]), "sequence_length": np.array([[5]])})
     assert one.ids == [5, 6, 7, 1, 2]
 
 
 def test_the_answer_becomes_the_clients_four_tensors() -> None:
     one = row(end_id=2, wants_log_probs=True)
     ids, scores = np.array([[[5, 6, 7, 1, 2, 2, 2]]]), np.array([[[-1.0, -0.5, 0.0, 0.0]]])
-    finish(one, {"output_ids": ids, "sequence_length": np.array([[7]]), "output_log_probs": scores})
+    finish_row(one, {"output_ids": ids, "sequence_length": np.array([[7]]), "output_log_probs": scores})
     found = outputs([one])
     assert found["output_ids"].tolist() == [[[5, 6, 7, 1, 2, 2, 2]]]
     assert found["sequence_length"].tolist() == [[5]]

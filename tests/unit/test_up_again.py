@@ -190,7 +190,7 @@ def test_a_restart_starts_prometheus_again_where_it_was(
     monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
     monkeypatch.setattr(restarting, "up", lambda *arguments: RunningStack.of(session, lab, runtime, record))
-    monkeypatch.setattr(observe, "start", start)
+    monkeypatch.setattr(observe, "start_monitoring", start)
     restarting.restart(session, lab, name)
     assert asked == []
     session.workspace.folder(name).observe.mkdir(parents=True)

@@ -15,32 +15,32 @@ import pytest
 from lab_errors import lab_error
 
 from labctl.learn import server
-from labctl.learn.exercise import find_all, find_exercise
+from labctl.learn.exercise import find_exercise, find_exercises
 from labctl.listener import Silent
 from labctl.manifest import catalog
 from labctl.plan import make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
-from labctl.stack.up import refuse
+from labctl.stack.up import refuse_unservable
 from labctl.workspace import Workspace
-from labkit.predict.vllm import changed, labs_names, stack_names, their_names
+from labkit.predict.vllm import change_vllm_settings, labs_names, stack_names, their_names
 from labsched import recording
 from labsched.own import class_beside
 from labsched.request import End, Request
-from labsched.vllm.decision import InFlight, why
-from labserve.model_shape import Shape
+from labsched.vllm.decision import StepsInFlight, why_not_admitted
+from labserve.model_shape import ModelShape
 from labserve.vllm.engine import DEAD, PATIENCE_S, VllmScheduler
-from labserve.vllm.settings import Settings
+from labserve.vllm.settings import VllmSettings
 from labserve.vllm.setup import arguments_beside
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPE = Shape(vocabulary=300, context=1024, token_values=512, head_dim=64)
+SHAPE = ModelShape(vocabulary=300, context=1024, token_values=512, head_dim=64)
 
 
-def settings(device: str = "cpu", **words: str) -> Settings:
+def settings(device: str = "cpu", **words: str) -> VllmSettings:
     given = {"gpt_model_path": "/models/tiny", "gpt_model_type": "inflight_fused_batching", **words}
-    return Settings.of(lambda name: given.get(name, ""), SHAPE, device)
+    return VllmSettings.of(lambda name: given.get(name, ""), SHAPE, device)
 
 
 def test_the_labs_words_are_vllms_arguments() -> None:
@@ -88,7 +88,7 @@ def test_vllms_own_names_set_a_stack_that_is_vllms() -> None:
 def test_a_recording_of_vllm_takes_vllms_names_and_shows_them() -> None:
     words = {"engine": "vllm", "max_num_sequences": "4", "max_tokens_in_paged_kv_cache": "320"}
     known = {"gpu_memory_utilization": 0.9, "device_memory": 80_000, "block_bytes": 100}
-    found = recording.Settings(words, 100, 16, 64, 512, 1000, recorded=known)
+    found = recording.SchedulerSettings(words, 100, 16, 64, 512, 1000, recorded=known)
     asked = {"max_num_seqs": "8", "num_gpu_blocks_override": "51"}
     ours = {"max_num_sequences": "8", "max_tokens_in_paged_kv_cache": "800"}
     assert labs_names(found, asked) == ours and their_names(found, ours) == asked
@@ -97,7 +97,7 @@ def test_a_recording_of_vllm_takes_vllms_names_and_shows_them() -> None:
     with lab_error("replay-refused"):
         labs_names(replace(found, recorded={}), {"gpu_memory_utilization": "0.8"})
     with lab_error("replay-refused", "a KV connector"):
-        changed(replace(found, beyond=["a KV connector"]), {})
+        change_vllm_settings(replace(found, beyond=["a KV connector"]), {})
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_model_whose_attention_heads_the_cpu_build_cannot_compute_is_refused()
 )
 def test_a_plan_refuses_it_before_anything_is_made(stack: str, asked: dict[str, Any], said: str) -> None:
     workspace = Workspace.find(Path(__file__).parent)
-    lab, name = catalog.load(workspace).stack(stack)
+    lab, name = catalog.load_catalog(workspace).stack(stack)
     with lab_error("setting-not-served") as raised:
         make_plan(workspace, lab, name, Options(set={"engine": "vllm", **asked}), str)
     assert said in raised.value.why
@@ -140,10 +140,10 @@ def test_a_plan_refuses_it_before_anything_is_made(stack: str, asked: dict[str, 
 
 def test_without_the_packages_up_names_the_one_command(tmp_path: Path) -> None:
     workspace = Workspace(Workspace.find(Path(__file__).parent).root, tmp_path)
-    lab, name = catalog.load(workspace).stack("inflight-batching")
+    lab, name = catalog.load_catalog(workspace).stack("inflight-batching")
     plan = make_plan(workspace, lab, name, Options(set={"engine": "vllm"}), str)
     with lab_error("layer-missing"):
-        refuse(plan, LocalRuntime(workspace), workspace)
+        refuse_unservable(plan, LocalRuntime(workspace), workspace)
 
 
 def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True) -> Any:
@@ -175,9 +175,9 @@ WAITS = SimpleNamespace(num_tokens=100, status=None)  # four blocks of 32
 def test_the_reason_is_the_first_condition_that_stopped_the_queue(
     state: Any, tokens: int, preempted: bool, reason: str, numbers: dict[str, int]
 ) -> None:
-    because = why(state, WAITS, tokens, preempted, 10)
+    because = why_not_admitted(state, WAITS, tokens, preempted, 10)
     assert because == (reason, numbers)
-    assert why(state, None, tokens, preempted, 10).why == ""
+    assert why_not_admitted(state, None, tokens, preempted, 10).why == ""
 
 
 class Engine:
@@ -186,7 +186,7 @@ class Engine:
     def __init__(self, broken: bool) -> None:
         self.broken, self.aborted = broken, [""]
         core = SimpleNamespace(
-            scheduler=SimpleNamespace(running=[], waiting=[], in_flight=InFlight()), batch_queue=None
+            scheduler=SimpleNamespace(running=[], waiting=[], in_flight=StepsInFlight()), batch_queue=None
         )
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
         self.engine_core = SimpleNamespace(engine_core=core)
@@ -244,8 +244,8 @@ def test_an_exercise_with_vllm_is_refused_before_the_learners_file_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = Workspace(ROOT, tmp_path)
-    session = Session(workspace, catalog.load(workspace), Silent())
-    exercise = find_exercise(find_all(workspace, session.catalog), "08a")
+    session = Session(workspace, catalog.load_catalog(workspace), Silent())
+    exercise = find_exercise(find_exercises(workspace, session.catalog), "08a")
     monkeypatch.setattr(server, "_kept_to", lambda workspace, runtime: runtime)
     with lab_error("layer-missing"):
         server.refuse_runtime(session, exercise, "local")

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl.pages.live.feed import FIELDS
-from labctl.pages.live.hub import Follower
+from labctl.pages.live.hub import PageFollower
 from labkit.errors import LabError
 from labkit.names import letter
 from labsched import recording
@@ -164,7 +164,7 @@ def test_every_step_and_every_request_is_read_as_it_happened(
     folder, traffic = tmp_path_factory.mktemp("recorded"), Traffic(seed)
     events = [event for _ in range(steps) for event in traffic.events()]
     written(folder, "vllm-1-1-0", events)
-    lines = reader.read(folder)
+    lines = reader.read_vllm_recording(folder)
     seen = [line for line in lines if line["kind"] == "step"]
     names = ("ids", "phase", "tokens", "made", "waiting", "ended", "kv_blocks_used")
     empty: dict[str, Any] = {"waiting": [], "ended": {}}
@@ -172,7 +172,7 @@ def test_every_step_and_every_request_is_read_as_it_happened(
     ends = {line["name"]: line["why"] for line in lines if line["kind"] == "request"}
     assert {name: why for name, why in ends.items() if why != reader.UNFINISHED} == traffic.ended
     if ends and seen:
-        read = recording.read(folder)
+        read = recording.read_recording(folder)
         assert [row.batch for row in read.rows] == [line["ids"] for line in traffic.wanted]
         assert {arrival.name for arrival in read.arrivals} == {*ends}
         idle = {name for row in read.rows if not row.busy for name in row.joined}
@@ -188,7 +188,7 @@ def test_no_text_no_token_and_no_plain_hash_is_written(tmp_path: Path) -> None:
         for one in requests:
             one.reason = "stop"
         written(tmp_path, name, [*events, Ended(None, 2.0)])
-        lines = reader.read(tmp_path, name)
+        lines = reader.read_vllm_recording(tmp_path, name)
         (one, other) = (line["prefixes"] for line in lines if line["kind"] == "request")
         assert one == other and len(one) == 4 * 32  # three bytes a token, in base64
         found.append(one)
@@ -208,7 +208,7 @@ def test_the_files_of_a_folder_stay_within_their_limit_and_the_rest_is_read(tmp_
         assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= most * (1 + 2 / FILES)
     kept.close()
     assert not (tmp_path / "vllm-1-1-0.000001.jsonl").exists()
-    read = recording.read(tmp_path)
+    read = recording.read_recording(tmp_path)
     seen = [row.batch for row in read.rows]
     assert seen and seen == [line["ids"] for line in traffic.wanted][-len(seen) :]
     assert len(read.arrivals) > 10
@@ -281,7 +281,7 @@ def test_a_killed_server_has_lost_at_most_the_last_second(tmp_path: Path) -> Non
     os.kill(child.pid, signal.SIGKILL)
     killed = time.monotonic()
     child.communicate()
-    steps = sum(line["kind"] == "step" for line in reader.read(tmp_path))
+    steps = sum(line["kind"] == "step" for line in reader.read_vllm_recording(tmp_path))
     assert steps and killed - times.get(steps, times[max(times)]) < 1.0
 
 
@@ -289,24 +289,24 @@ def test_the_newest_recording_is_meant_and_another_is_named(tmp_path: Path) -> N
     written(tmp_path, "vllm-1-1-0", Traffic(1).events())
     written(tmp_path, "vllm-2-1-0", Traffic(2).events())
     os.utime(tmp_path / "vllm-1-1-0.000001.jsonl", (1, 1))
-    assert reader.latest(tmp_path) == "vllm-2-1-0"
+    assert reader.latest_recording(tmp_path) == "vllm-2-1-0"
     with pytest.raises(LabError, match="no recording 'vllm-3'"):
-        reader.read(tmp_path, "vllm-3")
+        reader.read_vllm_recording(tmp_path, "vllm-3")
 
 
 def test_a_recording_is_followed_while_it_is_written(tmp_path: Path) -> None:
     traffic, lines = Traffic(5), Lines(SETTINGS, "0")
     kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 60_000)
     seen: list[Any] = []
-    tail: reader.Tail | None = None
+    tail: reader.RecordingTail | None = None
     while len(traffic.wanted) < 600:
         for event in [event for _ in range(10) for event in traffic.events()]:
             kept.add(event)
         drain(kept)
-        tail = tail or reader.Tail(tmp_path)
+        tail = tail or reader.RecordingTail(tmp_path)
         seen += tail.read()
     kept.close()
-    assert tail and len(reader.runs(tmp_path)["vllm-1-1-0"]) > 2, "it went on in other files"
+    assert tail and len(reader.recordings_in(tmp_path)["vllm-1-1-0"]) > 2, "it went on in other files"
     seen += tail.read()
     steps = [line["ids"] for line in seen if line["kind"] == "step"]
     assert steps == [line["ids"] for line in traffic.wanted][-len(steps) :] and len(steps) > 100
@@ -318,7 +318,7 @@ def test_an_open_page_is_told_each_step_as_it_is_written_and_comes_anew_for_anot
     told: list[Any] = []
 
     async def hear() -> None:
-        follower = Follower(tmp_path)
+        follower = PageFollower(tmp_path)
         running = asyncio.create_task(follower.run())
         queue, first, feed = follower.join()
         while (message := await asyncio.wait_for(queue.get(), 20)) is not None:
@@ -361,7 +361,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "vllm-1-1-0.000001.jsonl"
     file.write_text(json.dumps({"kind": "scheduler", "t": 1.0, **SETTINGS}) + '\n{"kind": "step"\n')
     with pytest.raises(LabError, match=r"000001\.jsonl is damaged"):
-        reader.read(tmp_path)
+        reader.read_vllm_recording(tmp_path)
 
 
 def test_vllms_log_has_the_recorders_lines() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from labserve.logits.ragged import cut, pad
-from labserve.text.vocabulary import alphabet, mask, spelling, whole
+from labserve.logits.ragged import pad, split_padded
+from labserve.text.vocabulary import alphabet, is_whole_text, mask, spelling
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2"
 
@@ -42,7 +42,7 @@ def test_the_bytes_of_a_text_are_those_of_its_tokens(tokenizer: Tokenizer) -> No
     [(b" the", True), ("é".encode(), True), ("é".encode()[:1], False), ("é".encode()[1:], False), (b"", False)],
 )
 def test_half_a_character_is_no_text(raw: bytes, is_text: bool) -> None:
-    assert whole(raw) is is_text
+    assert is_whole_text(raw) is is_text
 
 
 def test_the_mask_allows_what_is_text_and_nothing_beyond_the_tokenizer() -> None:
@@ -53,5 +53,5 @@ def test_rows_are_filled_up_on_the_right_and_cut_again() -> None:
     blocks = [np.array([[1, 2, 3]]), np.array([[4], [5]]), np.array([[6, 7]])]
     padded = pad(blocks)
     assert padded.tolist() == [[1, 2, 3], [4, 0, 0], [5, 0, 0], [6, 7, 0]]
-    parts = cut(padded.astype(np.float32), [block.shape for block in blocks])
+    parts = split_padded(padded.astype(np.float32), [block.shape for block in blocks])
     assert [part.tolist() for part in parts] == [block.tolist() for block in blocks]

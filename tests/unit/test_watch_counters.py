@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from labctl.pages.live.counters import Counters
+from labctl.pages.live.counters import LiveCounters
 from labctl.pages.live.events import ModelCounts
 from labkit.evidence.metrics import ModelCounters, Snapshot
 
 
 def counted(triton: ModelCounters, steps: int, batch: int, ended: int = 0, first: float = 0.0) -> ModelCounts:
-    counters = Counters()
+    counters = LiveCounters()
     counters.snapshot(Snapshot({"m": ModelCounters()}))
     line = {"model": "m", "ids": ["1"] * batch, "kind": "step"}
     counters.count([line] * (steps - 1) + [{**line, "ended": {str(n): "length" for n in range(ended)}}])
@@ -48,7 +48,7 @@ def test_a_batch_that_is_larger_than_what_fits_is_tritons_and_says_why() -> None
 
 
 def test_after_a_restart_both_sides_count_from_nothing() -> None:
-    counters = Counters()
+    counters = LiveCounters()
     step = {"model": "m", "ids": ["1", "2"], "kind": "step"}
     counters.snapshot(Snapshot({"m": ModelCounters(exec_count=1000, inferences=1000)}))
     counters.count([step] * 500)

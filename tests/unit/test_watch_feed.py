@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.pages.live.feed import Feed
-from labctl.pages.live.tail import Tail
+from labctl.pages.live.tail import StepLogTail
 
 HEAD = {"model": "m", "instance": "0", "kind": "step", "dur": 0.01}
 
@@ -101,7 +101,7 @@ def test_each_instance_of_a_model_has_a_lane() -> None:
 def test_a_tail_reads_what_is_new_once_and_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
     path, text = tmp_path / "steps-m-0.jsonl", json.dumps(line(1, ["1"]))
     path.write_text(text + "\n" + text[:20])
-    tail = Tail(tmp_path)
+    tail = StepLogTail(tmp_path)
     assert len(tail.read()) == 1 and not tail.read()
     with path.open("a") as stream:
         stream.write(text[20:] + "\n")
@@ -111,7 +111,7 @@ def test_a_tail_reads_what_is_new_once_and_waits_for_the_rest_of_a_line(tmp_path
 def test_a_tail_follows_a_log_that_is_rotated(tmp_path: Path) -> None:
     path = tmp_path / "steps-m-0.jsonl"
     path.write_text(json.dumps(line(1, ["1"])) + "\n")
-    tail = Tail(tmp_path)
+    tail = StepLogTail(tmp_path)
     tail.read()
     path.rename(tmp_path / "steps-m-0.1.jsonl")
     path.write_text(json.dumps(line(2, ["2"])) + "\n")

@@ -166,23 +166,23 @@ def test_a_page_finds_the_other_one_where_it_answers_by_a_file_of_its_user_alone
         with page_address.publish_address(workspace, "s", page_address.WATCH, where):
             (file,) = workspace.folder("s").path.iterdir()
             assert file.stat().st_mode & 0o777 == 0o600
-            assert page_address.of(workspace, "s", page_address.WATCH) == where
-            assert page_address.of(workspace, "s", page_address.CHAT) == ""
+            assert page_address.page_address(workspace, "s", page_address.WATCH) == where
+            assert page_address.page_address(workspace, "s", page_address.CHAT) == ""
             listening.close()
-            assert page_address.of(workspace, "s", page_address.WATCH) == ""
+            assert page_address.page_address(workspace, "s", page_address.WATCH) == ""
     assert not list(workspace.folder("s").path.iterdir())
 
 
 @pytest.mark.parametrize("page", ["watch", "chat"])
 def test_a_taken_port_is_another_one_unless_somebody_asked_for_it(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with page_address.listening("127.0.0.1", 0, page) as first:
+    with page_address.listening_socket("127.0.0.1", 0, page) as first:
         first.listen()
         taken = first.getsockname()[1]
         monkeypatch.setitem(page_address.PORTS, page, taken)
-        with page_address.listening("127.0.0.1", None, page) as second:
+        with page_address.listening_socket("127.0.0.1", None, page) as second:
             assert second.getsockname()[1] not in (0, taken)
         with lab_error("port-taken", taken):
-            page_address.listening("127.0.0.1", taken, page)
+            page_address.listening_socket("127.0.0.1", taken, page)
 
 
 @pytest.mark.parametrize("command", ["watch", "chat"])

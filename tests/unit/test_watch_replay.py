@@ -26,7 +26,7 @@ def test_the_phases_of_a_run_stand_one_after_the_other_in_lanes_of_their_own(tmp
     run(tmp_path, "b", 100.0, 2)
     run(tmp_path, "a", 900.0, 2)
     (tmp_path / "result.json").write_text('{"lab": "02-iterative"}')
-    made = replay.recording(tmp_path)
+    made = replay.page_recording(tmp_path)
     assert [lane["name"] for lane in made["lanes"]] == ["m (b)", "m (a)"]
     assert [lane["t"] for lane in made["lanes"]] == [[1_000_000, 1_000_000], [3_000_000, 1_000_000]]
     assert made["head"]["title"].startswith("02-iterative")
@@ -37,8 +37,10 @@ def test_each_replica_has_lanes_of_its_own(tmp_path: Path) -> None:
         folder = tmp_path / "run" / f"replica-{number}"
         folder.mkdir(parents=True)
         run(folder, "m", 100.0, 2)
-    steplog.keep(tmp_path / "run", tmp_path / "steps-a.jsonl", 0.0, [RequestRecord("1", "m", "", start=99, end=110)])
-    made = replay.recording(tmp_path)
+    steplog.keep_step_log(
+        tmp_path / "run", tmp_path / "steps-a.jsonl", 0.0, [RequestRecord("1", "m", "", start=99, end=110)]
+    )
+    made = replay.page_recording(tmp_path)
     assert [lane["name"] for lane in made["lanes"]] == ["m (replica 1)", "m (replica 2)"]
     assert [len(lane["t"]) for lane in made["lanes"]] == [2, 2]
 
@@ -46,30 +48,30 @@ def test_each_replica_has_lanes_of_its_own(tmp_path: Path) -> None:
 def test_warm_up_is_not_shown(tmp_path: Path) -> None:
     run(tmp_path, "a", 100.0, 3, warm_up=True)
     with lab_error("steps-none"):
-        replay.recording(tmp_path)
-    assert replay.write(tmp_path) is None and not (tmp_path / replay.NAME).exists()
+        replay.page_recording(tmp_path)
+    assert replay.write_timeline_page(tmp_path) is None and not (tmp_path / replay.NAME).exists()
 
 
 def test_the_timeline_of_a_run_is_one_whole_file_and_is_what_watch_serves(tmp_path: Path) -> None:
     run(tmp_path, "a", 100.0, 3)
-    path = replay.write(tmp_path)
+    path = replay.write_timeline_page(tmp_path)
     assert path and [file.name for file in tmp_path.iterdir() if file.suffix != ".jsonl"] == ["timeline.html"]
     assert len(recorded(path)["lanes"][0]["t"]) == 3
-    assert replay.page(tmp_path) == path.read_text()
+    assert replay.replay_page(tmp_path) == path.read_text()
 
 
 def test_a_run_without_texts_says_so_and_how_to_have_them(tmp_path: Path) -> None:
     run(tmp_path, "a", 100.0, 3)
-    assert replay.recording(tmp_path)["head"]["note"] == "texts were not recorded: labctl run --texts records them"
+    assert replay.page_recording(tmp_path)["head"]["note"] == "texts were not recorded: labctl run --texts records them"
     run(tmp_path, "b", 100.0, 3, texts=[" fox"])
-    made = replay.recording(tmp_path)
+    made = replay.page_recording(tmp_path)
     assert "note" not in made["head"]
     assert ["".join(text) for text, _ in made["texts"]] == ["", " fox fox fox"]
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with lab_error("steps-none", tmp_path):
-        replay.page(tmp_path)
+        replay.replay_page(tmp_path)
 
 
 def test_the_requests_of_two_models_have_the_same_names_in_order_of_arrival_and_their_prompts(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_the_requests_of_two_models_have_the_same_names_in_order_of_arrival_and_
     ]
     other = [{"phase": "a", "model": "n", "id": id, "start": at} for id, at in (("1", 98.5), ("2", 99.0))]
     (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in (*sent, *other)))
-    made = replay.recording(tmp_path)
+    made = replay.page_recording(tmp_path)
     assert made["requests"] == [[0, "7", "I am 7", "A"], [0, "9", "I am 9", "B"]]
     assert [(title, ids, lanes) for title, _, ids, lanes in made["groups"]] == [
         ("m", ["7", "9"], [0]),

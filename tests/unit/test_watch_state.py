@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from labctl.clock.clock import Clock
-from labctl.pages.live.state import ENDED, State
-from labctl.pages.live.terminal import STRIP, Screen
+from labctl.pages.live.state import ENDED, LiveState
+from labctl.pages.live.terminal import STRIP, TerminalState
 from labsched.steplog import StepLog
 
 SECONDS = 30.0
@@ -38,8 +38,8 @@ def line(n: int, ids: list[str], **more: Any) -> dict[str, Any]:
     }
 
 
-def fed(*lines: dict[str, Any]) -> State:
-    state = State()
+def fed(*lines: dict[str, Any]) -> LiveState:
+    state = LiveState()
     state.feed(lines)
     return state
 
@@ -79,9 +79,9 @@ def test_what_is_idle_has_no_blocks_in_use_and_makes_no_tokens() -> None:
     assert fed(busy).of("m", "0_0").kv_blocks_used == 3
     state = fed(busy, last)
     assert state.of("m", "0_0").kv_blocks_used == 0
-    head = next(text for text in Screen("a stack").lines(state, 80, 24) if text.startswith("m "))
+    head = next(text for text in TerminalState("a stack").lines(state, 80, 24) if text.startswith("m "))
     assert "idle" in head and "tokens/s" not in head
-    assert "tokens/s" in "".join(Screen("a stack").lines(fed(busy), 80, 24))
+    assert "tokens/s" in "".join(TerminalState("a stack").lines(fed(busy), 80, 24))
 
 
 def test_a_request_is_followed_from_its_wait_to_its_end() -> None:
@@ -115,8 +115,8 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(state.of("m", "0_0").requests) == ENDED
 
 
-def shown(state: State, width: int = 80, height: int = 24) -> list[str]:
-    lines = Screen("iterative").lines(state, width, height)
+def shown(state: LiveState, width: int = 80, height: int = 24) -> list[str]:
+    lines = TerminalState("iterative").lines(state, width, height)
     assert len(lines) == height and all(len(one) <= width for one in lines)
     return lines
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from labctl.learn import server
-from labctl.learn.exercise import find_all, find_exercise
-from labctl.manifest.catalog import load
+from labctl.learn.exercise import find_exercise, find_exercises
+from labctl.manifest.catalog import load_catalog
 from labctl.stack import faults
 from labctl.stack.faults import FRESH_S
 from labctl.workspace import Workspace
@@ -90,7 +90,7 @@ def test_an_endless_execution_is_named_with_its_line_and_the_note_goes_when_it_e
 def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked there is short, and a check wants to know within its patience."""
     workspace = Workspace(ROOT, ROOT / ".cache")
-    exercise = find_exercise(find_all(workspace, load(workspace)), "02a")
+    exercise = find_exercise(find_exercises(workspace, load_catalog(workspace)), "02a")
     for key, value in server.lab_with(exercise, workspace).stacks[server.STACK].server.env.items():
         monkeypatch.setenv(key, value)
     watchdog = Watchdog(note, "m")

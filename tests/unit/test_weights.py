@@ -29,7 +29,7 @@ def quiet(text: str) -> None:
 
 
 def pull(spec: str, workspace: Workspace) -> Path:
-    return weights.parse(spec).make(workspace, quiet)
+    return weights.parse_source(spec).make(workspace, quiet)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def pull(spec: str, workspace: Workspace) -> Path:
     ],
 )
 def test_a_source_is_read(spec: str, kind: str, name: str, revision: str) -> None:
-    source = weights.parse(spec)
+    source = weights.parse_source(spec)
     assert (source.kind, source.name, source.revision) == (kind, name, revision)
 
 
@@ -60,16 +60,16 @@ def test_a_source_is_read(spec: str, kind: str, name: str, revision: str) -> Non
 )
 def test_what_is_no_source_is_refused(spec: str, code: str) -> None:
     with lab_error(code):
-        weights.parse(spec)
+        weights.parse_source(spec)
 
 
 def test_different_sources_have_different_places(workspace: Workspace) -> None:
     specs = ["hub:a/b", "hub:a/b@c", "hub:a-b", "hub:a/b-c", "random:gpt2", "random:tiny-gpt2"]
-    assert len({weights.parse(spec).locate(workspace) for spec in specs}) == len(specs)
+    assert len({weights.parse_source(spec).locate(workspace) for spec in specs}) == len(specs)
 
 
 def test_the_shipped_model_is_whole() -> None:
-    assert weights.parse("shipped:tiny-gpt2").ready(Workspace(ROOT, ROOT))
+    assert weights.parse_source("shipped:tiny-gpt2").ready(Workspace(ROOT, ROOT))
 
 
 def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
     (folder / "a.json").write_text("x")
     (folder / "SHA256SUMS").write_text(f"{'0' * 64}  a.json\n")
     with lab_error("artifact-damaged", "a.json"):
-        weights.parse("shipped:m").ready(Workspace(tmp_path, tmp_path))
+        weights.parse_source("shipped:m").ready(Workspace(tmp_path, tmp_path))
 
 
 def test_a_local_folder_must_be_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with lab_error("model-folder-incomplete", "tokenizer.json", "model.safetensors"):
-        weights.parse(str(tmp_path)).ready(Workspace(tmp_path, tmp_path))
+        weights.parse_source(str(tmp_path)).ready(Workspace(tmp_path, tmp_path))
 
 
 def test_random_weights_are_the_same_each_time_and_made_once(workspace: Workspace, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch
         made.append(shape)
         (target / "model.safetensors").write_bytes(b"x")
 
-    monkeypatch.setattr(random_weights, "make", make)
+    monkeypatch.setattr(random_weights, "make_random_weights", make)
     threads = [threading.Thread(target=pull, args=("random:tiny-gpt2", workspace)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -118,10 +118,10 @@ def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
         (target / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(random_weights, "make", make)
+    monkeypatch.setattr(random_weights, "make_random_weights", make)
     with pytest.raises(KeyboardInterrupt):
         pull("random:tiny-gpt2", workspace)
-    assert not weights.parse("random:tiny-gpt2").ready(workspace)
+    assert not weights.parse_source("random:tiny-gpt2").ready(workspace)
     assert [path.name for path in WEIGHTS.folder(workspace).iterdir() if not path.name.endswith(".lock")] == []
 
 
@@ -129,7 +129,7 @@ def test_fault_7_a_full_disk_is_told_with_path_and_space(workspace: Workspace, m
     def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(random_weights, "make", make)
+    monkeypatch.setattr(random_weights, "make_random_weights", make)
     monkeypatch.setenv("LABS_CACHE", str(workspace.cache))
     with lab_error("write-failed"):
         pull("random:tiny-gpt2", workspace)
@@ -140,7 +140,7 @@ def test_fault_8_a_truncated_file_is_refused_with_its_path_and_the_remedy(worksp
     with (made / "model.safetensors").open("r+b") as stream:
         stream.truncate(1000)
     with lab_error("artifact-damaged", "model.safetensors", "random:tiny-gpt2"):
-        weights.parse("random:tiny-gpt2").ready(workspace)
+        weights.parse_source("random:tiny-gpt2").ready(workspace)
 
 
 def change_last_byte(path: Path) -> None:
@@ -153,14 +153,14 @@ def test_a_changed_byte_is_found_before_use(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
     change_last_byte(made / "model.safetensors")
     with lab_error("artifact-damaged", "model.safetensors"):
-        weights.parse("random:tiny-gpt2").ready(workspace)
+        weights.parse_source("random:tiny-gpt2").ready(workspace)
 
 
 def test_a_garbage_manifest_is_refused_and_can_be_pruned(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
     (made / "weights.json").write_text("{")
     with lab_error("artifact-damaged", "weights.json", made.name):
-        weights.parse("random:tiny-gpt2").ready(workspace)
+        weights.parse_source("random:tiny-gpt2").ready(workspace)
     assert WEIGHTS.prune(workspace) == [made.name]
 
 
@@ -214,7 +214,7 @@ def test_another_shipped_tokenizer_makes_other_random_weights(tmp_path: Path) ->
     folder = tmp_path / "labs" / "shared" / "models" / SHAPES["gpt2"]["tokenizer"]
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text("{}")
-    here, source = Workspace(tmp_path, tmp_path / "cache"), weights.parse("random:gpt2")
+    here, source = Workspace(tmp_path, tmp_path / "cache"), weights.parse_source("random:gpt2")
     before = source.locate(here)
     (folder / "tokenizer.json").write_text('{"version": "2.0"}')
     assert source.locate(here) != before
@@ -228,13 +228,13 @@ def test_damaged_weights_and_interrupted_downloads_are_listed_and_pruned(workspa
     (partial / "sub" / "model.safetensors").write_bytes(bytes(5000))
     (WEIGHTS.folder(workspace) / ".w.new-held-x").mkdir()  # being made just now
     with lab_error("artifact-damaged") as caught:
-        weights.parse("random:tiny-gpt2").ready(workspace)
+        weights.parse_source("random:tiny-gpt2").ready(workspace)
     name = caught.value.remedy.removeprefix("labctl weights prune ").partition(",")[0]
     rows = {row["spec"]: row for row in WEIGHTS.rows(workspace)}
     assert {spec: row["state"] for spec, row in rows.items()} == {name: "damaged", "hub-org--model.partial": "partial"}
     assert rows["hub-org--model.partial"]["bytes"] == 5000
     assert WEIGHTS.prune(workspace, [name]) == [name]
-    assert not weights.parse("random:tiny-gpt2").ready(workspace)
+    assert not weights.parse_source("random:tiny-gpt2").ready(workspace)
     assert WEIGHTS.prune(workspace) == ["hub-org--model.partial"]
     assert not partial.exists()
 

@@ -16,14 +16,14 @@ from recordings import SETTINGS, cost, some_requests, written
 from labctl.cli.pages import watch_command
 from labctl.pages.live import whatif
 from labctl.pages.live.lines import Instance
-from labctl.pages.live.parting import parting
-from labctl.pages.live.story import Lane
-from labctl.pages.live.terminal import Screen
+from labctl.pages.live.parting import find_parting
+from labctl.pages.live.story import InstanceSteps
+from labctl.pages.live.terminal import TerminalState
 from labctl.pages.live.whatif import WhatIf
-from labkit.names import Names
+from labkit.names import LetterNames
 from labsched import recording, replay
 from labsched.recording import Arrival, Recording
-from labsched.steplog import recorded
+from labsched.steplog import parse_any_line
 
 Line = Mapping[str, Any]
 POLICIES = [
@@ -59,7 +59,7 @@ def log_of(folder: Path, arrivals: list[Arrival]) -> Path:
 
 
 def lines_of(log: Path) -> Iterator[Line]:
-    return (line for text in log.read_bytes().splitlines() if (line := recorded(text)))
+    return (line for text in log.read_bytes().splitlines() if (line := parse_any_line(text)))
 
 
 def followed(log: Path, policy: Mapping[str, str], lines: list[Line] | None = None) -> tuple[WhatIf, list[Line]]:
@@ -74,8 +74,8 @@ def decided(steps: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def predicted(log: Path, policy: Mapping[str, str]) -> list[dict[str, Any]]:
-    found = recording.read(log)
-    rows = replay.replay(found, replay.changed(found.settings, dict(policy))).rows
+    found = recording.read_recording(log)
+    rows = replay.replay(found, replay.change_settings(found.settings, dict(policy))).rows
     return [
         {
             "ids": row.batch,
@@ -109,10 +109,10 @@ def test_the_first_difference_and_its_reasons_are_those_of_explain_diff(policy: 
     what_if, steps = followed(log, policy)
     sides = []
     for lines in ([line for line in lines_of(log) if "ids" in line], steps):
-        instance, names = Instance(), Names()
+        instance, names = Instance(), LetterNames()
         names.update({str(n): str(n) for n in range(30)})  # as the event has them
-        sides.append(Lane("", "", "engine", "0", [instance.whole(line) for line in lines], dict(names), names))
-    wanted = parting(*sides).sides
+        sides.append(InstanceSteps("", "", "engine", "0", [instance.whole(line) for line in lines], dict(names), names))
+    wanted = find_parting(*sides).sides
     event = what_if.events[-1]
     assert wanted and event["at"] == [wanted[0].step, wanted[1].step]
     named = list(wanted[0].reasons)[: whatif.NAMED]
@@ -217,11 +217,11 @@ def test_a_request_that_the_other_policy_would_refuse_ends_the_strip_and_says_so
 
 
 def test_the_terminal_has_one_line_about_the_first_difference(tmp_path: Path) -> None:
-    from labctl.pages.live.state import State
+    from labctl.pages.live.state import LiveState
 
     what_if, _ = followed(log_of(tmp_path, some_requests()), POLICIES[1])
-    screen = Screen("inflight-batching", what_if=what_if.words)
-    lines = screen.lines(State(), 80, 24)
+    screen = TerminalState("inflight-batching", what_if=what_if.words)
+    lines = screen.lines(LiveState(), 80, 24)
     assert (
         len(lines) == 24 and sum("what if max_num_sequences=2: first difference at step" in line for line in lines) == 1
     )

@@ -10,7 +10,7 @@ import pytest
 
 from labctl.cli import console
 from labkit.errors import LabError
-from labkit.tables import fitted, table
+from labkit.tables import format_table, wrap_text
 
 SENTENCE = (
     "a batch was larger than the model's slots: does execute look at who is finished before it takes the next ones, "
@@ -71,7 +71,7 @@ def test_a_steps_end_and_a_note_break_between_words(printed: Printed) -> None:
 
 def test_a_row_of_a_table_breaks_between_words_within_its_column(printed: Printed) -> None:
     rows = [("NO", "a name of what is measured", "at most 2 of the requests", "3, " * 12), ("ok", "short", "1", "1")]
-    lines = printed(lambda: print(table(rows, ("", "what", "expected", "measured"))))
+    lines = printed(lambda: print(format_table(rows, ("", "what", "expected", "measured"))))
     assert "measured" in words(lines) and "requests" in words(lines)
     column = next(line for line in lines if line.lstrip().startswith("what")).index("expected")
     assert all(line[column - 2 : column].strip() == "" for line in lines if not line.startswith("-"))
@@ -79,14 +79,14 @@ def test_a_row_of_a_table_breaks_between_words_within_its_column(printed: Printe
 
 def test_numbers_keep_their_columns(printed: Printed) -> None:
     rows = [("a model with a name of many words in it", "1,234.56", "0.9")]
-    lines = printed(lambda: print(table(rows, ("model", "requests/s", "p99 s"), right=(1, 2))))
+    lines = printed(lambda: print(format_table(rows, ("model", "requests/s", "p99 s"), right=(1, 2))))
     assert "1,234.56" in words(lines)
 
 
 def test_an_indent_is_kept_and_a_word_is_never_broken() -> None:
-    assert fitted("  one two three", 9) == "  one two\n    three"
-    assert fitted("a-path/that-is/longer-than/it", 10) == "a-path/that-is/longer-than/it"
-    assert fitted("one\n\ntwo", 10) == "one\n\ntwo"
+    assert wrap_text("  one two three", 9) == "  one two\n    three"
+    assert wrap_text("a-path/that-is/longer-than/it", 10) == "a-path/that-is/longer-than/it"
+    assert wrap_text("one\n\ntwo", 10) == "one\n\ntwo"
 
 
 def test_in_a_pipe_lines_stay_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,4 +95,4 @@ def test_in_a_pipe_lines_stay_whole(capsys: pytest.CaptureFixture[str], monkeypa
     console.say(SENTENCE)
     shown = capsys.readouterr()
     assert SENTENCE in shown.err and SENTENCE in shown.out
-    assert len(table([("a", SENTENCE)], ("one", "two")).splitlines()) == 3
+    assert len(format_table([("a", SENTENCE)], ("one", "two")).splitlines()) == 3

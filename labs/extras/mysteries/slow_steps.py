@@ -19,8 +19,8 @@ class Scheduler(scheduler.Scheduler):
 
 def shows(steps):
     """Most steps, early and late ones, end well after their engine."""
-    from labkit.predict.signs import late
+    from labkit.predict.signs import lateness
 
-    found = [step for step in steps if late(step) > 0.02]
-    early = sum(late(step) > 0.02 for step in steps[: len(steps) // 4])
+    found = [step for step in steps if lateness(step) > 0.02]
+    early = sum(lateness(step) > 0.02 for step in steps[: len(steps) // 4])
     return found if len(found) > 0.8 * len(steps) and early > 0.8 * (len(steps) // 4) else []

@@ -22,7 +22,7 @@ class Scheduler(scheduler.Scheduler):
 
 def shows(steps):
     """Some steps, and not most, end very long after their engine."""
-    from labkit.predict.signs import late
+    from labkit.predict.signs import lateness
 
-    found = [step for step in steps if late(step) > 0.4]
+    found = [step for step in steps if lateness(step) > 0.4]
     return found if len(found) < 0.1 * len(steps) else []

@@ -22,7 +22,7 @@ def check(id: str, source: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = json.loads((exercise / "exercise.json").read_text(encoding="utf-8"))["file"]
         (Path(folder) / file).write_text(source, encoding="utf-8")
-        return json.dumps(practice.check(exercise, Path(folder)))
+        return json.dumps(practice.check_practice(exercise, Path(folder)))
 
 
 def arena(source: str) -> str:

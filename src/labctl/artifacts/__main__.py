@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     parsed = parser.parse_args(arguments)
     try:
         if parsed.action == "pull":
-            artifact: Artifact = weights.parse(parsed.spec)
+            artifact: Artifact = weights.parse_source(parsed.spec)
         else:
             engines.skip_unused_imports()
             pairs = [text.partition("=") for text in parsed.option]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labbuild.exports import Onnx, OpenVino, TorchScript
-from labbuild.protocol import Builder, Engine, Facts, Tell
+from labbuild.protocol import Builder, EngineCompiler, Facts, Tell
 from labbuild.tensorrt_llm import TensorRtLlm
 from labctl.architecture import X86, server_architecture
 from labctl.artifacts import weights
@@ -19,7 +19,9 @@ from labctl.artifacts.store import Artifact, key_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (OpenVino(), Onnx(), TorchScript(), TensorRtLlm())}
+ENGINES: dict[str, EngineCompiler] = {
+    engine.name: engine for engine in (OpenVino(), Onnx(), TorchScript(), TensorRtLlm())
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Build(Artifact):
     """One engine of one model, with its options. Its key is made of all that it follows from, without a GPU."""
 
     store = STORE
-    engine: Engine
+    engine: EngineCompiler
     source: weights.Source
     options: Mapping[str, Any]
 
@@ -124,7 +126,7 @@ def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
             code="engine-option-unknown",
         )
     values = {key: option.read(key, options.get(key, option.default)) for key, option in engine.options.items()}
-    return Build(engine, weights.parse(spec), values)
+    return Build(engine, weights.parse_source(spec), values)
 
 
 def skip_unused_imports() -> None:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.store import size_of
+from labctl.artifacts.store import folder_bytes
 from labkit import disk
 from labkit.errors import LabError
-from labkit.waiting import repeated
+from labkit.waiting import call_repeatedly
 
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 WANTED_WITHOUT_SAFETENSORS = ["*.json", "*.bin", "*.txt", "*.model"]
@@ -43,7 +43,9 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
             info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
         )
         total = sum(file.size or 0 for file in wanted) / 1e6
-        with repeated(lambda: tell(f"{size_of(partial) / 1e6:,.0f} of {total:,.0f} MB fetched"), 1.0, "download"):
+        with call_repeatedly(
+            lambda: tell(f"{folder_bytes(partial) / 1e6:,.0f} of {total:,.0f} MB fetched"), 1.0, "download"
+        ):
             api.snapshot_download(
                 name, revision=info.sha, local_dir=partial, allow_patterns=patterns, ignore_patterns=IGNORED
             )

@@ -88,7 +88,7 @@ class Store:
             "state": "whole" if data else "partial" if folder.name.endswith(PARTIAL) else "damaged",
             "path": str(folder),
             **{key: data.get(key, default) for key, default in self.shown.items()},
-            "bytes": size_of(folder),
+            "bytes": folder_bytes(folder),
             "made": data.get("made") or folder.stat().st_mtime,
         }
 
@@ -192,13 +192,13 @@ def measure(folder: Path, manifest: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def digest(entries: Files) -> str:
+def folder_digest(entries: Files) -> str:
     """One hash for the content of a folder."""
     pairs = sorted((name, entry["sha256"]) for name, entry in entries.items())
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
-def size_of(folder: Path) -> int:
+def folder_bytes(folder: Path) -> int:
     """Bytes of all files below a folder, in which files may come and go meanwhile."""
     total = 0
     for path in folder.rglob("*"):

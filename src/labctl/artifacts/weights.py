@@ -22,9 +22,9 @@ from pathlib import Path
 from labbuild import random_weights
 from labbuild.protocol import Builder, Facts, Tell
 from labctl.artifacts import hub
-from labctl.artifacts.store import PARTIAL, WEIGHTS, Artifact, digest, key_of
+from labctl.artifacts.store import PARTIAL, WEIGHTS, Artifact, folder_digest, key_of
 from labctl.workspace import Workspace, sha256
-from labkit.disk import typed
+from labkit.disk import typed_path
 from labkit.errors import LabError
 
 SUMS = "SHA256SUMS"  # a shipped model's hashes; it is small enough to be hashed before every use
@@ -102,7 +102,7 @@ class Source(Artifact):
     def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Facts:
         revision = self.revision
         if self.kind == "random":
-            random_weights.make(self.name, fresh, workspace.models, tell, self.revision)
+            random_weights.make_random_weights(self.name, fresh, workspace.models, tell, self.revision)
         else:
             partial = self.store.folder(workspace) / f".{self.key}{PARTIAL}"
             revision = hub.download(self.name, self.revision, fresh, partial, tell)
@@ -116,7 +116,7 @@ class Source(Artifact):
         if self.kind == "local":  # a folder of yours may be large and is not ours to write in: not hashed
             stamps = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(path.iterdir())]
             return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
-        return digest(self.manifest(workspace)["files"])
+        return folder_digest(self.manifest(workspace)["files"])
 
     def vocab_size(self, workspace: Workspace) -> int:
         """The number of logits for each position; -1 (any number, for Triton) while the weights are not here."""
@@ -127,7 +127,7 @@ class Source(Artifact):
             return -1
 
 
-def parse(spec: str) -> Source:
+def parse_source(spec: str) -> Source:
     """The source that a person wrote. Raises LabError: it is not a source, or names a shape that does not exist."""
     kind, colon, rest = spec.strip().partition(":")
     if colon and kind == "hub":
@@ -153,9 +153,9 @@ def parse(spec: str) -> Source:
             )
         return Source("random", name, dtype)
     elif colon and kind == "local" and rest:
-        return Source("local", str(typed(rest)))
+        return Source("local", str(typed_path(rest)))
     elif spec.strip() and (not colon or spec.startswith(("/", "./", "../", "~"))):
-        return Source("local", str(typed(spec.strip())))
+        return Source("local", str(typed_path(spec.strip())))
     raise LabError(f"'{spec}' is not a model source", f"it is one of: {GOOD}", code="model-source-invalid")
 
 

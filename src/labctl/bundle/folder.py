@@ -31,7 +31,7 @@ def make_folder(target: Path) -> int:
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         leftovers.sweep_beside(target, lambda left: None)  # of a labctl that was killed
-        with unfinished.making(target) as fresh:
+        with unfinished.temporary_folder(target) as fresh:
             fresh.chmod(0o755)  # a server in a container may be another user
             for path in files:
                 _copy(source / path, fresh / path)
@@ -78,7 +78,7 @@ def _require_free(target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     """Copy a file. It becomes the caller's to edit, whatever its mode was; a script stays executable."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with nofollow.reading(source) as stream:
+    with nofollow.open_to_read(source) as stream:
         data, mode = stream.read(), os.fstat(stream.fileno()).st_mode
     target.write_bytes(data)
     target.chmod(0o755 if mode & 0o100 else 0o644)

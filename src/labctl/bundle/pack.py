@@ -94,7 +94,7 @@ def estimate(workspace: Workspace, artifacts: Iterable[Path], with_images: bool 
     return Estimate(WHEELS, WHEELS + images + own, images, to_make)
 
 
-def write(
+def write_bundle(
     target: Path,
     workspace: Workspace,
     labs: Sequence[str],
@@ -118,7 +118,7 @@ def write(
         listener.done(f"{sum(path.stat().st_size for path in _below([stage / 'wheels'])) / 1e6:,.0f} MB")
         if images:
             listener.step("container images")
-            save = Command(whales.words(lambda docker: docker.save([*images], output=stage / "images.tar")))
+            save = Command(whales.docker_argv(lambda docker: docker.save([*images], output=stage / "images.tar")))
             failed = "the container images cannot be saved"
             processes.run_to_end(save, listener, failed, "docker info", merged=True, code="images-not-saved")
             listener.done(f"{(stage / 'images.tar').stat().st_size / 1e6:,.0f} MB")
@@ -133,7 +133,7 @@ def write(
             packed += [(path, f"{FOLDER}/{path.relative_to(stage)}") for path in made]
             for path, name in packed:
                 sums[name] = _add(tar, path, name)
-            sums[f"{FOLDER}/about"] = _text(tar, f"{FOLDER}/about", about(workspace, labs))
+            sums[f"{FOLDER}/about"] = _text(tar, f"{FOLDER}/about", machine_requirements(workspace, labs))
             listing = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
             _text(tar, f"{FOLDER}/SHA256SUMS", listing)
         size = part.stat().st_size
@@ -142,7 +142,7 @@ def write(
     return size
 
 
-def about(workspace: Workspace, labs: Sequence[str]) -> str:
+def machine_requirements(workspace: Workspace, labs: Sequence[str]) -> str:
     """What ``install`` holds against the machine that it finds itself on."""
     project = tomllib.loads((workspace.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     facts = {

@@ -15,7 +15,7 @@ from labctl.cli.console import say
 from labctl.litter import files_in
 from labkit.errors import LabError
 from labkit.printable import printable
-from labkit.tables import table
+from labkit.tables import format_table
 
 if TYPE_CHECKING:
     from labkit.predict.referee import Standing
@@ -46,7 +46,7 @@ def arena_command() -> None:
 
 @arena_command.command("list")
 @opt.as_json
-def list_(json_output: bool) -> None:
+def arena_list_command(json_output: bool) -> None:
     """List the shipped policies, each with what it does."""
     policies = {path.stem: _summary(path) for path in files_in(_folder(), "*.py")}
     if json_output:
@@ -72,7 +72,7 @@ def run_(policies: Sequence[str], seed: str, public: bool, real: bool, only: Seq
     from labkit.predict import games
 
     paths = [_path(name) for name in policies] or files_in(_folder(), "*.py")
-    traces = {**games.public(), **({} if public else games.hidden(seed))}
+    traces = {**games.public_traces(), **({} if public else games.hidden_traces(seed))}
     if unknown := [name for name in only if name not in traces]:
         raise LabError(
             f"there is no trace {unknown[0]}", f"there are {', '.join(traces)}", "", code="arena-trace-unknown"
@@ -130,7 +130,7 @@ def attack_(
         return
     small = attack.GROUND
     rows = [[str(value) for value in _fields(one).values()] for one in found.trace]
-    click.echo(table(rows, list(_fields(found.trace[0])), right=range(5)))
+    click.echo(format_table(rows, list(_fields(found.trace[0])), right=range(5)))
     where = f"{small.slots} slots, {small.blocks} KV blocks of {small.block_size} tokens, {small.step_tokens} a step"
     click.echo(printable(f"\non {where}:"))
     if found.foul:
@@ -143,7 +143,7 @@ def show_class(files: Sequence[Path], seed: str) -> None:
     """Print the table of a class: each file is a policy, and it is played on the public traces and those of a seed."""
     from labkit.predict import games
 
-    _show(_judged([_path(str(file)) for file in files], {**games.public(), **games.hidden(seed)}))
+    _show(_judged([_path(str(file)) for file in files], {**games.public_traces(), **games.hidden_traces(seed)}))
 
 
 def _judged(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]]) -> list[Standing]:
@@ -162,16 +162,16 @@ def _run_real(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], js
     def tell(policy: str, trace: str) -> None:
         say(f"  ..  {policy}: {trace}, in virtual time and on Triton", err=True)
 
-    pairs = arena.play(opt.open_session(), paths, traces, tell)
+    pairs = arena.play_policies(opt.open_session(), paths, traces, tell)
     if json_output:
-        click.echo(json.dumps([arena.to_json(pair) for pair in pairs], indent=1))
+        click.echo(json.dumps([arena.policy_result_json(pair) for pair in pairs], indent=1))
         return
     sides = [(pair, name, side) for pair in pairs for name, side in (("replay", pair.replay), ("Triton", pair.server))]
     rows = [
         [side.name, name, *_figures(side)] for pair, name, side in sides if not (pair.replay.foul or pair.server.foul)
     ]
     if rows:
-        click.echo(table(rows, ["policy", "", *HEADER[1:]], right=range(2, len(HEADER) + 1)))
+        click.echo(format_table(rows, ["policy", "", *HEADER[1:]], right=range(2, len(HEADER) + 1)))
     for pair in pairs:
         for name, found in pair.partings.items():
             if found:
@@ -205,7 +205,7 @@ def _show(standings: Sequence[Standing]) -> None:
     played = [one for one in standings if not one.foul]
     played.sort(key=lambda one: -one.figure("goodput_per_s"))
     if rows := [[one.name, *_figures(one)] for one in played]:
-        click.echo(table(rows, HEADER, right=range(1, len(HEADER))))
+        click.echo(format_table(rows, HEADER, right=range(1, len(HEADER))))
     for one in standings:
         if one.foul:
             say(f"\ndisqualified: {one.name} ({one.foul}), trace {one.trace}: {printable(one.why)}")

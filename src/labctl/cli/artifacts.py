@@ -16,9 +16,9 @@ from labctl.runtimes import images
 from labctl.runtimes.layers import layer
 from labctl.runtimes.record import Options
 from labctl.stack import deploy
-from labctl.stack.build import build_engines, pull_weights, render_repository
+from labctl.stack.build import build_engines, pull_weights, render_stack
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 
 runtime_option = opt.runtime_option("Work in a container, or in this environment.")
 
@@ -32,7 +32,7 @@ def weights_command() -> None:
 @click.argument("what")
 @opt.plan_options
 @runtime_option
-def pull(what: str, options: Options, runtime: str) -> None:
+def weights_pull_command(what: str, options: Options, runtime: str) -> None:
     """Fetch or make the weights of WHAT: a model source, or a stack or lab with its settings."""
     for path in pull_weights(opt.open_session(), what, options, runtime):
         click.echo(path)
@@ -49,7 +49,7 @@ def engines_command() -> None:
 @runtime_option
 @opt.dry_option
 @opt.verbose
-def build(stack: str, options: Options, runtime: str, dry: bool, verbose: bool) -> None:
+def engines_build_command(stack: str, options: Options, runtime: str, dry: bool, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     for path in build_engines(session, lab, name, options, runtime):
@@ -93,7 +93,7 @@ def _show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], em
         click.echo(json.dumps(rows, indent=2))
     elif rows:
         cells = [[_cell(key, row[key]) for key in columns] for row in rows]
-        click.echo(table(cells, list(columns.values()), right=(list(columns).index("bytes"),)))
+        click.echo(format_table(cells, list(columns.values()), right=(list(columns).index("bytes"),)))
     else:
         click.echo(empty)
 
@@ -142,7 +142,7 @@ def images_command() -> None:
 )
 @opt.dry_option
 @opt.verbose
-def build_images(stack: str, options: Options, registry: str, dry: bool, verbose: bool) -> None:
+def images_build_command(stack: str, options: Options, registry: str, dry: bool, verbose: bool) -> None:
     """Build the images of STACK for Swarm and Kubernetes, and print their names.
 
     They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set,
@@ -175,7 +175,7 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
     if unknown := set(names) - {row["name"] for row in rows}:
         raise LabError(f"no such image: {', '.join(sorted(unknown))}", "", "labctl images list", code="image-unknown")
     chosen = [row["name"] for row in rows if every or row["name"] in names or (old and not row["current"])]
-    gone, kept = images.remove(chosen)
+    gone, kept = images.remove_images(chosen)
     click.echo(f"removed: {', '.join(gone)}" if gone else "nothing was removed")
     if kept:
         raise LabError(
@@ -216,8 +216,8 @@ def render_command(
     session, lab, name = opt.open_stack(stack, dry=dry)
     place = output and output.absolute()
     if target == "triton":
-        done = render_repository(session, lab, name, options, session.runtime(runtime), place)
+        done = render_stack(session, lab, name, options, session.runtime(runtime), place)
     else:
-        done = deploy.render(session, lab, name, options, target, registry.rstrip("/"), place)
+        done = deploy.render_deployment(session, lab, name, options, target, registry.rstrip("/"), place)
     if done:
         click.echo(done)

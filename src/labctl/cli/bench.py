@@ -14,11 +14,11 @@ from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
 from labctl.runtimes.record import Options
 from labkit.compare import EQUAL_LENGTHS
-from labkit.tables import table
+from labkit.tables import format_table
 
 if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult, Items
-    from labkit.evidence.overhead import Comparison
+    from labkit.evidence.overhead import OverheadComparison
     from labkit.workloads.bench import Workload
     from labkit.workloads.dataset import Count
     from labsched.recording import Arrival
@@ -224,9 +224,9 @@ def bench_command(
         model = benches.chosen_model(lab, name, model)
         if method.client:
             tool = load_tools.TOOLS[method.client](session.workspace)
-            outcome = tool_bench.bench(session, lab, name, options, model, workload, load.concurrency, tool)
+            outcome = tool_bench.bench_with_tool(session, lab, name, options, model, workload, load.concurrency, tool)
         else:
-            outcome = benches.bench(
+            outcome = benches.bench_stack(
                 session, lab, name, options, model, workload, load.concurrency, method.replica, load.traced
             )
     if session.dry:
@@ -239,10 +239,10 @@ def bench_command(
         say(account(outcome.comparison))
     else:
         header, rows = tabulate(outcome.metrics)
-        click.echo(table(rows, header, right=range(1, len(header))))
+        click.echo(format_table(rows, header, right=range(1, len(header))))
         if method.client:
             names, theirs = names_table(load_tools.TOOLS[method.client], bool(load.slo))
-            click.echo(f"\n{table(theirs, names)}")
+            click.echo(f"\n{format_table(theirs, names)}")
         notes = _table_notes(model, outcome, load.is_open_loop, load.concurrency, load.price_per_hour)
     say_folder(outcome.folder, outcome.edited)
     for sentence in notes:
@@ -277,7 +277,7 @@ def _measure_there(
     shown.write(document)
     if not shown.json_output:
         header, rows = tabulate(measured)
-        click.echo(table(rows, header, right=range(1, len(header))))
+        click.echo(format_table(rows, header, right=range(1, len(header))))
 
 
 def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arrival]:
@@ -285,9 +285,9 @@ def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arr
     from labkit.predict import traces
 
     made = str(path) == "agents"
-    found = traces.find(path, Workspace.find().traces)
-    arrivals = traces.agents(count, seed) if made else traces.read(found, count, _say_left_out)
-    return [replace(one, at=one.at / speed) for one in traces.scaled(arrivals)]
+    found = traces.find_trace(path, Workspace.find().traces)
+    arrivals = traces.agents(count, seed) if made else traces.read_trace(found, count, _say_left_out)
+    return [replace(one, at=one.at / speed) for one in traces.scale_lengths(arrivals)]
 
 
 def _say_left_out(rows: int) -> None:
@@ -296,16 +296,18 @@ def _say_left_out(rows: int) -> None:
 
 def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, seed: int) -> Items:
     """The workload: chat-like unless there are prompts; without ``tokens`` the answers have chat-like lengths."""
-    from labkit.workloads.dataset import Item, chat
+    from labkit.workloads.dataset import Item, make_chats
 
     def made(count: Count) -> list[Item]:
-        asked = chat(count, requests, seed) if prompts is None else [Item(prompt, 1) for prompt in prompts[:requests]]
+        asked = (
+            make_chats(count, requests, seed) if prompts is None else [Item(prompt, 1) for prompt in prompts[:requests]]
+        )
         return [Item(item.prompt, tokens or item.output_tokens) for item in asked]
 
     return made
 
 
-def account(found: Comparison) -> str:
+def account(found: OverheadComparison) -> str:
     """The table of where the time goes, what a step is made of, and the sentence."""
     from labkit.evidence.overhead import PARTS
 
@@ -322,19 +324,19 @@ def account(found: Comparison) -> str:
         f"scheduling, answering and recording, {one.idle_ms:.2f} ms between two"
         for name, one in (("served", through), ("alone", bare))
     ]
-    return "\n".join([table(rows, COLUMNS, right=range(1, 5)), "", *steps, "", found.sentence()])
+    return "\n".join([format_table(rows, COLUMNS, right=range(1, 5)), "", *steps, "", found.sentence()])
 
 
 def _table_notes(
     model: str, outcome: BenchResult, open_loop: bool, concurrency: Sequence[int], price: float | None = None
 ) -> list[str]:
     """What a person has to know to read the table."""
-    from labkit.workloads.bench import priced
+    from labkit.workloads.bench import cost_note
 
     sentences = []
     if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
         sentences.append(f"{model} answers whole: there is no first token to time")
-    sentences += [*([priced(price)] if price else []), *([outcome.paced] if outcome.paced else [])]
+    sentences += [*([cost_note(price)] if price else []), *([outcome.paced] if outcome.paced else [])]
     for metrics in outcome.metrics.values():
         if left := metrics.get("left_out"):
             sentences.append(f"requests that do not fit in the model's context, and are not sent: {left}")

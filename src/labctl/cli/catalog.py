@@ -9,11 +9,11 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.manifest.schema import PROFILES, Lab
-from labctl.manifest.settings import Setting, as_text
+from labctl.manifest.settings import Setting, format_setting
 from labctl.workspace import Workspace
-from labkit.tables import table
+from labkit.tables import format_table
 
 INDENT = "      "
 
@@ -23,7 +23,7 @@ INDENT = "      "
 @opt.as_json
 def list_command(word: str | None, json_output: bool) -> None:
     """List the labs; with the name of one, or of a stack, its settings."""
-    catalog = load(Workspace.find())
+    catalog = load_catalog(Workspace.find())
     chosen = catalog.lab(word) if word else None
     if json_output:
         shown = [one.model_dump(by_alias=True, mode="json") for one in ([chosen] if chosen else catalog.labs)]
@@ -33,7 +33,7 @@ def list_command(word: str | None, json_output: bool) -> None:
     else:
         rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in catalog.labs]
         width = shutil.get_terminal_size().columns  # also in a pipe
-        click.echo(table(rows, ("lab", "name", "stacks", "title"), width=width))
+        click.echo(format_table(rows, ("lab", "name", "stacks", "title"), width=width))
         click.echo("\nlabctl list LAB shows a lab's settings")
 
 
@@ -50,7 +50,7 @@ def _settings(lab: Lab) -> str:
 
 def _values(setting: Setting) -> str:
     """What a setting takes, its defaults, and the other settings with which it means anything."""
-    defaults = [as_text(setting.default_for(profile)) or "(empty)" for profile in PROFILES]
+    defaults = [format_setting(setting.default_for(profile)) or "(empty)" for profile in PROFILES]
     default = defaults[0] if len(set(defaults)) == 1 else f"{defaults[0]} (gpu: {defaults[1]})"
-    only = " and ".join(f"{key}={' or '.join(map(as_text, good))}" for key, good in setting.when.items())
+    only = " and ".join(f"{key}={' or '.join(map(format_setting, good))}" for key, good in setting.when.items())
     return f"{setting.describe()}; default {default}" + (f"; only with {only}" if only else "")

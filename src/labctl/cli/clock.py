@@ -78,9 +78,9 @@ def _amount(action: str, amount: str | None) -> float:
 
 
 def _waiting(model: str, state: Mapping[str, Any]) -> str:
-    from labctl.pages.live.story import refusal
+    from labctl.pages.live.story import refusal_reason
 
     line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"
     if state.get("waiting"):
-        line += f"; {', '.join(state['waiting'])} will wait: {refusal({'why': '', **state})}"
+        line += f"; {', '.join(state['waiting'])} will wait: {refusal_reason({'why': '', **state})}"
     return line

@@ -17,7 +17,7 @@ import click
 from labctl.listener import Listener
 from labkit.errors import LabError
 from labkit.printable import printable
-from labkit.tables import HANGING, columns, fitted
+from labkit.tables import HANGING, columns, wrap_text
 
 WIDTH = 46  # of a step's title
 LEAST = 24  # of a title, where the progress is long
@@ -125,7 +125,7 @@ def show_error(error: LabError) -> None:
 
 def say(text: str, err: bool = False, hanging: str = HANGING, word: str = "", **style: Any) -> None:
     """Print; on a terminal lines break between words. ``word`` is the first one, if it has a style of its own."""
-    text = fitted(text, columns(sys.stderr if err else sys.stdout), hanging)
+    text = wrap_text(text, columns(sys.stderr if err else sys.stdout), hanging)
     click.echo(text.replace(word, click.style(word, **style), 1) if word else text, err=err)
 
 

@@ -14,7 +14,7 @@ from labctl.plan import make_plan
 from labctl.runtimes.record import Options
 from labctl.stack.ports import claim_endpoints
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 
 
 @click.command("doctor")
@@ -42,7 +42,7 @@ def doctor_command(stack: str | None, options: Options, workshop: bool, expose: 
     if json_output:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        say(table([(c.state, c.name, c.found) for c in checks], ("", "check", "found")))
+        say(format_table([(c.state, c.name, c.found) for c in checks], ("", "check", "found")))
         for check in checks:  # below the rows: a long remedy must not break their columns
             if check.remedy and check.state != "ok":
                 say(f"{check.name}: {check.remedy}")

@@ -9,7 +9,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.stack import edits, faults, shipped
-from labctl.stack.replicas import DRAIN_S, counted
+from labctl.stack.replicas import DRAIN_S, replicas_in_words
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.printable import printable
@@ -90,22 +90,24 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
 def scale_command(stack: str, count: int | None, auto: str | None, target: str, drain: float, verbose: bool) -> None:
     """Set the number of replicas of STACK while it serves, or let --auto follow the number of waiting requests."""
     from labctl.replicas import signals
-    from labctl.replicas.scale import Scaler, bounds, follow, scale
+    from labctl.replicas.scale import Scaler, autoscale, parse_bounds, scale
 
     if (count is None) == (auto is None):
         raise click.UsageError("name a number of replicas, or say --auto MIN:MAX")
     session, lab, name = opt.open_stack(stack, verbose)
     if auto:
         log = session.workspace.folder(name).scale_log
-        for decision in follow(session, lab, name, Scaler(*bounds(auto), **signals.parse(target)), patience=drain):
+        for decision in autoscale(
+            session, lab, name, Scaler(*parse_bounds(auto), **signals.parse_scale_target(target)), patience=drain
+        ):
             line = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {decision}"
             click.echo(line)
-            with nofollow.appending(log) as stream:
+            with nofollow.open_to_append(log) as stream:
                 stream.write(f"{line}\n".encode())
         return
     assert count is not None
     record = scale(session, lab, name, count, drain)
-    click.echo(f"{name} has {counted(len(record.servers))}")
+    click.echo(f"{name} has {replicas_in_words(len(record.servers))}")
 
 
 @click.command("models")

@@ -12,13 +12,13 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.learn import desk, judge, server, verify
-from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.progress import NEW, PASSED, Progress
 from labctl.runtimes.lock import stack_lock
 from labctl.stack.session import Session
 from labkit.errors import LabError
 from labkit.printable import printable
-from labkit.tables import table
+from labkit.tables import format_table
 
 WATCH_S = 0.3
 BAR = 30  # columns
@@ -43,7 +43,7 @@ def _open(verbose: bool = False) -> tuple[Session, list[Exercise], Progress]:
     def leave_out(problem: str) -> None:
         session.listener.note(f"left out: {problem}")
 
-    return session, find_all(session.workspace, session.catalog, leave_out), Progress(session.workspace)
+    return session, find_exercises(session.workspace, session.catalog, leave_out), Progress(session.workspace)
 
 
 def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Exercise:
@@ -55,7 +55,7 @@ def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Ex
 @exercise_command.command("list")
 @click.argument("lab", required=False)
 @opt.as_json
-def list_command(lab: str | None, json_output: bool) -> None:
+def exercise_list_command(lab: str | None, json_output: bool) -> None:
     """List every exercise, or those of LAB, and how far you are."""
     session, exercises, progress = _open()
     exercises = _of_lab(session, exercises, lab)
@@ -69,7 +69,7 @@ def list_command(lab: str | None, json_output: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     columns = ("id", "lab", "title", "kind", "min", "state")
-    click.echo(table([tuple(row.values()) for row in rows], columns, right=(4,)))
+    click.echo(format_table([tuple(row.values()) for row in rows], columns, right=(4,)))
     passed = sum(row["state"] == PASSED for row in rows)
     done = round(BAR * passed / len(rows)) if rows else 0
     click.echo(f"\n[{'#' * done}{'.' * (BAR - done)}]  {passed} of {len(rows)} passed")
@@ -90,7 +90,7 @@ def start_command(id: str) -> None:
 
 
 def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
-    folder = desk.lay_out(exercise, session.workspace)
+    folder = desk.lay_out_exercise(exercise, session.workspace)
     progress.start(exercise.id)
     names = ", ".join(f"{folder.relative_to(session.workspace.root)}/{name}" for name in exercise.manifest.files)
     say(f"{exercise.id}  {exercise.title}  ({exercise.manifest.kind}, about {exercise.manifest.minutes} min)")
@@ -131,7 +131,7 @@ def check_command(
     session, exercises, progress = _open(verbose)
     exercise = _chosen(exercises, progress, id)
     while True:
-        outcome = judge.check(session, exercise, runtime, seeds)
+        outcome = judge.check_exercise(session, exercise, runtime, seeds)
         _show(outcome, json_output)
         if outcome.passed and not json_output:
             _offer(exercise, exercises, progress)
@@ -216,7 +216,9 @@ def stop_command(id: str | None) -> None:
     if id:
         find_exercise(exercises, id)
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
-        click.echo("the exercise server is down" if server.stop(session) else "no exercise server is up")
+        click.echo(
+            "the exercise server is down" if server.stop_exercise_server(session) else "no exercise server is up"
+        )
         server.forget_runtime(session.workspace)
 
 
@@ -244,7 +246,7 @@ def verify_command(
     named = {find_exercise(exercises, id).id for id in ids}
     if sum((bool(ids), every, since is not None)) != 1:
         raise click.UsageError("name exercises, or give one of --all and --since")
-    whole = named or (known if since is None else verify.changed(exercises, session.workspace, since))
+    whole = named or (known if since is None else verify.changed_exercises(exercises, session.workspace, since))
     proofs: list[verify.Proof] = []
     for proof in verify.verify(session, named or known, whole, runtime, seeds):
         proofs.append(proof)
@@ -264,7 +266,7 @@ def verify_command(
 @runtime_option
 def learn_command(lab: str | None, runtime: str) -> None:
     """Show exercises as one screen: the task and the last check; check again whenever you save a file."""
-    from labctl.cli.learn_screen import Screen
+    from labctl.cli.learn_screen import LearnScreen
 
     session, exercises, progress = _open()
     exercises = _of_lab(session, exercises, lab)
@@ -277,4 +279,4 @@ def learn_command(lab: str | None, runtime: str) -> None:
             "labctl exercise next, then labctl exercise check",
             code="terminal-needed",
         )
-    Screen(session, exercises, progress, runtime).run()
+    LearnScreen(session, exercises, progress, runtime).run()

@@ -16,12 +16,12 @@ from labctl.cli.console import say
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.printable import printable
-from labkit.tables import table
+from labkit.tables import format_table
 
 if TYPE_CHECKING:
     from labctl.pages.live.parting import Parting
-    from labctl.pages.live.story import Event, Lane
-    from labsched.causes import Finding, Request, Sent
+    from labctl.pages.live.story import InstanceSteps, StoryEvent
+    from labsched.causes import ExplainedRequest, Finding, Sent
     from labsched.recording import Recording
 
 SHOWN = 5  # requests that an error names
@@ -66,8 +66,8 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
         raise LabError(
             f"{result} does not exist", "", "labctl explain STACK REQUEST for a stack that is up", code="result-missing"
         )
-    read = recording.read(result, phase)
-    found = causes.requests(read, _sent(read))
+    read = recording.read_recording(result, phase)
+    found = causes.explain_requests(read, _sent(read))
     if not found:
         raise LabError(
             f"{read.source} has no request that was answered", "", "labctl bench STACK", code="recording-empty"
@@ -76,17 +76,17 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
     if picture:
         from labkit.pictures import explained
 
-        explained.draw(found, read, picture, str(result), called)
-    findings = [causes.finding(found, read.settings, metric) for metric in ("TTFT", "TPOT")]
+        explained.draw_explanation(found, read, picture, str(result), called)
+    findings = [causes.largest_cause(found, read.settings, metric) for metric in ("TTFT", "TPOT")]
     changed = [_what_if(read, each) for each in findings]
     if json_output:
         percentiles = "p50", "p95", "p99"
-        asked = {each.metric: causes.table(found, each.metric)[0] for each in findings}
+        asked = {each.metric: causes.cause_table(found, each.metric)[0] for each in findings}
         document = {
             each.metric: {
                 "percentiles": dict(zip(percentiles, asked[each.metric], strict=True)),
                 "names": dict(zip(percentiles, (called[id] for id in asked[each.metric]), strict=True)),
-                "parts_ms": dict(causes.table(found, each.metric)[1]),
+                "parts_ms": dict(causes.cause_table(found, each.metric)[1]),
                 "largest": {"part": each.part, "share": each.share, "culprit": each.culprit},
                 "change": dict(what_if.change),
                 "p99_ms": what_if.p99,
@@ -99,10 +99,10 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
         if number:
             click.echo()
         say(printable(_sentence(each, what_if, {one.name: one for one in found}, read, called)))
-        names, rows = causes.table(found, each.metric)
+        names, rows = causes.cause_table(found, each.metric)
         cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in rows]
         cells.append(("request", *(called[name] for name in names)))
-        click.echo("\n" + table(cells, (f"{each.metric}, ms", "p50", "p95", "p99"), right=(1, 2, 3)))
+        click.echo("\n" + format_table(cells, (f"{each.metric}, ms", "p50", "p95", "p99"), right=(1, 2, 3)))
     if picture:
         say(printable(f"\nwritten: {picture}"))
     say(printable(f"\nstep by step: labctl explain {read.source} {called[findings[0].request.name]}"))
@@ -117,7 +117,7 @@ def _names(read: Recording, phase: str) -> dict[str, str]:
 
 
 def _sentence(
-    found: Finding, what_if: Advice, every: Mapping[str, Request], read: Recording, called: Mapping[str, str]
+    found: Finding, what_if: Advice, every: Mapping[str, ExplainedRequest], read: Recording, called: Mapping[str, str]
 ) -> str:
     """The largest part of a p99, who was in the way, and what another setting would make of it."""
     from labkit.predict.vllm import their_names
@@ -216,16 +216,16 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
             click.echo()
         label = f", {lane.labels[name]}" if name in lane.labels and lane.labels[name] != name else ""
         say(printable(f"{lane.names[name]} (id {name}{label}) in {lane.title}: {_sum(rows)}"))
-        for words in routes.words_of(lane.lines, name, lane.names):
+        for words in routes.describe_routes(lane.lines, name, lane.names):
             say(printable(words))
         cells = [(_steps(row), f"{row.seconds:.3f}", row.what, row.words) for row in rows]
-        click.echo("\n" + table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))
+        click.echo("\n" + format_table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))
 
 
 def _show_parting(one: str, other: str, json_output: bool) -> None:
     from labctl.pages.live import parting
 
-    found = [parting.parting(*pair) for pair in parting.pair_lanes(_lanes(one), _lanes(other))]
+    found = [parting.find_parting(*pair) for pair in parting.pair_lanes(_lanes(one), _lanes(other))]
     if json_output:
         click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
         return
@@ -249,10 +249,10 @@ def _show_sides(found: Parting) -> None:
         ("waiting", " ".join(one.waiting) or "-", " ".join(other.waiting) or "-"),
         *((f"request {name}", one.reasons[name], other.reasons[name]) for name in one.reasons),
     ]
-    click.echo("\n" + table(cells, ("", "1", "2")))
+    click.echo("\n" + format_table(cells, ("", "1", "2")))
 
 
-def _lanes(source: str) -> list[Lane]:
+def _lanes(source: str) -> list[InstanceSteps]:
     """The step logs of a run or of a running stack."""
     from labctl.pages.live import story
 
@@ -289,7 +289,7 @@ def _lanes(source: str) -> list[Lane]:
     return lanes
 
 
-def _longest(lanes: Sequence[Lane]) -> str:
+def _longest(lanes: Sequence[InstanceSteps]) -> str:
     """The requests that waited longest: what somebody who looks for one may have meant."""
     waits = Counter(lane.names[id] for lane in lanes for line in lane.lines for id in line["waiting"])
     if longest := waits.most_common(SHOWN):
@@ -298,7 +298,7 @@ def _longest(lanes: Sequence[Lane]) -> str:
     return f"no request waited; it has {', '.join(names)}" if names else "it shows no request"
 
 
-def _sum(rows: Sequence[Event]) -> str:
+def _sum(rows: Sequence[StoryEvent]) -> str:
     waited = [row for row in rows if row.what == "waits"]
     steps = sum(row.last - row.first + 1 for row in waited)
     preempted = sum(row.what == "preempted" for row in rows)
@@ -308,15 +308,15 @@ def _sum(rows: Sequence[Event]) -> str:
     return f"{said}; preempted {preempted} time{'s' if preempted != 1 else ''}" if preempted else said
 
 
-def _steps(row: Event) -> str:
+def _steps(row: StoryEvent) -> str:
     return f"{row.first}" if row.first == row.last else f"{row.first}-{row.last}"
 
 
-def _lane(lane: Lane) -> dict[str, Any]:
+def _lane(lane: InstanceSteps) -> dict[str, Any]:
     return {"model": lane.model, "instance": lane.instance, "phase": lane.phase, "replica": lane.replica}
 
 
-def _row(row: Event) -> dict[str, Any]:
+def _row(row: StoryEvent) -> dict[str, Any]:
     return {
         "first_step": row.first,
         "last_step": row.last,
@@ -361,11 +361,13 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
     click.echo("\n".join(f"  {number}  {printable(name)}" for number, name in zip(numbers, outcome.names, strict=True)))
     if outcome.settings:
         differing = [(key, *values) for key, values in outcome.settings.items()]
-        click.echo("\n" + table(differing, ("settings that differ", *numbers)))
+        click.echo("\n" + format_table(differing, ("settings that differ", *numbers)))
     else:
         click.echo("\nthe settings are the same")
     header = ("metric", *numbers, *(f"{number} / 1" for number in numbers[1:]))
-    click.echo("\n" + table([_ratios(key, outcome.metrics[key]) for key in keys], header, right=range(1, len(header))))
+    click.echo(
+        "\n" + format_table([_ratios(key, outcome.metrics[key]) for key in keys], header, right=range(1, len(header)))
+    )
     for sentence in outcome.remarks:
         say(f"\n{printable(sentence)}", hanging="")
     if len(keys) < len(outcome.metrics):

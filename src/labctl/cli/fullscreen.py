@@ -39,7 +39,7 @@ def fullscreen() -> Iterator[Callable[[Lines], None]]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def key(seconds: float) -> str:
+def read_key(seconds: float) -> str:
     """The key that is pressed within that time, in lower case; "q" where the terminal has gone.
 
     "" for none, and for those that send more than a letter (arrows, a paste).

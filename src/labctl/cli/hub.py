@@ -11,12 +11,12 @@ from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.cli.openai import tls_options
 from labctl.learn.classroom import Classroom
-from labctl.learn.exercise import find_all
+from labctl.learn.exercise import find_exercises
 from labctl.learn.room import TEACHER, require_names
 from labctl.learn.standing import standings
 from labkit.errors import LabError
-from labkit.tables import table
-from labkit.tls import Pair
+from labkit.tables import format_table
+from labkit.tls import CertificatePair
 
 PORT = 8888
 
@@ -42,14 +42,14 @@ def hub_command() -> None:
 @opt.number_option("--pids", 1024, "Processes and threads that it may have.", click.IntRange(64))
 @opt.number_option("--idle", 3600, "Stop a server that nobody has used for so long.", opt.SECONDS, metavar="S")
 @opt.verbose
-def up_command(
+def hub_up_command(
     learners: int,
     names: Path | None,
     labs: str,
     trusting: bool,
     port: int,
     expose: bool,
-    tls: Pair | None,
+    tls: CertificatePair | None,
     url: str,
     cpus: float,
     memory: str,
@@ -94,24 +94,24 @@ def up_command(
 def show(told: dict[str, str]) -> None:
     """Passwords, which are nowhere to be read afterwards."""
     if told:
-        click.echo(table(sorted(told.items()), ("name", "password")))
+        click.echo(format_table(sorted(told.items()), ("name", "password")))
 
 
 @hub_command.command("down")
 @opt.verbose
-def down_command(verbose: bool) -> None:
+def hub_down_command(verbose: bool) -> None:
     """Stop JupyterHub and every learner's container. Passwords and work stay for the next `hub up`."""
     ended = Classroom(opt.open_session(verbose, whatever_is_broken=True)).end()
     click.echo("the class is down; its work is kept in .labs/hub" if ended else "no class is up")
 
 
 @hub_command.command("status")
-def status_command() -> None:
+def hub_status_command() -> None:
     """Show who is in the room, whose server is up, and where each learner is."""
     session = opt.open_session(whatever_is_broken=True)
     room = Classroom(session)
     users = room.users()
-    exercises = find_all(session.workspace, session.catalog, lambda problem: None)
+    exercises = find_exercises(session.workspace, session.catalog, lambda problem: None)
     rows = []
     for each in standings(room.room, exercises, time.time()):
         user = (users or {}).get(each.name, {})
@@ -119,7 +119,7 @@ def status_command() -> None:
         rows.append(
             (each.name, server, each.current or "-", f"{each.passed}", str(user.get("last_activity") or "-")[:16])
         )
-    click.echo(table(rows, ("learner", "server", "is at", "passed", "last seen (UTC)"), right=(3,)))
+    click.echo(format_table(rows, ("learner", "server", "is at", "passed", "last seen (UTC)"), right=(3,)))
     click.echo(f"\nJupyterHub answers at {room.address}" if users is not None else "\nJupyterHub does not answer")
 
 
@@ -142,7 +142,7 @@ def password_command(name: str) -> None:
 
 @hub_command.command("reset")
 @click.argument("name")
-def reset_command(name: str) -> None:
+def hub_reset_command(name: str) -> None:
     """Stop NAME's server and give NAME an empty folder; the old work is kept beside it."""
     room = Classroom(opt.open_session(whatever_is_broken=True))
     room.room.require(name)

@@ -7,7 +7,7 @@ import click
 from labctl.cli import options as opt
 from labctl.stack import faults
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import death
+from labctl.stack.up import death_of_stack
 from labkit.errors import LabError
 from labkit.printable import printable
 
@@ -33,7 +33,7 @@ def infer_command(
         click.echo()
         return
     session, lab, name = opt.open_stack(stack)
-    if dead := death(session, name):
+    if dead := death_of_stack(session, name):
         raise dead
     why = f"{name} is asked by its lab's own clients: labctl run {lab.short}"
     usual = opt.text_model(session, lab, name, "infer {} -m MODEL -p PROMPT", "text-generation model", why)
@@ -47,10 +47,10 @@ def infer_command(
         session.listener.note(still)
     pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream)
     try:
-        with faults.watched(session, name, explain):
+        with faults.watch_for_stalls(session, name, explain):
             for piece in pieces:
                 click.echo(printable(piece), nl=False)
     except LabError as error:
         click.echo()
-        raise death(session, name) or faults.explain_error(error, explain) from error
+        raise death_of_stack(session, name) or faults.explain_error(error, explain) from error
     click.echo()

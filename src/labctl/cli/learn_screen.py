@@ -29,7 +29,7 @@ class Telling(Silent):
         self._tell(text)
 
 
-class Screen:
+class LearnScreen:
     """Draws, listens to keys and to saved files; checks run in a thread, so that keys are always heard."""
 
     def __init__(self, session: Session, exercises: Sequence[Exercise], progress: Progress, runtime: str) -> None:
@@ -47,11 +47,11 @@ class Screen:
         """Until q or Ctrl-C; the exercise server stays for its idle time."""
         self._begin(self.exercise)
         with fullscreen.fullscreen() as draw:
-            while (key := fullscreen.key(TICK_S)) != "q":
+            while (key := fullscreen.read_key(TICK_S)) != "q":
                 self._act(key)
                 if not self._busy() and self._stamps() != self.stamps:
                     self._check()
-                draw(lambda width, height: learn_view.lines(self._view(), width, height))
+                draw(lambda width, height: learn_view.view_lines(self._view(), width, height))
         if self._busy():
             click.echo("a check is still in progress: its end is waited for")
             assert self.checking
@@ -90,10 +90,10 @@ class Screen:
                 self._show([f"it is shown after it has passed; or: labctl exercise solution {exercise.id} --give-up"])
 
     def _begin(self, exercise: Exercise) -> None:
-        desk.lay_out(exercise, self.session.workspace)
+        desk.lay_out_exercise(exercise, self.session.workspace)
         self.progress.start(exercise.id)
         self.exercise = exercise
-        last = judge.last(self.session.workspace, exercise.id)
+        last = judge.last_outcome(self.session.workspace, exercise.id)
         self._show(self._found(last))
         self.stamps = self._stamps()
 
@@ -113,7 +113,7 @@ class Screen:
 
         def work() -> None:
             try:
-                outcome = judge.check(self.session, self.exercise, self.runtime)
+                outcome = judge.check_exercise(self.session, self.exercise, self.runtime)
             except LabError as error:
                 self._show(str(error).splitlines())
                 return

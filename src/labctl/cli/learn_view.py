@@ -34,7 +34,7 @@ class View:
     page: int = 0  # of which this part is shown
 
 
-def lines(view: View, width: int, height: int) -> list[Text]:
+def view_lines(view: View, width: int, height: int) -> list[Text]:
     """Exactly ``height`` lines of less than ``width`` columns. The check goes before the task where both do not fit."""
     head = f"{view.title}  [{view.state}]"
     if width > len(head) + 20:

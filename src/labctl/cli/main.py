@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in disk.FAULTS and not isinstance(error.filename, str | bytes):
             raise
-        show_error(disk.told(error))
+        show_error(disk.describe_os_error(error))
         return 1
     except ImportError as error:
         show_error(_not_importable(error))

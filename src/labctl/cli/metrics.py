@@ -13,7 +13,7 @@ from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.evidence import metrics
 from labkit.printable import printable
-from labkit.tables import table
+from labkit.tables import format_table
 
 CANCELED = (
     "A model that gives requests back after each step has every hand-over counted by Triton as a request, also of "
@@ -87,19 +87,19 @@ def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:
         counts = [f"{count:.0f}" for count in (m.succeeded, m.failed, m.inferences, m.exec_count)]
         times = [f"{us / requests / 1e3:.2f}" for us in (m.queue_us, m.compute_us)]
         rows.append((name, *counts, f"{m.mean_batch:.2f}", *times, f"{m.pending:.0f}"))
-    parts = [table(rows, HEADER, right=range(1, len(HEADER)))]
+    parts = [format_table(rows, HEADER, right=range(1, len(HEADER)))]
     if canceled := [f"{m.canceled:.0f} of {name}" for name, m in models.items() if m.canceled]:
         parts.append(f"canceled: {', '.join(canceled)}\n{CANCELED}")
     counted = [(*key, value) for key, value in sorted(snapshot.own.items()) if key[0] in models]
     if own := [(model, _words(metric), f"{value:.0f}") for model, metric, value in counted]:
-        parts.append(table(own, ("model", "its scheduler", "value"), right=(2,)))
+        parts.append(format_table(own, ("model", "its scheduler", "value"), right=(2,)))
     seen = []
     for (model, metric), each in sorted(snapshot.histograms.items()):
         if model in models and each.count:
             shares = [_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)]
             seen.append((model, _words(metric), f"{each.count:.0f}", _format_value(metric, each.mean), *shares))
     if seen:
-        parts.append(table(seen, ("model", "as it saw", "seen", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
+        parts.append(format_table(seen, ("model", "as it saw", "seen", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
         parts.append(SAMPLED)
     return "\n\n".join(parts)
 

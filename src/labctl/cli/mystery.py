@@ -14,7 +14,7 @@ from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.errors import LabError
 from labkit.printable import printable
-from labkit.tables import table
+from labkit.tables import format_table
 
 if TYPE_CHECKING:
     from labctl.mystery.case import Case
@@ -35,7 +35,7 @@ def mystery_command() -> None:
 
 @mystery_command.command("list")
 @opt.as_json
-def list_(json_output: bool) -> None:
+def mystery_list_command(json_output: bool) -> None:
     """List the faults that a server may have."""
     faults = _sick(_faults())
     if json_output:
@@ -63,7 +63,7 @@ def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: 
 
     session = opt.open_session(verbose)
     code = code if code == HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)
-    sick = case.start(session, code, Options(runtime=runtime, ports=ports, replicas=replicas), observed)
+    sick = case.start_case(session, code, Options(runtime=runtime, ports=ports, replicas=replicas), observed)
     _load(sick)
     name = case.STACK
     say(f"\nThe server is up: stack {name}, code {code}. Look at it with")
@@ -78,7 +78,7 @@ def load_() -> None:
     """Send the sick server one more load."""
     from labctl.mystery import case
 
-    _load(case.current(opt.open_session()))
+    _load(case.current_case(opt.open_session()))
 
 
 @mystery_command.command("answer")
@@ -99,7 +99,7 @@ def answer_(ctx: click.Context, name: str | None, evidence: Sequence[str], give_
     pieces = [tuple(piece.partition("=")[::2]) for piece in evidence]
     if not give_up and (not name or not pieces or any(kind not in KINDS or not which for kind, which in pieces)):
         raise click.UsageError("an answer is NAME --evidence step=N, or --evidence counter=METRIC")
-    sick = case.current(opt.open_session())
+    sick = case.current_case(opt.open_session())
     if give_up:
         _solve(sick)
         return
@@ -132,16 +132,16 @@ def judge_(file: Path, names: Sequence[str], runs: int, seed: str, json_output: 
     from labctl.mystery import case, detector
 
     faults = _faults()
-    chosen = [case.named(faults, name) for name in names] or _sick(faults)
+    chosen = [case.find_fault(faults, name) for name in names] or _sick(faults)
     seed = seed or secrets.token_hex(4)
-    scores = detector.judge(
+    scores = detector.judge_detector(
         file.resolve(), faults[HEALTHY], chosen, runs, seed, lambda name: say(f"  ..  {name}", err=True)
     )
     if json_output:
         click.echo(json.dumps({"seed": seed, "scores": [dataclasses.asdict(score) for score in scores]}, indent=1))
         return
     rows = [(score.fault, f"{score.found} of {runs}", f"{score.false} of {runs}") for score in scores]
-    click.echo(table(rows, ("fault", "sick runs found", "healthy runs called sick"), right=(1, 2)))
+    click.echo(format_table(rows, ("fault", "sick runs found", "healthy runs called sick"), right=(1, 2)))
     say(f"\nseed {seed}")
 
 
@@ -156,7 +156,7 @@ def record_(name: str, seed: str) -> None:
     from labctl.mystery import case
     from labkit.predict import clinic
 
-    for step in clinic.record(case.named(_faults(), name), seed):
+    for step in clinic.record_fault(case.find_fault(_faults(), name), seed):
         click.echo(json.dumps(step, separators=(",", ":")))
 
 
@@ -170,7 +170,7 @@ def code_(name: str) -> None:
     from labctl.mystery import case
 
     faults = _faults()
-    click.echo(name if name == HEALTHY else case.draw_code(faults, case.named(faults, name).name))
+    click.echo(name if name == HEALTHY else case.draw_code(faults, case.find_fault(faults, name).name))
 
 
 @mystery_command.command("stop")
@@ -179,7 +179,7 @@ def stop_(verbose: bool) -> None:
     """Take the sick server down, and forget its code."""
     from labctl.mystery import case
 
-    stopped = case.stop(opt.open_session(verbose, whatever_is_broken=True))
+    stopped = case.stop_case(opt.open_session(verbose, whatever_is_broken=True))
     click.echo("the sick server is down" if stopped else "no sick server was up")
 
 

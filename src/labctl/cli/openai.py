@@ -14,7 +14,7 @@ from labctl.cli import options as opt
 from labctl.cli.console import Console
 from labctl.listener import Listener
 from labkit.errors import LabError
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 
 def tls_options(command: opt.Command) -> opt.Command:
@@ -26,7 +26,7 @@ def tls_options(command: opt.Command) -> opt.Command:
     def wrapped(*args: Any, cert: Path | None, key: Path | None, **kwargs: Any) -> Any:
         if bool(cert) != bool(key):
             raise click.UsageError("--tls-cert and --tls-key belong together: give both")
-        tls = Pair(cert.absolute(), key.absolute()) if cert and key else None
+        tls = CertificatePair(cert.absolute(), key.absolute()) if cert and key else None
         if tls:
             tls.context()  # before anything is started
         return command(*args, tls=tls, **kwargs)
@@ -38,7 +38,7 @@ def tls_options(command: opt.Command) -> opt.Command:
 class Front:
     """The OpenAI API that ``labctl up`` shall also serve, with ``tls`` over HTTPS."""
 
-    tls: Pair | None
+    tls: CertificatePair | None
 
 
 def front_options(command: opt.Command) -> opt.Command:
@@ -49,7 +49,7 @@ def front_options(command: opt.Command) -> opt.Command:
     )
     @tls_options
     @functools.wraps(command)
-    def wrapped(*args: Any, fronted: bool, tls: Pair | None, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, fronted: bool, tls: CertificatePair | None, **kwargs: Any) -> Any:
         if tls and not fronted:
             raise click.UsageError("--tls-cert is for the OpenAI API: add --openai")
         return command(*args, front=Front(tls) if fronted else None, **kwargs)
@@ -72,7 +72,7 @@ def openai_command(
     model: str,
     port: int | None,
     expose: bool,
-    tls: Pair | None,
+    tls: CertificatePair | None,
     json_output: bool,
     verbose: bool,
 ) -> None:
@@ -81,10 +81,10 @@ def openai_command(
     With --expose its clients need the stack's token as their API key (labctl status STACK --token); with --tls-cert and
     --tls-key they speak HTTPS.
     """
-    from labctl.pages.address import OPENAI, listening
+    from labctl.pages.address import OPENAI, listening_socket
     from labctl.runtimes import door, processes
     from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Endpoints, Record
-    from labctl.stack.door import described
+    from labctl.stack.door import describe_door
 
     opt.require_named(stack, endpoint)
     if endpoint and expose:
@@ -104,10 +104,10 @@ def openai_command(
             folder.make_token()
         token = folder.token if expose else None
     bind = ANY_ADDRESS if expose else LOOPBACK
-    with listening(bind, port, OPENAI) as probe:
+    with listening_socket(bind, port, OPENAI) as probe:
         number = probe.getsockname()[1]
     shown = json.dumps({"stack": name, "openai": door.url(number, tls)})
-    said = shown if json_output else f"{name}: {described(name, door.url(number, tls), bind if expose else '')}"
+    said = shown if json_output else f"{name}: {describe_door(name, door.url(number, tls), bind if expose else '')}"
     started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token, tls)
     code = processes.run_foreground(started, listener)
     if code:

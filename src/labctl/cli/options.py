@@ -140,12 +140,12 @@ def plan_options(command: Command) -> Command:
     ) -> Any:
         from labctl.manifest.settings import parse_assignments
         from labctl.runtimes.record import Options
-        from labkit.disk import resolved
+        from labkit.disk import resolve_path
         from labkit.predict.vllm import stack_names
 
         devices = tuple(filter(None, (word.strip() for word in gpus.split(","))))
         options = Options(
-            profile, stack_names(parse_assignments(pairs)), release, templates and resolved(templates), devices
+            profile, stack_names(parse_assignments(pairs)), release, templates and resolve_path(templates), devices
         )
         return command(*args, options=options, **kwargs)
 

@@ -12,10 +12,10 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.cli.predict import phase_option, result_argument
-from labkit.tables import table
+from labkit.tables import format_table
 
 if TYPE_CHECKING:
-    from labsched.pace import Pace, Work
+    from labsched.pace import Pace, StepWork
 
 CONTEXT = 800  # tokens, as in the published test of lab 05
 DECODING, PROMPTS = (1, 8, 64), (512, 2048, 7168)
@@ -29,7 +29,7 @@ def pace_command() -> None:
 
 @pace_command.command("list")
 @opt.as_json
-def list_(json_output: bool) -> None:
+def pace_list_command(json_output: bool) -> None:
     """Show what each device says that a step takes, with Llama-2-7B in 16 bits."""
     from labsched.pace import DEVICES, TABLES, Pace
 
@@ -47,10 +47,10 @@ def measure_(result: Path, phase: str, json_output: bool) -> None:
     RESULT is a folder below results/, or one steps-PHASE.jsonl of it.
     """
     from labsched import recording
-    from labsched.measured import measured
+    from labsched.measured import measure_device
     from labsched.pace import DEVICES, MEASURED, OWN, Pace
 
-    found = measured(recording.read(result, phase).rows)
+    found = measure_device(recording.read_recording(result, phase).rows)
     shown = {name: Pace(device, MEASURED, 1.0) for name, device in DEVICES.items()}
     shown[OWN] = Pace(found.table, MEASURED, 1.0)
     facts = {"pace_table": found.table.text, "steps": found.steps, "said_s": found.said_s, "took_s": found.took_s}
@@ -69,12 +69,12 @@ def _show(devices: Mapping[str, Pace], json_output: bool, facts: Mapping[str, An
         click.echo(json.dumps({"seconds": steps, **facts}, indent=1))
         return
     rows = [(name, *(f"{1e3 * seconds:.1f}" for seconds in said.values())) for name, said in steps.items()]
-    say(table(rows, ("a step, ms", *devices), right=range(1, 1 + len(devices))))
+    say(format_table(rows, ("a step, ms", *devices), right=range(1, 1 + len(devices))))
 
 
-def _steps() -> dict[str, list[Work]]:
-    from labsched.pace import Work
+def _steps() -> dict[str, list[StepWork]]:
+    from labsched.pace import StepWork
 
-    decoding = {f"{n} decoding, context {CONTEXT}": [Work(1, CONTEXT)] * n for n in DECODING}
-    prompts = {f"{n:,} prompt tokens": [Work(512, 512)] * (n // 512) for n in PROMPTS}
+    decoding = {f"{n} decoding, context {CONTEXT}": [StepWork(1, CONTEXT)] * n for n in DECODING}
+    prompts = {f"{n:,} prompt tokens": [StepWork(512, 512)] * (n // 512) for n in PROMPTS}
     return {**decoding, **prompts}

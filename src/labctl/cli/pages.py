@@ -14,7 +14,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.pages import gate
-from labctl.pages.address import CHAT, PORTS, WATCH, of, publish_address
+from labctl.pages.address import CHAT, PORTS, WATCH, page_address, publish_address
 from labctl.stack import faults
 from labkit.errors import LabError
 
@@ -48,11 +48,11 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     note = f"`labctl watch {name}` shows the scheduler at work."
     page = chat.chat_page(endpoint, models, model, tokenizer_dir, lab.title, note, halted)
     with (
-        chat.serve(page, port) as address,
+        chat.serve_chat(page, port) as address,
         publish_address(session.workspace, name, CHAT, address) if ours else nullcontext(),
     ):
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
-        if ours and (watching := of(session.workspace, name, WATCH)):
+        if ours and (watching := page_address(session.workspace, name, WATCH)):
             click.echo(f"its scheduler: {watching}")
         chat.wait()
 

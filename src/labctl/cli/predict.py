@@ -15,12 +15,12 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.printable import printable
-from labkit.tables import table
+from labkit.tables import format_table
 
 if TYPE_CHECKING:
     from labkit.predict.vllm import VllmReplays
     from labsched.answer import Predictor
-    from labsched.recording import Settings
+    from labsched.recording import SchedulerSettings
     from labsched.steptime import Extrapolated
 
 GUESSED = "ttft_p50_ms"
@@ -203,11 +203,11 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
     }
     for (title, text), mark in zip(words.items(), marks.values(), strict=True):
         click.echo(f"{title:<15}{text}{'  (extrapolated)' if mark else ''}")
-    said = [remark for remark in map(prediction.extrapolated, marks.values()) if remark]
+    said = [remark for remark in map(prediction.extrapolation_sentence, marks.values()) if remark]
     _say([*dict.fromkeys(said), *prediction.time_remarks(predictor.model.to_json())])
 
 
-def _theirs(settings: Settings, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def _theirs(settings: SchedulerSettings, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The settings under vLLM's own names, for a document; {} where the recording is not of somebody's own vLLM."""
     from labkit.predict.vllm import their_names
 
@@ -249,23 +249,32 @@ def _sweep(
     if shown.json_output:
         return
     names = next(iter(found.values())).figures
-    rows = [(name, *(prediction.number(each.figures[name]) for each in found.values())) for name in names]
+    rows = [(name, *(prediction.format_number(each.figures[name]) for each in found.values())) for name in names]
     if any(marks.values()):
         rows.append(("extrapolated steps", *(f"{mark['steps']:,}" if mark else "" for mark in marks.values())))
-    click.echo(table(rows, (key, *found), right=range(1, len(found) + 1)))
+    click.echo(format_table(rows, (key, *found), right=range(1, len(found) + 1)))
     for value, reason in refused.items():
         say(printable(f"no answer for {key}={value}: {reason.what}: {reason.why}"))
     largest = max((mark for mark in marks.values() if mark), key=lambda mark: mark["steps"], default=None)
-    _say([*filter(None, [prediction.extrapolated(largest)]), *prediction.time_remarks(predictor.model.to_json())])
+    _say(
+        [
+            *filter(None, [prediction.extrapolation_sentence(largest)]),
+            *prediction.time_remarks(predictor.model.to_json()),
+        ]
+    )
 
 
 def _marked(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> dict[str, Any] | None:
     """How many steps are extrapolated, why, and the command whose recording would have such steps; None: none is."""
-    from labsched.answer import beyond
+    from labsched.answer import extrapolation_in_words
 
     if not found.steps:
         return None
-    return {"steps": found.steps, "why": beyond(found, predictor.model), "record": _record(predictor, found, wanted)}
+    return {
+        "steps": found.steps,
+        "why": extrapolation_in_words(found, predictor.model),
+        "record": _record(predictor, found, wanted),
+    }
 
 
 def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> str:
@@ -294,7 +303,7 @@ def _export(result: Path, phase: str, file: Path) -> None:
     from labkit.predict import traces
     from labsched import recording
 
-    for path in traces.export(file, recording.read(result, phase)):
+    for path in traces.export(file, recording.read_recording(result, phase)):
         say(printable(f"written: {path}"))
 
 
@@ -304,7 +313,7 @@ def _predictor(result: Path, how: ReplayOptions) -> Predictor:
     from labsched import answer, recording, replay
     from labsched.slo import Slo
 
-    read = recording.read(result, how.phase)
+    read = recording.read_recording(result, how.phase)
     limits = Slo.parse(how.slo) if how.slo else None
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
     in_flight = how.in_flight
@@ -312,10 +321,10 @@ def _predictor(result: Path, how: ReplayOptions) -> Predictor:
         number = name.removesuffix(IN_FLIGHT)
         in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
     if read.settings.beyond:
-        vllm.changed(read.settings, {})  # it is refused before vLLM is started
+        vllm.change_vllm_settings(read.settings, {})  # it is refused before vLLM is started
     if read.settings.vllm:
         replays = _vllm(read.settings, how.scheduler)
-        return answer.Predictor.of(read, in_flight, limits, replays.replay, how.strict, vllm.changed)
+        return answer.Predictor.of(read, in_flight, limits, replays.replay, how.strict, vllm.change_vllm_settings)
     if read.settings.own and not how.scheduler:
         raise LabError(
             f"{result} was recorded with a scheduler of your own",
@@ -327,7 +336,7 @@ def _predictor(result: Path, how: ReplayOptions) -> Predictor:
     return answer.Predictor.of(read, in_flight, limits, own, how.strict)
 
 
-def _vllm(settings: Settings, scheduler: Path | None) -> VllmReplays:
+def _vllm(settings: SchedulerSettings, scheduler: Path | None) -> VllmReplays:
     """Replays of vLLM's scheduler. Raises LabError: vLLM is not installed, or not as shipped."""
     from labctl.runtimes.layers import layer
     from labctl.workspace import Workspace
@@ -355,12 +364,12 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     from labsched import figures
 
     session, wanted = opt.open_session(verbose), document["set"]
-    ran = rerun.run(session, predictor.recording, wanted, predictor.in_flight)
+    ran = rerun.rerun_recording(session, predictor.recording, wanted, predictor.in_flight)
     predicted = predictor.predict(wanted, ran.sent)
     arrived = {a.name: a.at for a in ran.measured.arrivals}
     measured = figures.figures(ran.measured.rows, arrived, predictor.slo)
     errors = {name: predicted.figures[name] / value - 1 for name, value in measured.items() if value}
-    parting = figures.parting(predicted.rows, ran.measured.rows)
+    parting = figures.first_difference(predicted.rows, ran.measured.rows)
     both = {
         **document,
         "predicted": dict(predicted.figures),
@@ -374,10 +383,10 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
         "parting": {"step": parting[0], "differs": sorted(parting[1])} if parting else None,
     }
     lanes = [
-        prediction.lane("predicted", predicted.rows, predicted.arrived),
-        prediction.lane("measured", ran.measured.rows, arrived),
+        prediction.prediction_lane("predicted", predicted.rows, predicted.arrived),
+        prediction.prediction_lane("measured", ran.measured.rows, arrived),
     ]
-    prediction.keep(ran.folder, both, lanes)
+    prediction.write_prediction(ran.folder, both, lanes)
     return both
 
 
@@ -398,9 +407,9 @@ def _write(document: Mapping[str, Any], shown: opt.ResultOutput) -> None:
 def _show(document: Mapping[str, Any]) -> None:
     from labkit import prediction
 
-    rows, header = prediction.table(document)
-    click.echo(table(rows, header, right=range(1, len(header))))
-    _say(prediction.remarks(document))
+    rows, header = prediction.prediction_table(document)
+    click.echo(format_table(rows, header, right=range(1, len(header))))
+    _say(prediction.prediction_remarks(document))
     if "folder" in document:
         say(printable(f"step log, report.md and {prediction.PICTURE} of the run: {document['folder']}"))
 
@@ -415,7 +424,7 @@ def show_kept(results: Sequence[Path], json_output: bool) -> tuple[Path, ...]:
     """Show the predictions that results hold beside what was measured; the results that hold none (`compare`)."""
     from labkit import prediction
 
-    documents = {path: document for path in results if (document := prediction.kept(path))}
+    documents = {path: document for path in results if (document := prediction.read_prediction(path))}
     for path, document in documents.items():
         if json_output:
             click.echo(json.dumps(document, indent=2))

@@ -54,7 +54,7 @@ def reproduce_command(
     from labctl.workspace import Workspace
 
     workspace = Workspace.find()
-    found = exhibits.find_all(workspace)
+    found = exhibits.find_exhibits(workspace)
     if what == "list":
         _list(found, json_output)
         return
@@ -68,7 +68,7 @@ def reproduce_command(
         if not json_output:
             _count(visits, len(found) - len(chosen))
     else:
-        one = exhibits.named(found, what)
+        one = exhibits.find_exhibit(found, what)
         if one.deadly and not kills:
             raise LabError(
                 f"{one.number} ends its server",
@@ -76,11 +76,11 @@ def reproduce_command(
                 f"labctl reproduce {what} --kills",
                 code="exhibit-kills",
             )
-        visits = [visit.run(workspace, one, workaround, image)]
+        visits = [visit.reproduce_exhibit(workspace, one, workaround, image)]
         if not json_output:
             _show(one, visits[0])
     if json_output:
-        click.echo(visit.to_json(visits))
+        click.echo(visit.visits_json(visits))
     if any(each.verdict in (visit.FAILS, visit.CANNOT_TELL) for each in visits):
         ctx.exit(1)
 

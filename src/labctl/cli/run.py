@@ -10,7 +10,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say, say_folder
-from labctl.labs.run import RunResult, run
+from labctl.labs.run import RunResult, run_lab
 from labctl.labs.verdicts import BUSY, MET, NOT_MET, UNMEASURED
 from labctl.pages.live import replay
 from labctl.runtimes.record import Options
@@ -48,10 +48,10 @@ def run_command(
     began = time.monotonic()
     taught = session.catalog.lab(lab)
     only = lab if lab in taught.stacks and len(taught.stacks) > 1 else ""
-    outcome = run(session, taught, options, quick, keep, only, texts, replica)
+    outcome = run_lab(session, taught, options, quick, keep, only, texts, replica)
     if session.dry:
         return
-    replay.write(outcome.folder)
+    replay.write_timeline_page(outcome.folder)
     document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}
     shown.write(json.dumps(document, indent=2))
     if not shown.json_output:

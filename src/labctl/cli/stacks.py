@@ -22,7 +22,7 @@ from labctl.stack.up import up
 from labctl.triton import server_api
 from labkit.errors import LabError
 from labkit.printable import printable
-from labkit.tables import table
+from labkit.tables import format_table
 
 SPREAD = {
     "l4": "Connections are spread in turn: all requests of one go to one replica.",
@@ -56,9 +56,9 @@ def up_command(
     if handle.already:
         session.listener.note(f"{name} was already up with these settings")
     if observed:
-        observe.start(session, handle.runtime, handle.record, options)
+        observe.start_monitoring(session, handle.runtime, handle.record, options)
     if front:
-        door.start(session, handle.record, options, front.tls)
+        door.start_door(session, handle.record, options, front.tls)
     if session.dry:
         return
     _print(status(session, name, ask=False), json_output)  # they have just answered
@@ -110,7 +110,7 @@ def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
         )
         for s in every
     ]
-    click.echo(table(rows, ("stack", "state", "runtime", "profile", "http", "exposed on")))
+    click.echo(format_table(rows, ("stack", "state", "runtime", "profile", "http", "exposed on")))
 
 
 @click.command("logs")
@@ -140,10 +140,10 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, replica: int | None) -> Iterable[str]:
     """The log; where there are replicas and none is asked for, each line says whose it is."""
     if replica or not record or not record.balance:
-        return server_api.readable(runtime.logs(stack, follow, replica or 0))
+        return server_api.readable_log(runtime.logs(stack, follow, replica or 0))
     names = {FRONT: record.front, **{one.number: f"replica {one.number}" for one in record.servers}}
     streams = [
-        (f"{name} | {line}" for line in server_api.readable(runtime.logs(stack, follow, number)))
+        (f"{name} | {line}" for line in server_api.readable_log(runtime.logs(stack, follow, number)))
         for number, name in names.items()
     ]
     return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
@@ -195,7 +195,7 @@ def _replicas(shown: Status) -> str:
         for one in shown["replicas"]
     ]
     header = ("replica", "state", "http", "grpc", "metrics", "in flight", "requests", "")
-    return f"{table(rows, header)}\n\n{SPREAD[shown['balance']]}"
+    return f"{format_table(rows, header)}\n\n{SPREAD[shown['balance']]}"
 
 
 def _print(shown: Status, json_output: bool) -> None:
@@ -223,12 +223,12 @@ def _describe(shown: Status) -> str:
     if env_file := shown.get("env_file", ""):
         parts.append(f"By hand: docker compose --env-file {env_file} ps")
     if address := shown.get("openai", ""):
-        parts.append(door.described(shown["stack"], address, shown["exposed"]))
+        parts.append(door.describe_door(shown["stack"], address, shown["exposed"]))
     if shown["balance"]:
         parts.append(_replicas(shown))
     if shown["models"]:
         rows = [(m["name"], m["version"], m["state"], " ".join(m["reason"].split())) for m in shown["models"]]
-        parts.append(table(rows, ("model", "version", "state", "reason")))
+        parts.append(format_table(rows, ("model", "version", "state", "reason")))
     as_asked = [
         f"{key}={item['effective']}"
         for key, item in shown["effective"].items()

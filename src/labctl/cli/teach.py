@@ -11,7 +11,7 @@ from labctl.cli.arena import show_class
 from labctl.labs.bundle import create
 from labctl.learn import group
 from labkit.errors import LabError
-from labkit.tables import table
+from labkit.tables import format_table
 
 
 @click.group("bundle")
@@ -52,7 +52,7 @@ def report_command(files: tuple[Path, ...], seed: str) -> None:
     if all(path.suffix == ".py" for path in files):
         show_class(files, seed)
         return
-    learners, bad = group.read(files)
+    learners, bad = group.read_group_progress(files)
     for sentence in bad:
         click.echo(f"left out: {sentence}", err=True)
     if not learners:
@@ -62,6 +62,6 @@ def report_command(files: tuple[Path, ...], seed: str) -> None:
             "labctl exercise list --json > NAME.json, on each machine",
             code="reports-unreadable",
         )
-    header, rows = group.rows(learners)
-    click.echo(table(rows, header, right=range(1, len(header))))
+    header, rows = group.progress_rows(learners)
+    click.echo(format_table(rows, header, right=range(1, len(header))))
     click.echo(f"\n{group.SIGN['passed']} passed   {group.SIGN['started']} started   {group.SIGN['new']} new")

@@ -32,14 +32,14 @@ def convert_command(source: Path, file: Path, phase: str) -> None:
     from labsched.vllm import reader
 
     if source.is_dir() or reader.is_recording(source) or source.name.startswith("steps-"):
-        read = recording.read(source, phase)
+        read = recording.read_recording(source, phase)
         found = trace_sources.Converted([one for one in read.arrivals if one.made])
     else:
-        found = trace_sources.read(source)
+        found = trace_sources.convert_trace(source)
     if file.suffix == ".csv":
-        traces.write_csv(file, found.arrivals)
+        traces.write_trace_csv(file, found.arrivals)
     elif file.suffix == ".jsonl":
-        traces.write(file, found.arrivals)
+        traces.write_mooncake_trace(file, found.arrivals)
     else:
         raise LabError(
             f"no trace format ends in '{file.suffix}'",

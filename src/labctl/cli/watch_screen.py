@@ -15,13 +15,13 @@ from labctl.clock import texts
 from labctl.clock.clock import Clock
 from labctl.pages.live.lines import held_steps
 from labctl.pages.live.routes import RouteTail
-from labctl.pages.live.state import State
-from labctl.pages.live.tail import Tail
-from labctl.pages.live.terminal import STRIP, Screen
+from labctl.pages.live.state import LiveState
+from labctl.pages.live.tail import StepLogTail
+from labctl.pages.live.terminal import STRIP, TerminalState
 from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labkit.errors import LabError
-from labsched.steplog import parsed, recorded
+from labsched.steplog import parse_any_line, parse_step_line
 from labsched.vllm import reader
 
 TICK_S = 0.1
@@ -36,9 +36,12 @@ class WatchScreen:
 
     def __init__(self, clock: Clock, record: Record, what_if: WhatIf | None = None) -> None:
         self._clock, self._endpoint = clock, record.endpoints.metrics
-        self._tail, self._state = Tail(clock.run_dir, recorded if what_if else parsed), State()
+        self._tail, self._state = (
+            StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line),
+            LiveState(),
+        )
         self._what_if, self._routes = what_if, RouteTail(clock.run_dir)
-        self._screen = Screen(record.stack)
+        self._screen = TerminalState(record.stack)
         self._stepping: threading.Thread | None = None
         self._factor = 0  # its place in FACTORS
 
@@ -53,7 +56,7 @@ class WatchScreen:
             )
         renewed = float("-inf")
         with fullscreen.fullscreen() as draw:
-            while (key := fullscreen.key(TICK_S)) != "q":
+            while (key := fullscreen.read_key(TICK_S)) != "q":
                 if time.monotonic() - renewed > texts.RENEW_S:
                     renewed = time.monotonic()
                     texts.ask_for_texts(self._clock.run_dir)
@@ -123,8 +126,8 @@ class RecordingScreen:
     """The same for a recording that somebody's own vLLM writes: it is only looked at."""
 
     def __init__(self, folder: Path) -> None:
-        self._tail, self._state = reader.Tail(folder), State()
-        self._screen = Screen(str(folder), "q\xa0quit")
+        self._tail, self._state = reader.RecordingTail(folder), LiveState()
+        self._screen = TerminalState(str(folder), "q\xa0quit")
 
     def run(self) -> None:
         """Until q or Ctrl-C. Raises LabError where this is no terminal, or the recording is damaged."""
@@ -133,7 +136,7 @@ class RecordingScreen:
                 "this is no terminal", "lines are drawn in place", "labctl watch FOLDER", code="terminal-needed"
             )
         with fullscreen.fullscreen() as draw:
-            while fullscreen.key(TICK_S) != "q":
+            while fullscreen.read_key(TICK_S) != "q":
                 self._state.feed(self._tail.read())
                 draw(lambda *size: [_colour_strip(line) for line in self._screen.lines(self._state, *size)])
 

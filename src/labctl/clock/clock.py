@@ -47,7 +47,7 @@ class Mode(TypedDict, total=False):
     steps: int
 
 
-class State(TypedDict, total=False):
+class ClockState(TypedDict, total=False):
     """The clock file of a model's instance, with what the step that it holds back has in the step log."""
 
     model: str
@@ -159,7 +159,7 @@ class Clock:
             if all(one["mode"] == "run" for one in modes.values()):
                 nofollow.unlink(control)
             else:
-                nofollow.write(control, json.dumps({"v": 1, "models": modes}))
+                nofollow.write_atomically(control, json.dumps({"v": 1, "models": modes}))
         except OSError as error:
             raise LabError(
                 f"{control} cannot be written", error.strerror or str(error), code="clock-unwritable"
@@ -185,12 +185,12 @@ class Clock:
 
     # -- by steps ---------------------------------------------------------------------------------------------------
 
-    def states(self, model: str) -> list[State]:
+    def states(self, model: str) -> list[ClockState]:
         """The clock files of a model's instances, while the clock does not run free (docs/develop/step-log.md)."""
-        states: list[State] = []
+        states: list[ClockState] = []
         for path in sorted(self.run_dir.glob(f"clock-{model}-*.json")):
             with contextlib.suppress(OSError, ValueError):
-                state = cast(State, nofollow.read_object(path))
+                state = cast(ClockState, nofollow.read_object(path))
                 if state.get("model") == model and state.get("state") and isinstance(state.get("steps", 0), int):
                     states.append(state)
         return states
@@ -219,7 +219,7 @@ class Clock:
                 if mine:
                     self._write({**modes, **mine})
             for one in wanted:  # whoever takes a step holds this lock, and looks again at what is granted
-                with contextlib.suppress(OSError), nofollow.reading(self._claims(one)) as claims:
+                with contextlib.suppress(OSError), nofollow.open_to_read(self._claims(one)) as claims:
                     nofollow.lock(claims.fileno(), LOCK_S)
         deadline = time.monotonic() + PATIENCE_S
         while any(self._begun(one, grant) > self._done(one, grant) for one in wanted if one in self.paused):

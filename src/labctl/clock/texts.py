@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import nofollow
-from labkit.waiting import repeated
+from labkit.waiting import call_repeatedly
 
 WATCHED = "watched"  # a file in the run folder; a model writes texts while it is fresh
 RENEW_S = 3.0  # it is stale after ten
@@ -25,5 +25,5 @@ def ask_for_texts(run_dir: Path) -> None:
 def keep_texts(run_dir: Path) -> Iterator[None]:
     """Have texts written for the time of a block."""
     ask_for_texts(run_dir)
-    with repeated(functools.partial(ask_for_texts, run_dir), RENEW_S, "texts"):
+    with call_repeatedly(functools.partial(ask_for_texts, run_dir), RENEW_S, "texts"):
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from labctl.doctor.gpu import gpu_checks
-from labctl.doctor.machine import Check, from_error, machine_checks
+from labctl.doctor.machine import DoctorCheck, from_error, machine_checks
 from labctl.doctor.system import system_check
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, wheel
@@ -27,7 +27,7 @@ def checklist(
     *,
     expose: bool,
     workshop: bool,
-) -> list[Check]:
+) -> list[DoctorCheck]:
     """One row per check, in the order in which they are printed.
 
     Args:
@@ -40,21 +40,21 @@ def checklist(
     names = ("compose",) if plan and plan.release else ("local", "compose")
     runtimes = [_check_runtime(runtime_named(name), profile) for name in names]
     if any(check.state == "ok" for check in runtimes):  # one of them is enough
-        runtimes = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in runtimes]
+        runtimes = [DoctorCheck(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in runtimes]
     compose_answers = runtimes[-1].state == "ok"
     checks += [*runtimes, *([_engine_disk()] if compose_answers else [])]
     checks.append(from_error("ports 8000-8002", claim_ports, "warn", "free"))
     if expose:
         found, remedy = "a token, but no TLS", "only on a network that you trust"
         remedy = f"{remedy} (docs/operate/security.md)"
-        checks += [Check(f"--expose on {name}", "warn", found, remedy) for name in names]
+        checks += [DoctorCheck(f"--expose on {name}", "warn", found, remedy) for name in names]
         checks.append(from_error("Envoy", lambda: str(envoy_binary()), "warn"))
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
     checks += [_check_layer(layer(name, workspace, profile), plan) for name in NAMES]
     for artifact in plan.artifacts if plan else ():
         ready, remedy = artifact.ready(workspace), f"labctl up {plan.name}" if plan else ""
-        checks.append(Check.of(ready, artifact.title, "cached" if ready else "to be made", remedy, "warn"))
+        checks.append(DoctorCheck.of(ready, artifact.title, "cached" if ready else "to be made", remedy, "warn"))
     if workshop:
         from labctl.doctor import workshop as questions  # numpy: only where it is asked for
 
@@ -62,17 +62,17 @@ def checklist(
     return checks
 
 
-def _check_runtime(runtime: Runtime, profile: str) -> Check:
+def _check_runtime(runtime: Runtime, profile: str) -> DoctorCheck:
     def ask() -> str:
         runtime.check(profile)
         local = runtime.name == "local"
         triton = wheel.TRITON_OF_WHEEL.get
-        return f"Triton {triton(wheel.find_wheel().version, '')}" if local else docker_engine.described()
+        return f"Triton {triton(wheel.find_wheel().version, '')}" if local else docker_engine.describe_engine()
 
     return from_error(f"runtime {runtime.name}", ask)
 
 
-def _engine_disk() -> Check:
+def _engine_disk() -> DoctorCheck:
     """The disk that images are built on: the engine's own, not the cache's."""
 
     def ask() -> str:
@@ -87,9 +87,9 @@ def _engine_disk() -> Check:
     return from_error("Docker's disk", ask, "warn")
 
 
-def _check_layer(found: Layer, plan: Plan | None) -> Check:
+def _check_layer(found: Layer, plan: Plan | None) -> DoctorCheck:
     """Whether the packages of an engine are installed; only a stack that is served with them needs them."""
     if plan and plan.stack.packages == found.name:
         return from_error(found.name, lambda: f"installed in {found.require()}")
     state = f"installed in {found.path}" if found.ready else f"not installed ({found.elsewhere or found.remedy})"
-    return Check(found.name, "ok", state)
+    return DoctorCheck(found.name, "ok", state)

@@ -15,8 +15,8 @@ from labbuild.releases import Release
 from labbuild.tensorrt_llm import check_target, require
 from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
-from labctl.doctor.gpu_memory import Shape
-from labctl.doctor.machine import MORE_DISK, Check, from_error
+from labctl.doctor.gpu_memory import MemoryShape
+from labctl.doctor.machine import MORE_DISK, DoctorCheck, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
 from labctl.runtimes.images import PACKAGES_CUDA, gpu_target
@@ -33,7 +33,7 @@ BF16, VLLM_CHIP = (8, 0), (7, 5)  # compute capabilities: with bf16, and the old
 GRAPHS = 2 * 10**9  # bytes: the PyTorch backend's CUDA graphs and activations beside its weights and cache
 
 
-def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Check]:
+def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[DoctorCheck]:
     """One row per thing; those that need a driver are left out where there is none.
 
     Args:
@@ -64,21 +64,21 @@ def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
     return None, not plan.stack.image_only
 
 
-def driver(version: str, release: Release | None, pytorch: bool = False) -> Check:
+def driver(version: str, release: Release | None, pytorch: bool = False) -> DoctorCheck:
     """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
     name = "NVIDIA driver"
     cuda = PACKAGES_CUDA if pytorch else int(release.cuda.partition(".")[0]) if release else PLAIN_CUDA
     if oldest := nvidia.too_old(version, cuda):
-        return Check(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
+        return DoctorCheck(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
     if release and nvidia.numbers(version) < nvidia.numbers(release.driver):
         found = f"{version}; the image of {release.name} is made for CUDA {release.cuda}, driver {release.driver}"
-        return Check(
+        return DoctorCheck(
             name, "warn", found, "what is compiled on this machine (fp8 kernels) may fail; install a newer one then"
         )
-    return Check(name, "ok", version)
+    return DoctorCheck(name, "ok", version)
 
 
-def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[Check]:
+def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[DoctorCheck]:
     builds = plan.image_builds
     first = gpus[0] if gpus else None
     if first and not builds:
@@ -100,17 +100,17 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
         elif first:
             yield from_error("engine", partial(_fits, build.manifest(workspace), plan))
     if spec := plan.settings.get("model"):
-        yield from_error("model hub", partial(_hub, weights.parse(str(spec)), workspace))
+        yield from_error("model hub", partial(_hub, weights.parse_source(str(spec)), workspace))
 
 
-def _chip(gpu: Gpu, plan: Plan) -> Check:
+def _chip(gpu: Gpu, plan: Plan) -> DoctorCheck:
     """What the chip computes in, and whether the engine has kernels for it."""
     capability = nvidia.numbers(gpu.compute_capability)
     precision = "bf16 and fp16" if capability >= BF16 else "fp16: bf16 needs compute capability 8.0"
     found = f"{gpu.name}, compute capability {gpu.compute_capability}: {precision}"
     able = plan.settings.get("engine") != "vllm" or capability >= VLLM_CHIP
     remedy = f"--set engine=transformers: vLLM needs compute capability {'.'.join(map(str, VLLM_CHIP))}"
-    return Check.of(able, "GPU", found, remedy)
+    return DoctorCheck.of(able, "GPU", found, remedy)
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
@@ -118,7 +118,7 @@ def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
     return "built for this GPU and image"
 
 
-def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspace) -> Check:
+def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspace) -> DoctorCheck:
     """Held against the GPU with the least room among those of the engine; all other models are on the first."""
     room = [gpu.free for gpu in gpus[: plan.ranks] if gpu.free is not None]
     free, whole = min(room, default=0), gpus[0].memory or 0
@@ -126,11 +126,11 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
     tokens, copies = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0), plan.stack.copies
     wanted: dict[str, int | None] = {}
     for build in builds:
-        shape, options = Shape.of(build.source, workspace), build.options
+        shape, options = MemoryShape.of(build.source, workspace), build.options
         least = tokens or options["max_input_len"] + options["max_output_len"]
         wanted["the engine and its smallest KV cache"] = shape.engine(options, least) if shape else None
     if copies:
-        shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace)
+        shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
         wanted[f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"] = (
             shape.copies(copies) if shape else None
         )
@@ -142,42 +142,44 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
             wanted[f"the KV cache{fit}"] = size
     known = {what: size for what, size in wanted.items() if size is not None}
     if len(known) < len(wanted):
-        return Check("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
+        return DoctorCheck("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
     needed, parts = sum(known.values()), " + ".join(f"{what} {size / 1e9:.1f}" for what, size in known.items())
     needs = f"{found}; needed {needed / 1e9:.1f} GB ({parts})"
     if not room:
         remedy = "see that the MIG slice, or the memory of this machine, has that much"
-        return Check("GPU memory", "warn", needs, remedy)
+        return DoctorCheck("GPU memory", "warn", needs, remedy)
     smaller = [
         ("tp_size", "--set tp_size=2 over two GPUs"),
         ("quantization", "--set quantization=fp8"),
         ("kv_cache_memory_mib", "a smaller --set kv_cache_memory_mib"),
     ]
     ways = [*(way for key, way in smaller if key in plan.settings), "a smaller model, or free the GPU"]
-    return Check.of(free >= needed, "GPU memory", needs, ", ".join(ways))
+    return DoctorCheck.of(free >= needed, "GPU memory", needs, ", ".join(ways))
 
 
-def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None:
+def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck | None:
     """Weights pass through the machine's memory: of all copies at the same time, or of an engine that is built."""
     copies = max(plan.stack.copies, BUILD_COPIES * builds)
-    shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace) if copies else None
+    shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace) if copies else None
     if shape is None:
         return None
     free, needed = psutil.virtual_memory().available, copies * shape.weights()
     found = f"{free / 1e9:.1f} GB free; loading takes about {needed / 1e9:.1f} GB"
-    return Check.of(free >= needed, "memory", found, "close other programs, or take a smaller model", "warn")
+    return DoctorCheck.of(free >= needed, "memory", found, "close other programs, or take a smaller model", "warn")
 
 
-def _shm(plan: Plan) -> Check:
+def _shm(plan: Plan) -> DoctorCheck:
     """The container's /dev/shm lies in the machine's memory."""
     size = plan.stack.server.shm_size or os.environ.get("LABS_SHM_SIZE") or GPU_SHM
     wanted, free = _bytes(size), psutil.virtual_memory().available
     if wanted < SHM_NEEDED:
-        return Check("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")
+        return DoctorCheck("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")
     if free < wanted:
         found = f"{size} for the container, but {free / 1e9:.1f} GB of memory are free"
-        return Check("shared memory", "warn", found, "free some memory: pages of /dev/shm are taken as they are used")
-    return Check("shared memory", "ok", f"{size} for the container")
+        return DoctorCheck(
+            "shared memory", "warn", found, "free some memory: pages of /dev/shm are taken as they are used"
+        )
+    return DoctorCheck("shared memory", "ok", f"{size} for the container")
 
 
 def _bytes(size: str) -> int:
@@ -186,12 +188,12 @@ def _bytes(size: str) -> int:
     return int(match[1]) * {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]] if match else 0
 
 
-def _disk(build: Build, workspace: Workspace) -> Check:
-    free, shape = free_bytes(build.locate(workspace)), Shape.of(build.source, workspace)
+def _disk(build: Build, workspace: Workspace) -> DoctorCheck:
+    free, shape = free_bytes(build.locate(workspace)), MemoryShape.of(build.source, workspace)
     needed = BUILD_FACTOR * shape.weights() if shape else 0
     takes = f"{needed / 1e9:.0f} GB" if shape else f"{BUILD_FACTOR} times the model's size"
     found = f"{free / 1e9:.1f} GB free for {workspace.cache}; a build takes about {takes}"
-    return Check.of(free >= needed, "disk for engines", found, MORE_DISK)
+    return DoctorCheck.of(free >= needed, "disk for engines", found, MORE_DISK)
 
 
 def _hub(source: weights.Source, workspace: Workspace) -> str:

@@ -18,13 +18,13 @@ COPY_OVERHEAD = 5 * 10**8  # bytes: a CUDA context of a process of its own
 
 
 @dataclass(frozen=True)
-class Shape:
+class MemoryShape:
     """What a model's config.json says of its size; all results are bytes, and ``width`` is the bytes of a number."""
 
     config: Mapping[str, Any]
 
     @classmethod
-    def of(cls, source: Source, workspace: Workspace) -> Shape | None:
+    def of(cls, source: Source, workspace: Workspace) -> MemoryShape | None:
         """None where it is not known: the weights are not here yet, or their architecture is another one."""
         if source.kind == "random":
             kind, config = SHAPES[source.name]["type"], SHAPES[source.name]["config"]

@@ -22,7 +22,7 @@ MORE_DISK = "free some space, or set LABS_CACHE to a folder on another disk"
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """One row of the checklist. ``warn`` lets the labs run, ``fail`` does not."""
 
     name: str
@@ -31,19 +31,21 @@ class Check:
     remedy: str = ""
 
     @classmethod
-    def of(cls, good: bool, name: str, found: str, remedy: str, otherwise: Literal["warn", "fail"] = "fail") -> Check:
+    def of(
+        cls, good: bool, name: str, found: str, remedy: str, otherwise: Literal["warn", "fail"] = "fail"
+    ) -> DoctorCheck:
         return cls(name, "ok", found) if good else cls(name, otherwise, found, remedy)
 
 
-def machine_checks(cache: Path) -> list[Check]:
+def machine_checks(cache: Path) -> list[DoctorCheck]:
     """The checks of this machine that have nothing to do with a runtime."""
     python, numpy = platform.python_version(), version("numpy")
     known = (3, 11) <= sys.version_info[:2] < (3, 13)
     found = numpy if numpy.startswith("1.26.") else f"{numpy} (Triton's stub corrupts tensors beside numpy 2)"
     return [
-        Check.of(known, "Python", python, "use Python 3.11 or 3.12"),
+        DoctorCheck.of(known, "Python", python, "use Python 3.11 or 3.12"),
         *([_libc()] if platform.system() == "Linux" else []),
-        Check.of(found == numpy, "numpy", found, "make setup"),
+        DoctorCheck.of(found == numpy, "numpy", found, "make setup"),
         *([_shm()] if platform.system() == "Linux" else []),
         _disk(cache),
     ]
@@ -51,35 +53,37 @@ def machine_checks(cache: Path) -> list[Check]:
 
 def from_error(
     name: str, ask: Callable[[], object], weight: Literal["warn", "fail"] = "fail", found: str = ""
-) -> Check:
+) -> DoctorCheck:
     """A check whose answer is a text (``found`` where it gives none), or a LabError."""
     try:
         answer = ask()
-        return Check(name, "ok", found or str(answer))
+        return DoctorCheck(name, "ok", found or str(answer))
     except LabError as error:
-        return Check(name, weight, ": ".join(filter(None, (error.what, error.why))), error.remedy)
+        return DoctorCheck(name, weight, ": ".join(filter(None, (error.what, error.why))), error.remedy)
 
 
-def _libc() -> Check:
+def _libc() -> DoctorCheck:
     name, number = platform.libc_ver()
     new = False
     with contextlib.suppress(ValueError):
         new = name == "glibc" and tuple(map(int, number.split(".")[:2])) >= GLIBC
     remedy = "glibc 2.35 or newer (Debian 12, Ubuntu 22.04), or Docker"
-    return Check.of(new, "libc", f"{name} {number}".strip() or "unknown", remedy)
+    return DoctorCheck.of(new, "libc", f"{name} {number}".strip() or "unknown", remedy)
 
 
-def _shm() -> Check:
+def _shm() -> DoctorCheck:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Check("/dev/shm", "fail", "missing", "mount a tmpfs there")
+        return DoctorCheck("/dev/shm", "fail", "missing", "mount a tmpfs there")
     free = shutil.disk_usage(folder).free
-    return Check.of(free >= SHM_NEEDED, "/dev/shm", f"{free / 1e6:,.0f} MB free", "mount -o remount,size=512m /dev/shm")
+    return DoctorCheck.of(
+        free >= SHM_NEEDED, "/dev/shm", f"{free / 1e6:,.0f} MB free", "mount -o remount,size=512m /dev/shm"
+    )
 
 
-def _disk(cache: Path) -> Check:
+def _disk(cache: Path) -> DoctorCheck:
     where = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(where).free
     if not os.access(where, os.W_OK):
-        return Check("disk", "fail", f"{where} cannot be written", "set LABS_CACHE to a folder of yours")
-    return Check.of(free >= DISK_NEEDED, "disk", f"{free / 1e9:.1f} GB free for {cache}", MORE_DISK, "warn")
+        return DoctorCheck("disk", "fail", f"{where} cannot be written", "set LABS_CACHE to a folder of yours")
+    return DoctorCheck.of(free >= DISK_NEEDED, "disk", f"{free / 1e9:.1f} GB free for {cache}", MORE_DISK, "warn")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from labctl.doctor.machine import Check
+from labctl.doctor.machine import DoctorCheck
 from labkit.contention import own_processors
 from labkit.disk import free_bytes
 
@@ -27,16 +27,16 @@ SETUP_DISK = 6e9  # bytes: packages, the caches of a workshop's labs, results
 MEMORY = 4e9
 
 
-def checks(root: Path) -> list[Check]:
+def checks(root: Path) -> list[DoctorCheck]:
     """What ``labctl doctor --workshop`` asks beside the usual."""
     available, free, cores = psutil.virtual_memory().available, free_bytes(root), own_processors()
     close = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
     clear = f"free some space: {SETUP_DISK / 1e9:.0f} GB are needed"
     more = "two or more: with one, client and server disturb each other"
     return [
-        Check.of(available >= MEMORY, "memory", f"{available / 1e9:.1f} GB available", close, "warn"),
-        Check.of(free >= SETUP_DISK, "room", f"{free / 1e9:.1f} GB free for {root}", clear),
-        Check.of(cores >= 2, "processors", str(cores), more, "warn"),
+        DoctorCheck.of(available >= MEMORY, "memory", f"{available / 1e9:.1f} GB available", close, "warn"),
+        DoctorCheck.of(free >= SETUP_DISK, "room", f"{free / 1e9:.1f} GB free for {root}", clear),
+        DoctorCheck.of(cores >= 2, "processors", str(cores), more, "warn"),
         speed_check(yardstick() / REFERENCE_S),
     ]
 
@@ -61,12 +61,12 @@ def _best(work: Callable[[], object], budget: float) -> float:
     return best
 
 
-def speed_check(times: float) -> Check:
+def speed_check(times: float) -> DoctorCheck:
     """How many times as long as the reference machine this one takes for the same work, and what that means."""
     lab, quick = (_time(waits + times * computes) for waits, computes in (LAB_02_S, QUICK_S))
     measured = f"{times:.1f} (lab 02 takes about {lab}, --quick runs at most {quick})"
     remedy = "close other programs, plug the laptop in, or use --quick"
-    return Check.of(times <= SLOW, "time, reference 1.0", measured, remedy, "warn")
+    return DoctorCheck.of(times <= SLOW, "time, reference 1.0", measured, remedy, "warn")
 
 
 def _time(seconds: float) -> str:

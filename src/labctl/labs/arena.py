@@ -14,7 +14,7 @@ from typing import Any
 from labctl import repository
 from labctl.clock.clock import PATIENCE_S
 from labctl.labs import rerun
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.settings import parse_assignments
 from labctl.plan import make_plan
 from labctl.runtimes.record import Options
@@ -25,11 +25,11 @@ from labkit.errors import LabError
 from labkit.predict import served
 from labkit.predict.field import SERVED
 from labkit.predict.policy import Foul, Player
-from labkit.predict.referee import Game, Standing, game, most_steps, retimed, verdict
+from labkit.predict.referee import Game, Standing, game, most_steps, retime_steps, verdict
 from labsched import recording
-from labsched.figures import parting
+from labsched.figures import first_difference
 from labsched.lines import MODEL
-from labsched.recording import Arrival, Row
+from labsched.recording import Arrival, StepRow
 
 STACK, HOME = "inflight-batching", "arena"
 VOCABULARY, CONTEXT = 3000, 2048  # of random:tiny-llama
@@ -51,7 +51,7 @@ Answers = Mapping[str, Sequence[int]]  # token ids, by the request's name
 
 
 @dataclass
-class Pair:
+class PolicyResult:
     """A policy in virtual time and on the server. ``partings``: by trace, the first step at which they part, if any."""
 
     replay: Standing
@@ -59,19 +59,21 @@ class Pair:
     partings: dict[str, tuple[int, dict[str, tuple[Any, Any]]] | None] = field(default_factory=dict)
 
 
-def play(
+def play_policies(
     session: Session,
     policies: Sequence[Path],
     traces: Mapping[str, Sequence[Arrival]],
     tell: Callable[[str, str], object],
-) -> list[Pair]:
+) -> list[PolicyResult]:
     """Play every policy on every trace, until it is disqualified. ``tell`` gets the names of both before each game.
 
     Raises LabError: the server cannot be brought up, or fails for a reason that is no policy's.
     """
-    pairs = [Pair(Standing(path.stem, {}), Standing(path.stem, {})) for path in policies]
+    pairs = [PolicyResult(Standing(path.stem, {}), Standing(path.stem, {})) for path in policies]
     for reuse in (False, True):  # of the KV cache, which is a setting of the server
-        some = {name: cut(trace) for name, trace in traces.items() if any(one.prefixes for one in trace) == reuse}
+        some = {
+            name: _fit_to_model(trace) for name, trace in traces.items() if any(one.prefixes for one in trace) == reuse
+        }
         if not some:
             continue
         with _serving(session, reuse) as server:
@@ -84,7 +86,7 @@ def play(
     return pairs
 
 
-def to_json(pair: Pair) -> dict[str, Any]:
+def policy_result_json(pair: PolicyResult) -> dict[str, Any]:
     """A pair as JSON knows it."""
     sides = {"replay": pair.replay, "triton": pair.server}
     return {
@@ -97,7 +99,7 @@ def to_json(pair: Pair) -> dict[str, Any]:
     }
 
 
-def cut(trace: Sequence[Arrival]) -> list[Arrival]:
+def _fit_to_model(trace: Sequence[Arrival]) -> list[Arrival]:
     """The requests as the model can take them: with numbers for names, and prompts that leave room for the answer."""
     return [
         replace(one, name=str(number), prompt=min(one.prompt, CONTEXT - 1 - one.limit))
@@ -106,7 +108,7 @@ def cut(trace: Sequence[Arrival]) -> list[Arrival]:
 
 
 def _play_both(
-    server: _Server, path: Path, name: str, arrivals: Sequence[Arrival], answers: Answers, pair: Pair
+    server: _Server, path: Path, name: str, arrivals: Sequence[Arrival], answers: Answers, pair: PolicyResult
 ) -> None:
     try:
         with Player(path) as policy:
@@ -121,7 +123,7 @@ def _play_both(
         pair.server = replace(pair.server, foul=foul.word, why=str(foul), trace=name)
         return
     pair.server = replace(pair.server, games={**pair.server.games, name: figures})
-    pair.partings[name] = parting(replayed.rows, rows)
+    pair.partings[name] = first_difference(replayed.rows, rows)
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class _Server:
     def answers(self, arrivals: Sequence[Arrival]) -> dict[str, list[int]]:
         """What the model answers where an answer is to end before its limit: the whole of it is the stop word then."""
         lengths = rerun.as_sent(arrivals)
-        records = rerun.timed(self.grpc, lengths, VOCABULARY, IN_FLIGHT, 10 * PATIENCE_S)
+        records = rerun.send_on_time(self.grpc, lengths, VOCABULARY, IN_FLIGHT, 10 * PATIENCE_S)
         return {
             one.name: [int(token) for _, text in record.responses for token in text.split()]
             for one, record in zip(arrivals, records, strict=True)
@@ -146,7 +148,7 @@ class _Server:
 
     def play(
         self, path: Path, arrivals: Sequence[Arrival], answers: Answers, replayed: Game
-    ) -> tuple[Sequence[Row], dict[str, float]]:
+    ) -> tuple[Sequence[StepRow], dict[str, float]]:
         """One game: its steps and figures. Raises Foul."""
         at = {one.name: one.at for one in arrivals}
         most = most_steps(arrivals, SERVED)
@@ -155,17 +157,19 @@ class _Server:
         server_api.load_model(self.http, MODEL, LOAD_S, self.key)
         pins, began = [replace(one, after=replayed.after[one.name]) for one in arrivals], time.monotonic()
         try:
-            records = rerun.pinned(self.grpc, self.run_dir, pins, VOCABULARY, answers=answers)
+            records = rerun.send_step_by_step(self.grpc, self.run_dir, pins, VOCABULARY, answers=answers)
         except LabError:
-            if (ended := served.Outcome.read(self.folder)) and ended.foul:
+            if (ended := served.GameOutcome.read(self.folder)) and ended.foul:
                 raise Foul(ended.foul, ended.why) from None
             raise
-        ended = served.Outcome.read(self.folder)
+        ended = served.GameOutcome.read(self.folder)
         assert ended, "every request was answered"
         rows = (
-            recording.read(rerun.log_of(self.run_dir, self.folder / "steps-game.jsonl", began, records)).numbered().rows
+            recording.read_recording(rerun.log_of(self.run_dir, self.folder / "steps-game.jsonl", began, records))
+            .numbered()
+            .rows
         )
-        retimed(rows, arrivals, SERVED)
+        retime_steps(rows, arrivals, SERVED)
         return rows, verdict(rows, arrivals, SERVED, ended.seconds)
 
 
@@ -189,6 +193,6 @@ def _serving(session: Session, reuse: bool) -> Iterator[_Server]:
     manifest = manifest.model_copy(update={"repository": [*manifest.repository, str(home.overlay)]})
     lab = lab.model_copy(update={"stacks": {**lab.stacks, stack: manifest}})
     # In a container the models cannot import the referee.
-    with ephemeral(session, lab, stack, replace(options, runtime="local", ports="auto")) as up:
+    with ephemeral_stack(session, lab, stack, replace(options, runtime="local", ports="auto")) as up:
         folder, endpoints = session.workspace.folder(stack), up.record.scrape_endpoints
         yield _Server(up.record.endpoints.http, endpoints["grpc"], folder.read_secret(), folder.run_dir(), home.path)

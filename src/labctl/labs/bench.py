@@ -13,7 +13,7 @@ from typing import Any
 
 from labctl.labs import paced
 from labctl.labs.run import results_folder
-from labctl.labs.servers import as_it_runs, ephemeral
+from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.listener import Listener
 from labctl.manifest.schema import BareEngine, Lab
 from labctl.runtimes.layers import layer
@@ -21,7 +21,7 @@ from labctl.runtimes.record import Options
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import death
+from labctl.stack.up import death_of_stack
 from labctl.triton import server_api
 from labkit import results
 from labkit.clients import model_config
@@ -55,7 +55,7 @@ class BenchResult:
     scheduling: str = ""
     edited: Sequence[str] = ()
     paced: str = ""
-    comparison: overhead.Comparison | None = None
+    comparison: overhead.OverheadComparison | None = None
 
 
 def chosen_model(lab: Lab, stack: str, model: str) -> str:
@@ -76,7 +76,7 @@ def chosen_model(lab: Lab, stack: str, model: str) -> str:
     return model
 
 
-def bench(
+def bench_stack(
     session: Session,
     lab: Lab,
     stack: str,
@@ -95,7 +95,7 @@ def bench(
     records = []
     listener = session.listener
     options = as_it_runs(session, stack, options)
-    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
+    with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
         session.listener.file(f"{out}/")
         if session.dry:
             return BenchResult(out, {})
@@ -112,27 +112,27 @@ def bench(
         for title, number in _loads(workload, concurrency):
             listener.step(f"{model}, {title}")
             began = time.monotonic()
-            with explained(asked):
-                metrics[title], one = workloads.run(
+            with explain_death(asked):
+                metrics[title], one = workloads.measure_model(
                     record.scrape_endpoints, model, workload, number, progress, record.tokenizer_dir
                 )
             listener.done(f"{len(one)} requests")
             records += one
             phase = title.replace(" ", "-").replace("/", "-per-")
-            steplog.keep(handle.folder.run_dir(), out / f"steps-{phase}.jsonl", began, one)
+            steplog.keep_step_log(handle.folder.run_dir(), out / f"steps-{phase}.jsonl", began, one)
             atomic_write(out / f"context-{phase}.json", json.dumps(context, indent=1))
         scheduling = TextModel.of(record.scrape_endpoints["grpc"], model).scheduling
         settings = {"bench_model": model, "scheduling": scheduling, "price_per_hour": workload.price}
         settings |= {"trace": traced} if traced else {"output_tokens": workload.output_tokens}
         settings |= {"slo": str(workload.slo)} if workload.slo else {}
         results.write_phase(out, "bench", metrics, records)
-        edited = write_result(out, asked, settings, metrics)
+        edited = write_bench_result(out, asked, settings, metrics)
         limits = workloads.goodput_words(workload.slo, metrics)
-        limits += [workloads.priced(workload.price)] if workload.price else []
+        limits += [workloads.cost_note(workload.price)] if workload.price else []
         header, rows = workloads.tabulate(metrics)
         text = "\n\n".join([f"# {model} of {stack} under load", markdown(rows, header), *limits])
-        atomic_write(out / "report.md", f"{text}\n{paced.section(out)}{edits.section(edited)}")
-    return BenchResult(out, metrics, scheduling, edited, paced.told(out))
+        atomic_write(out / "report.md", f"{text}\n{paced.pace_section(out)}{edits.edits_section(edited)}")
+    return BenchResult(out, metrics, scheduling, edited, paced.describe_pace(out))
 
 
 def bench_there(
@@ -142,7 +142,8 @@ def bench_there(
     concurrency: Sequence[int],
     listener: Listener,
 ) -> tuple[dict[str, dict[str, Any]], list[RequestRecord]]:
-    """Measure a model of any server: what :func:`workloads.run` gives, by the title of each load, and all requests.
+    """Measure a model of any server: what :func:`workloads.measure_model` gives, by the title of each load, and all
+    requests.
 
     Raises LabError: a request failed; nothing is averaged.
     """
@@ -150,7 +151,7 @@ def bench_there(
     records: list[RequestRecord] = []
     for title, number in _loads(workload, concurrency):
         listener.step(f"{model}, {title}")
-        measured[title], one = workloads.run(endpoints, model, workload, number, listener.progress)
+        measured[title], one = workloads.measure_model(endpoints, model, workload, number, listener.progress)
         listener.done(f"{len(one)} requests")
         records += one
     return measured, records
@@ -166,16 +167,16 @@ def _loads(workload: workloads.Workload, concurrency: Sequence[int]) -> list[tup
 
 
 @contextlib.contextmanager
-def explained(stack: RunningStack) -> Iterator[None]:
+def explain_death(stack: RunningStack) -> Iterator[None]:
     """Tell an error of a block as the death of the server, where it has died, else in the words of a person's files."""
     try:
         yield
     except LabError as error:
         explain = faults.stack_explainer(stack)
-        raise death(stack.session, stack.name) or faults.explain_error(error, explain) from error
+        raise death_of_stack(stack.session, stack.name) or faults.explain_error(error, explain) from error
 
 
-def write_result(
+def write_bench_result(
     out: Path, stack: RunningStack, settings: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> Sequence[str]:
     """Write ``result.json``; the files that were not as shipped."""
@@ -222,21 +223,21 @@ def against_engine(
     through, bare = [], []
     records: list[RequestRecord] = []
     options = as_it_runs(session, stack, options)
-    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
+    with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
         session.listener.file(f"{out}/")
         if session.dry:
             handle.runtime.tool(session.listener, [*ALONE, str(_file(session))])
             return BenchResult(out, {})
-        work = Work(handle, engine, items)
+        work = OverheadWork(handle, engine, items)
         for number in range(1, rounds + 1):
             session.listener.step(f"round {number} of {rounds}")
-            with explained(handle):
+            with explain_death(handle):
                 account, answered = work.served(lambda *_: faults.refuse_stuck(handle))
             through.append(account)
             records += answered
             bare.append(work.alone())
             session.listener.done(f"served {through[-1].seconds:.2f} s, alone {bare[-1].seconds:.2f} s")
-        found = overhead.Comparison(through, bare)
+        found = overhead.OverheadComparison(through, bare)
         told = {
             "served_over_alone": found.ratio,
             "each_round": found.ratios,
@@ -248,7 +249,7 @@ def against_engine(
             "rounds": rounds,
         }
         results.write_phase(out, "against-engine", told, records)
-        edited = write_result(out, handle, {"bench_model": work.model.name}, {"against_engine": told})
+        edited = write_bench_result(out, handle, {"bench_model": work.model.name}, {"against_engine": told})
     return BenchResult(out, {}, edited=edited, comparison=found)
 
 
@@ -257,7 +258,7 @@ def _file(session: Session) -> Path:
     return session.workspace.cache / f"against-{os.getpid()}.json"
 
 
-class Work:
+class OverheadWork:
     """One workload, and both ways to have it done."""
 
     def __init__(self, stack: RunningStack, engine: BareEngine, items: Items) -> None:
@@ -277,7 +278,7 @@ class Work:
         assert bench is not None
         self.model = TextModel.of(self._endpoints.grpc, bench.model)
         self._parameters = model_config.parameters(self._endpoints.grpc, engine.model)
-        order = model_config.way(self._endpoints.grpc, bench.model)
+        order = model_config.models_on_the_way(self._endpoints.grpc, bench.model)
         place = order.index(engine.model)
         self._before, self._after = order[:place], order[place + 1 :]
         from tokenizers import Tokenizer
@@ -286,7 +287,9 @@ class Work:
         self._items = list(items(lambda text: len(tokenizer.encode(text).ids)))
         self._requests = [(tokenizer.encode(item.prompt).ids, item.output_tokens) for item in self._items]
 
-    def served(self, tell: Callable[[int, int], None] | None = None) -> tuple[overhead.Account, list[RequestRecord]]:
+    def served(
+        self, tell: Callable[[int, int], None] | None = None
+    ) -> tuple[overhead.OverheadAccount, list[RequestRecord]]:
         """All requests at once, once something small has warmed the way; ``tell`` is called while they are awaited."""
         grpc = self._endpoints.grpc
         with TextStream(grpc) as stream:
@@ -300,7 +303,7 @@ class Work:
         began, ended = min(record.start for record in records), max(record.end for record in records)
         wanted = sum(item.output_tokens for item in self._items)
         for _ in attempts(SETTLE_S, LOOK_S):  # until all tokens are in the log
-            steps = steplog.read(self._stack.folder.run_dir(), self._engine.model, began)
+            steps = steplog.read_step_log(self._stack.folder.run_dir(), self._engine.model, began)
             if sum(sum(step.more.get("made", ())) for step in steps) >= wanted:
                 break
         for _ in attempts(SETTLE_S, LOOK_S):  # until Triton has counted every request
@@ -314,9 +317,9 @@ class Work:
 
         queue = spent([*self._before, self._engine.model, *self._after], "queue_ms")
         pre, post = spent(self._before, "compute_ms"), spent(self._after, "compute_ms")
-        return overhead.served(began, ended, steps, pre, queue, post), records
+        return overhead.served_account(began, ended, steps, pre, queue, post), records
 
-    def alone(self) -> overhead.Account:
+    def alone(self) -> overhead.OverheadAccount:
         """The same engine in a process of its own, in the serving environment; the server stands idle beside it."""
         asked = {
             "loop": self._engine.loop,
@@ -330,4 +333,4 @@ class Work:
             found = json.loads(self._stack.runtime.tool(self._stack.session.listener, [*ALONE, str(path)]))
         finally:
             path.unlink(missing_ok=True)
-        return overhead.alone(found["seconds"], found["steps"])
+        return overhead.serverless_account(found["seconds"], found["steps"])

@@ -13,7 +13,7 @@ from labctl.runtimes import images
 from labctl.runtimes.layers import layer
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
-from labctl.stack.up import make_artifact, refuse
+from labctl.stack.up import make_artifact, refuse_unservable
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -36,7 +36,7 @@ def create(
     local = session.runtime("local")
     local.check(PROFILE)
     packages = [layer(name, session.workspace, PROFILE).require() for name in layers]
-    plans = needed(session, labs)
+    plans = needed_plans(session, labs)
     for name in sorted({plan.stack.packages for plan in plans} - {"", *layers}):
         whose = ", ".join(sorted({plan.lab.number for plan in plans if plan.stack.packages == name}))
         session.listener.note(f"lab {whose} also needs --{name}, or a network")
@@ -49,7 +49,7 @@ def create(
     content = [*artifacts, *packages]
     session.listener.note(f"{target.name}: {pack.estimate(session.workspace, content, with_images, len(missing))}")
     for plan in plans:
-        refuse(plan, local, session.workspace)
+        refuse_unservable(plan, local, session.workspace)
     local.prepare(session.listener, PROFILE)
     for artifact in artifacts.values():
         make_artifact(session, artifact, local)
@@ -60,7 +60,7 @@ def create(
         compose.prepare(session.listener, PROFILE)
         names = images.all_images(session.workspace, PROFILE)
     cached = [path for path in (*artifacts, *packages) if path.is_relative_to(session.workspace.cache)]
-    return pack.write(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)
+    return pack.write_bundle(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)
 
 
 def _only_what_is_packed(workspace: Workspace) -> None:
@@ -75,7 +75,7 @@ def _only_what_is_packed(workspace: Workspace) -> None:
         )
 
 
-def needed(session: Session, labs: Sequence[Lab]) -> list[Plan]:
+def needed_plans(session: Session, labs: Sequence[Lab]) -> list[Plan]:
     """Every stack as it comes up by itself, and as it is in each phase of its lab's run."""
     local = session.runtime("local")
     plans = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from labctl.labs.tool import ABSENT, CHUNK, Load, Tool, limits_in, statistics
+from labctl.labs.tool import ABSENT, CHUNK, Tool, ToolLoad, limits_in, statistics
 from labctl.listener import Listener
 from labctl.runtimes.environments import Environment
 from labctl.runtimes.layers import Layer, layer
@@ -48,7 +48,7 @@ class AIPerf(Tool):
     def _packages(self) -> Environment:
         return Environment(self.name, self.workspace)
 
-    def command(self, load: Load) -> Command:
+    def command(self, load: ToolLoad) -> Command:
         work = load.workload
         argv = [str(self._packages.python), "-m", "aiperf", "profile", "--model", load.model, "--url", load.url]
         argv += ["--endpoint-type", "completions", *(["--streaming"] if load.streamed else [])]
@@ -64,7 +64,7 @@ class AIPerf(Tool):
         argv += ["--workers-max", "1", "--record-processor-service-count", "1"]
         return Command([*argv, "--no-gpu-telemetry", "--no-server-metrics"], self.environment)
 
-    def read(self, load: Load) -> dict[str, Any]:
+    def read(self, load: ToolLoad) -> dict[str, Any]:
         document = self._document(load.out / "profile_export_aiperf.json")
 
         def figure(name: str, rate: bool) -> Any:
@@ -103,7 +103,7 @@ class VllmBench(Tool):
     def _packages(self) -> Layer:
         return layer("vllm", self.workspace, "cpu")  # it only sends requests
 
-    def command(self, load: Load) -> Command:
+    def command(self, load: ToolLoad) -> Command:
         work = load.workload
         argv = [sys.executable, "-c", VLLM_BENCH, "--backend", "openai", "--base-url", load.url]
         argv += ["--endpoint", "/v1/completions", "--model", load.model, "--tokenizer", load.tokenizer]
@@ -117,7 +117,7 @@ class VllmBench(Tool):
         argv += ["--save-result", "--result-dir", str(load.out), "--result-filename", "result.json", "--disable-tqdm"]
         return Command(argv, self._packages.environment)
 
-    def read(self, load: Load) -> dict[str, Any]:
+    def read(self, load: ToolLoad) -> dict[str, Any]:
         document = self._document(load.out / "result.json")
 
         def figure(name: str, rate: bool) -> Any:
@@ -161,7 +161,7 @@ class GuideLlm(Tool):
         """It leaves its first requests, and those that overlap with them, out of its figures."""
         return super().lines(replace(workload, requests=workload.warmup + workload.requests))
 
-    def command(self, load: Load) -> Command:
+    def command(self, load: ToolLoad) -> Command:
         work = load.workload
         kind: dict[str, Any] = {"kind": "poisson", "rate": [work.rate]} if work.rate else {"kind": "concurrent"}
         kind |= {} if work.rate else {"streams": [load.concurrency]}
@@ -189,7 +189,7 @@ class GuideLlm(Tool):
         # One process sends, as one process of ours does: the server shares the machine.
         return Command(argv, {"GUIDELLM__MAX_WORKER_PROCESSES": "1"})
 
-    def read(self, load: Load) -> dict[str, Any]:
+    def read(self, load: ToolLoad) -> dict[str, Any]:
         document = self._document(load.out / "result.json")
 
         def figure(name: str, rate: bool) -> Any:

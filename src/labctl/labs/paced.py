@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from labkit import nofollow
-from labsched.steplog import parsed
+from labsched.steplog import parse_step_line
 
 
-def told(out: Path) -> str:
+def describe_pace(out: Path) -> str:
     """A sentence for people about a folder of results; "" where no step of its logs was paced."""
     steps = late = 0
     for path in sorted(out.glob("steps-*.jsonl")):
-        with nofollow.reading(path) as stream:
+        with nofollow.open_to_read(path) as stream:
             for line in stream:
-                data = parsed(line) or {}
+                data = parse_step_line(line) or {}
                 steps += "paced_us" in data
                 late += data.get("engine_us", 0) > data.get("paced_us", float("inf"))
     if not steps:
@@ -23,6 +23,6 @@ def told(out: Path) -> str:
     return f"{text}; {late:,} of them took longer than it says: raise pace_slower" if late else text
 
 
-def section(out: Path) -> str:
+def pace_section(out: Path) -> str:
     """The same as a part of report.md."""
-    return f"\n## A model of a GPU\n\n{said[0].upper()}{said[1:]}.\n" if (said := told(out)) else ""
+    return f"\n## A model of a GPU\n\n{said[0].upper()}{said[1:]}.\n" if (said := describe_pace(out)) else ""

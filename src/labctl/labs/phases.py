@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labctl.manifest.schema import Lab, Phase
-from labctl.manifest.settings import as_text, holds, resolve, same
-from labctl.plan import implied, make_plan
+from labctl.manifest.settings import condition_holds, format_setting, resolve, same_value
+from labctl.plan import implied_settings, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
-from labctl.stack.up import refuse
+from labctl.stack.up import refuse_unservable
 from labkit.errors import LabError
 
 
@@ -52,36 +52,36 @@ def resolve_phases(
     _require_heeded(lab, options.set, phases)
     runs, left = list[PhaseRun](), dict[str, str]()
     # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
-    follows = implied(lab, options)
+    follows = implied_settings(lab, options)
     usual = {key: setting.parse(setting.default_for(options.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
         other = lab.stacks[phase.stack].settings_for(options.profile)
         asked = usual | resolve(lab.settings, options.profile, follows, other, options.set, what=f"stack {phase.stack}")
         # A run compares phases: whether one belongs to it follows from the lab's settings, not from its stack's own.
         common = {**asked, **{key: usual[key] for key in other if key not in options.set}, **follows}
-        if not holds(phase.settings_when, common):
-            said = ", ".join(f"{key}={as_text(common.get(key))}" for key in phase.settings_when)
+        if not condition_holds(phase.settings_when, common):
+            said = ", ".join(f"{key}={format_setting(common.get(key))}" for key in phase.settings_when)
             left[phase.name] = f"it means nothing with {said}"
             continue
         known = {**asked, **phase.set, "profile": options.profile}
-        idle = [key for key in phase.set if not holds(lab.settings[key].when, known)]
+        idle = [key for key in phase.set if not condition_holds(lab.settings[key].when, known)]
         own = {key: value for key, value in phase.set.items() if key not in idle}
         notes = []
         for key in idle:
-            why = ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)
+            why = ", ".join(f"{other}={format_setting(asked.get(other))}" for other in lab.settings[key].when)
             notes.append(f"phase {phase.name}: {key} is left out, it has no meaning with {why}")
         if phase.set and not own:
             left[phase.name] = notes[0].partition(": ")[2]
             continue
         notes += [
-            f"phase {phase.name} is about {key}={as_text(value)}, whatever --set says"
+            f"phase {phase.name} is about {key}={format_setting(value)}, whatever --set says"
             for key, value in own.items()
             if _is_overruled(lab, options.set, key, value)
         ]
         balanced: Any = {"replicas": phase.replicas, "balance": phase.balance} if phase.balanced else {}
         wanted = replace(options, set={**options.set, **own}, **balanced)
         plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
-        refuse(plan, runtime, session.workspace)
+        refuse_unservable(plan, runtime, session.workspace)
         plan.files()  # refused where it cannot be rendered
         runs.append(PhaseRun(phase, wanted, notes))
     for name, why in left.items():
@@ -101,7 +101,7 @@ def _require_heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase])
     """Refuse a setting that every phase overrules."""
     for key, value in asked.items():
         if key in lab.settings and all(key in p.set and _is_overruled(lab, asked, key, p.set[key]) for p in phases):
-            values = ", ".join(f"{p.name} has {as_text(p.set[key])}" for p in phases)
+            values = ", ".join(f"{p.name} has {format_setting(p.set[key])}" for p in phases)
             raise LabError(
                 f"{key}={value} would change nothing in this run",
                 f"every phase sets it itself: {values}",
@@ -113,6 +113,6 @@ def _require_heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase])
 def _is_overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> bool:
     """Whether a person asked for another value than the phase has; a bad one is somebody else's to refuse."""
     try:
-        return key in asked and not same(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
+        return key in asked and not same_value(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
     except ValueError:
         return False

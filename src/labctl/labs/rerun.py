@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labctl.clock.clock import PATIENCE_S, Clock, State
+from labctl.clock.clock import PATIENCE_S, Clock, ClockState
 from labctl.labs.run import results_folder
-from labctl.labs.servers import ephemeral
+from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.schema import Lab
-from labctl.manifest.settings import as_text, holds, parse_assignments, same
+from labctl.manifest.settings import condition_holds, format_setting, parse_assignments, same_value
 from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit import results
@@ -25,7 +25,7 @@ from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
 from labsched.counting import Tokens
 from labsched.lines import MODEL, RECORD
-from labsched.recording import Arrival, Recording, read
+from labsched.recording import Arrival, Recording, read_recording
 
 LOOK_S = 0.005
 PHASE = "rerun"
@@ -65,14 +65,14 @@ def as_sent(arrivals: Sequence[Arrival]) -> list[Arrival]:
     ]
 
 
-def timed(
+def send_on_time(
     endpoint: str, arrivals: Sequence[Arrival], vocabulary: int, in_flight: int, timeout: float
 ) -> list[RequestRecord]:
     """Send the requests at their recorded times, or ``in_flight`` at a time, and wait for their answers."""
     ids = prompts(arrivals, vocabulary)
 
     def ask(stream: EngineStream, number: int) -> RequestRecord:
-        return send(stream, arrivals[number], ids[number])
+        return _send_recorded(stream, arrivals[number], ids[number])
 
     def silent(answered: int, count: int) -> None: ...
 
@@ -84,7 +84,7 @@ def timed(
     return records
 
 
-def send(
+def _send_recorded(
     stream: EngineStream, arrival: Arrival, ids: Sequence[int], answer: Sequence[int] = (), **more: str
 ) -> RequestRecord:
     """Send one request with its recorded tenant and priority; it stops after ``answer``, if that is given."""
@@ -93,7 +93,7 @@ def send(
     return stream.ask(ids, arrival.limit, "", answer, request_priority=arrival.priority, **more)
 
 
-def pinned(
+def send_step_by_step(
     endpoint: str,
     run_dir: Path,
     arrivals: Sequence[Arrival],
@@ -121,7 +121,7 @@ def pinned(
             while len(records) < len(arrivals) and arrivals[len(records)].after <= steps:
                 one, number = arrivals[len(records)], len(records)
                 named: dict[str, Any] = {} if answers is None else {"answer": answers.get(one.name, ()), "id": one.name}
-                records.append(send(stream, one, ids[number], **named))
+                records.append(_send_recorded(stream, one, ids[number], **named))
                 live += 1
                 _await(clock, live, timeout, stream, records)  # so that they come in this order
             until = arrivals[len(records)].after if len(records) < len(arrivals) else steps + MANY
@@ -141,7 +141,7 @@ def _standing(clock: Clock) -> Iterator[Clock]:
         clock.run()
 
 
-def _requests(state: State) -> int:
+def _requests(state: ClockState) -> int:
     """The requests in the model, as its clock file says."""
     return len(state["ids"]) + state.get("queue", 0) if state["state"] == "held" else state.get("left", 0)
 
@@ -183,7 +183,7 @@ def log_of(run_dir: Path, file: Path, since: float, records: Sequence[RequestRec
     names = {record.id for record in records}
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        steplog.keep(run_dir, file, since, records)
+        steplog.keep_step_log(run_dir, file, since, records)
         text = file.read_text(encoding="utf-8")
         if all(f'"kind":"request","name":"{name}"' in text for name in names):
             return file
@@ -226,7 +226,7 @@ class Recorded:
         try:
             context = results.context_of(source.parent, phase)
             stack, profile, runtime = (str(context[key]) for key in ("stack", "profile", "runtime"))
-            settings = {name: as_text(value) for name, value in context["settings"].items()}
+            settings = {name: format_setting(value) for name, value in context["settings"].items()}
         except (OSError, ValueError, LookupError, AttributeError) as error:
             raise LabError(
                 f"{source} does not say how its server was set",
@@ -241,20 +241,22 @@ class Recorded:
         served = {key for key, setting in lab.settings.items() if setting.scope == "stack"} - {*OWN}
         kept = {name: value for name, value in self.settings.items() if name in served and value}
         together = {**kept, **assignments, "profile": self.profile}
-        return {name: value for name, value in kept.items() if holds(lab.settings[name].when, together)}
+        return {name: value for name, value in kept.items() if condition_holds(lab.settings[name].when, together)}
 
     def command(self, session: Session, assignments: Mapping[str, str], *words: str) -> str:
         """The ``labctl bench`` that records such a server again with these settings, as a line for a terminal."""
         lab, stack = session.catalog.stack(self.stack)
         usual = {key: setting.default_for(self.profile) for key, setting in lab.settings.items()}
         usual |= lab.stacks[stack].settings_for(self.profile)
-        kept = {k: v for k, v in self.carried(lab, assignments).items() if not same(usual[k], v)} | dict(assignments)
+        kept = {k: v for k, v in self.carried(lab, assignments).items() if not same_value(usual[k], v)} | dict(
+            assignments
+        )
         profile = [] if self.profile == "cpu" else ["--profile", self.profile]
         pairs = [word for name, value in kept.items() for word in ("--set", f"{name}={value}")]
         return shlex.join(["labctl", "bench", stack, *profile, *pairs, *words])
 
 
-def run(session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int) -> Rerun:
+def rerun_recording(session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int) -> Rerun:
     """Bring up the recording's stack with other settings, send its requests again, and take the stack down.
 
     Raises LabError: the recording does not say which stack it is of, or a request failed.
@@ -274,14 +276,14 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
             code="recording-unsendable",
         )
     options = Options(recorded.profile, given, runtime=recorded.runtime, ports="auto")
-    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as up:
+    with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as up:
         endpoint, run_dir = up.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir()
         strangers = [replace(a, prefixes=b"") for a in sent[:WARM_UP]]  # whose prompts no other finds in a cache
-        timed(endpoint, strangers, recording.settings.vocabulary, 0, PATIENCE_S)
+        send_on_time(endpoint, strangers, recording.settings.vocabulary, 0, PATIENCE_S)
         began = time.monotonic()
-        records = timed(endpoint, sent, recording.settings.vocabulary, in_flight, 10 * PATIENCE_S)
+        records = send_on_time(endpoint, sent, recording.settings.vocabulary, in_flight, 10 * PATIENCE_S)
         file = log_of(run_dir, out / f"steps-{PHASE}.jsonl", began, records)
-    measured = read(file).since_sent({record.id: record.start for record in records}).numbered()
+    measured = read_recording(file).since_sent({record.id: record.start for record in records}).numbered()
     at = {a.name: a.at for a in measured.arrivals}
     arrivals = [replace(a, at=at[a.name]) for a in sent]
     return Rerun(replace(recording, arrivals=arrivals, rows=[], way=measured.way), measured, out, left_out)

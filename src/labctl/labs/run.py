@@ -20,19 +20,19 @@ from labctl.clock.texts import keep_texts
 from labctl.labs import paced
 from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
-from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge, section
+from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge_verdict, verdict_section
 from labctl.manifest.schema import Lab, Phase
-from labctl.replicas.stagehand import Stagehand, endpoints
+from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import describe_exit
 from labctl.runtimes.record import Options
 from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
-from labctl.stack.down import sweep
+from labctl.stack.down import sweep_dead_stacks
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import death
+from labctl.stack.up import death_of_stack
 from labkit import contention
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
@@ -57,7 +57,7 @@ class RunResult:
         return [v.name for v in self.verdicts if v.word == NOT_MET or (self.whole and v.word == UNMEASURED)]
 
 
-def run(
+def run_lab(
     session: Session,
     lab: Lab,
     options: Options,
@@ -79,7 +79,7 @@ def run(
     """
     runtime = session.choose(options.runtime, options.profile)
     phases = resolve_phases(session, lab, options, runtime, quick, only)
-    sweep(session)
+    sweep_dead_stacks(session)
     out = new_results_folder(session, lab)
     edited: set[str] = set()
     taken: list[float] = []
@@ -103,16 +103,16 @@ def run(
             try:
                 written = keep_texts(handle.folder.run_dir()) if texts else nullcontext()
                 hand = Stagehand(hands, handle, one.phase, out)
-                with faults.watched(session, stack, explain), written, hand:
+                with faults.watch_for_stalls(session, stack, explain), written, hand:
                     taken.append(contention.share_taken_by_others())  # the server is ready and idle
-                    finish(client, session, f"the client of phase {one.phase.name} failed", stack)
+                    run_script(client, session, f"the client of phase {one.phase.name} failed", stack)
                     taken.append(contention.share_taken_by_others())
             except LabError as error:
                 log = faults.whole_log(runtime, stack)[before:]
-                details = [*error.details, *map(explain, faults.entries(log))]
+                details = [*error.details, *map(explain, faults.log_entries(log))]
                 raise LabError(error.what, error.why, error.remedy, details, code=error.code) from error
     report = partial(run_report, session, lab, runtime, out)
-    finish(report, session, f"the report of lab {lab.short} could not be made")
+    run_script(report, session, f"the report of lab {lab.short} could not be made")
     if session.dry:
         return RunResult(out, {}, [], whole=False)
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
@@ -122,14 +122,16 @@ def run(
         result = {**result, "edited": sorted(edited)}
         atomic_write(out / "result.json", json.dumps(result, indent=1))
     flat = flatten(result.get("metrics", {}))
-    verdicts = [judge(verdict, flat, max(taken)) for verdict in lab.verdicts if options.profile in verdict.profiles]
+    verdicts = [
+        judge_verdict(verdict, flat, max(taken)) for verdict in lab.verdicts if options.profile in verdict.profiles
+    ]
     page = out / "report.md"
     if page.is_file():
-        text = page.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts) + paced.section(out)
-        text += edits.section(edited)
+        text = page.read_text(encoding="utf-8").rstrip() + "\n" + verdict_section(verdicts) + paced.pace_section(out)
+        text += edits.edits_section(edited)
         atomic_write(page, text)
     whole = len(phases) == len(chosen_phases(lab, options.profile, False, ""))
-    return RunResult(out, result, verdicts, whole, sorted(edited), paced.told(out))
+    return RunResult(out, result, verdicts, whole, sorted(edited), paced.describe_pace(out))
 
 
 def add_gpus(result: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared
         out=Path(runtime.client_path(out)),
         run_dir=Path(runtime.client_path(stack.folder.run_dir())),
         tokenizer_dir=runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
-        replicas=endpoints(runtime, record),
+        replicas=replica_endpoints(runtime, record),
     )
     path = out / f"context-{phase.name}.json"
     script = stack.session.workspace.labs / stack.lab.folder / phase.client
@@ -207,14 +209,14 @@ def run_report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> int:
     return runtime.client(session.listener, [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
 
 
-def finish(script: Callable[[], int], session: Session, failed: str, stack: str = "") -> None:
+def run_script(script: Callable[[], int], session: Session, failed: str, stack: str = "") -> None:
     """Run a script of the lab to its end. Raises KeyboardInterrupt where it alone was interrupted, or LabError."""
     code = script()
     if code in (-signal.SIGINT, 128 + signal.SIGINT):
         raise KeyboardInterrupt
     if code:
         how = describe_exit(code)
-        if dead := stack and death(session, stack):
+        if dead := stack and death_of_stack(session, stack):
             raise LabError(
                 failed,
                 f"{how}; {dead.what}",

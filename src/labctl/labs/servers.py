@@ -19,11 +19,13 @@ from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import prepare, record_of, up
+from labctl.stack.up import prepare_artifacts, record_of, up
 
 
 @contextmanager
-def ephemeral(session: Session, lab: Lab, stack: str, options: Options, keep: bool = False) -> Iterator[RunningStack]:
+def ephemeral_stack(
+    session: Session, lab: Lab, stack: str, options: Options, keep: bool = False
+) -> Iterator[RunningStack]:
     """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
     handle = up(session, lab, stack, options, ephemeral=not keep)
     try:
@@ -90,7 +92,7 @@ class Servers(ExitStack):
             return turned
         self._now = self.clients = None
         self.close()
-        fresh = self.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
+        fresh = self.enter_context(ephemeral_stack(self._session, self._lab, stack, options, keep))
         self._now = fresh
         if self._lab.run and self._lab.run.share_server:
             self.clients = self.enter_context(fresh.runtime.clients(stack))
@@ -113,7 +115,7 @@ class Servers(ExitStack):
             return None
         with wanted.lock("reload"):
             if session.dry or not wanted.plan.ready(session.workspace):
-                prepare(session, wanted.plan, runtime)
+                prepare_artifacts(session, wanted.plan, runtime)
             wanted.planned_again()  # now that the weights are here: see up's render
             if not session.dry:
                 edits.load_differing(wanted)

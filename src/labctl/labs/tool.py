@@ -37,7 +37,7 @@ CHUNK = "each gap between two chunks; a chunk can hold several tokens"
 
 
 @dataclass(frozen=True)
-class Load:
+class ToolLoad:
     """One measurement: of ``model`` at ``url`` (without /v1), with ``concurrency`` unless the workload has a rate.
 
     ``streamed``: the model answers token by token. ``tokenizer`` and ``out`` are folders, ``prompts`` is a file.
@@ -68,11 +68,11 @@ class Tool(ABC):
         """Make it ready to run. Raises LabError: it cannot run here."""
 
     @abstractmethod
-    def command(self, load: Load) -> Command:
+    def command(self, load: ToolLoad) -> Command:
         """The process that measures."""
 
     @abstractmethod
-    def read(self, load: Load) -> dict[str, Any]:
+    def read(self, load: ToolLoad) -> dict[str, Any]:
         """Its figures by our names; times in ms, rates per second. Raises LabError: a request failed."""
 
     def lines(self, workload: Workload) -> str:
@@ -93,7 +93,7 @@ class Tool(ABC):
             ) from error
         return document
 
-    def _renamed(self, load: Load, figure: Callable[[str, bool], Any]) -> dict[str, Any]:
+    def _renamed(self, load: ToolLoad, figure: Callable[[str, bool], Any]) -> dict[str, Any]:
         """``figure(their name, whether it is a rate)`` by our names; those of a stream only where there is one."""
         found = {"request_count": load.workload.requests, "error_request_count": 0}
         for column, ours in OURS.items():
@@ -106,7 +106,7 @@ class Tool(ABC):
                 found[ours] = figure(name, ours in RATES)
         return found
 
-    def _refuse_failures(self, failed: int, load: Load) -> None:
+    def _refuse_failures(self, failed: int, load: ToolLoad) -> None:
         if failed:
             what = f"{failed} of {load.workload.requests} requests failed; nothing is averaged"
             raise LabError(

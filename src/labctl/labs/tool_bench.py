@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.labs.bench import BenchResult, explained, write_result
+from labctl.labs.bench import BenchResult, explain_death, write_bench_result
 from labctl.labs.run import results_folder
-from labctl.labs.servers import as_it_runs, ephemeral
-from labctl.labs.tool import Load, Tool, names_table
+from labctl.labs.servers import as_it_runs, ephemeral_stack
+from labctl.labs.tool import Tool, ToolLoad, names_table
 from labctl.manifest.schema import Lab
 from labctl.runtimes import door, processes
 from labctl.runtimes.record import LOOPBACK, Options
@@ -24,7 +24,7 @@ from labkit.tables import markdown
 from labkit.workloads import bench as workloads
 
 
-def bench(
+def bench_with_tool(
     session: Session,
     lab: Lab,
     stack: str,
@@ -43,8 +43,8 @@ def bench(
     options = as_it_runs(session, stack, options)
     tool.prepare(session.listener)  # before a server is started for nothing
     metrics: dict[str, dict[str, Any]] = {}
-    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
-        with explained(handle), _door(session, handle) as address:
+    with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
+        with explain_death(handle), _door(session, handle) as address:
             for title, number in loads:
                 folder = out / f"{tool.name}-{title.replace(' ', '-').replace('/', '-per-')}"
                 load = _load(session, handle, model, workload, number, address, folder)
@@ -55,13 +55,13 @@ def bench(
             return BenchResult(out, {})
         settings = {"bench_model": model, "client": tool.name, "output_tokens": workload.output_tokens}
         settings |= {"slo": str(workload.slo)} if workload.slo else {}
-        edited = write_result(out, handle, settings, metrics)
+        edited = write_bench_result(out, handle, settings, metrics)
         tables = [workloads.tabulate(metrics), names_table(type(tool), bool(workload.slo))]
         parts = [
             f"# {model} of {stack} under the load of {tool.name}",
             *(markdown(rows, head) for head, rows in tables),
         ]
-        atomic_write(out / "report.md", "\n\n".join(parts) + f"\n{edits.section(edited)}")
+        atomic_write(out / "report.md", "\n\n".join(parts) + f"\n{edits.edits_section(edited)}")
     return BenchResult(out, metrics, edited=edited)
 
 
@@ -69,7 +69,7 @@ def bench(
 def _door(session: Session, stack: RunningStack) -> Iterator[str]:
     """The OpenAI API for the time of a block, on a free port; where it is, without /v1."""
     (port,) = ports.free_ports(LOOPBACK, 1)
-    with door.during(session.workspace, stack.record, port, session.listener) as address:
+    with door.door_server(session.workspace, stack.record, port, session.listener) as address:
         yield address.removesuffix("/v1")
 
 
@@ -81,7 +81,7 @@ def _load(
     number: int,
     address: str,
     folder: Path,
-) -> Load:
+) -> ToolLoad:
     """Raises LabError: the model's tokenizer is not known, or limits are given and it answers whole."""
     tokenizer, streamed = stack.record.tokenizer_dir, True
     if not session.dry:
@@ -100,10 +100,10 @@ def _load(
             "without --slo, or another model (-m)",
             code="goodput-needs-tokens",
         )
-    return Load(address, model, tokenizer, streamed, workload, number, folder / "prompts.jsonl", folder)
+    return ToolLoad(address, model, tokenizer, streamed, workload, number, folder / "prompts.jsonl", folder)
 
 
-def _measure(session: Session, tool: Tool, load: Load) -> dict[str, Any]:
+def _measure(session: Session, tool: Tool, load: ToolLoad) -> dict[str, Any]:
     """The tool's run, and its figures by our names; {} in a dry run."""
     listener = session.listener
     listener.file(f"{load.out}/")

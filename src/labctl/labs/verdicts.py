@@ -51,7 +51,7 @@ class _Unmeasured:
         return UNMEASURED
 
 
-def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> VerdictResult:
+def judge_verdict(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> VerdictResult:
     """Compare one verdict with the measured numbers. A missing number is never 'met'.
 
     Args:
@@ -79,6 +79,6 @@ def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> Verd
     return VerdictResult(verdict.name, text, float(value), met, MET if met else missed, bound, taken)
 
 
-def section(verdicts: Sequence[VerdictResult]) -> str:
+def verdict_section(verdicts: Sequence[VerdictResult]) -> str:
     """The verdicts as a part of report.md; "" where there are none."""
     return "\n## Verdicts\n\n" + "".join(f"- {verdict.line()}\n" for verdict in verdicts) if verdicts else ""

@@ -27,29 +27,29 @@ class Attempt:
             (folder / name).write_text(text, encoding="utf-8")
 
 
-def attempts(exercise: Exercise) -> Iterator[Attempt]:
+def exercise_attempts(exercise: Exercise) -> Iterator[Attempt]:
     """The starter, every wrong answer, and the solution. Raises ValueError: a patch does not fit the solution."""
     yield Attempt("starter", _files(exercise, "starter"), exercise.manifest.says)
     solution = _files(exercise, SOLUTION)
     for name, says in exercise.manifest.wrong.items():
         path = exercise.folder / "wrong" / f"{name}.patch"
         try:
-            yield Attempt(f"wrong/{name}", patched(solution, path.read_text(encoding="utf-8")), says)
+            yield Attempt(f"wrong/{name}", apply_patch(solution, path.read_text(encoding="utf-8")), says)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     yield Attempt(SOLUTION, solution, "")
 
 
-def attempt(exercise: Exercise, name: str) -> Attempt:
+def find_attempt(exercise: Exercise, name: str) -> Attempt:
     """The answer of that name: ``starter``, ``solution`` or ``wrong/NAME``."""
-    return next(each for each in attempts(exercise) if each.name == name)
+    return next(each for each in exercise_attempts(exercise) if each.name == name)
 
 
 def _files(exercise: Exercise, folder: str) -> dict[str, str]:
     return {name: (exercise.folder / folder / name).read_text(encoding="utf-8") for name in exercise.manifest.files}
 
 
-def patched(files: Mapping[str, str], patch: str) -> dict[str, str]:
+def apply_patch(files: Mapping[str, str], patch: str) -> dict[str, str]:
     """The files with a unified diff of them (``diff -u``) applied. Raises ValueError: it does not fit, line for line.
 
     A patch may have more context than it needs, and no less: nothing is searched for or guessed.

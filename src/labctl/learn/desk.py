@@ -15,7 +15,7 @@ from labkit.errors import LabError
 TASK = "task.md"
 
 
-def lay_out(exercise: Exercise, workspace: Workspace) -> Path:
+def lay_out_exercise(exercise: Exercise, workspace: Workspace) -> Path:
     """The learner's folder with the starter in it; one that is there is left as it is."""
     folder = exercise.yours(workspace)
     if not folder.is_dir():
@@ -34,7 +34,7 @@ def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
         free = (folder.with_name(name + suffix) for suffix in ("", *(f"-{number}" for number in range(2, 100))))
         kept = next(path for path in free if not path.exists())
         folder.rename(kept)
-    lay_out(exercise, workspace)
+    lay_out_exercise(exercise, workspace)
     return kept
 
 

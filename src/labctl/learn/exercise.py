@@ -25,7 +25,7 @@ PARTS = ("starter", "solution", "wrong", "check.py", "task.md")
 Sentence = Annotated[str, Field(pattern=r"\S")]
 
 
-class Manifest(BaseModel):
+class ExerciseManifest(BaseModel):
     """``exercise.yaml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +52,7 @@ class Manifest(BaseModel):
     memory_mib: int = Field(default=3072, ge=256)  # that one model may take before it is stopped
 
     @model_validator(mode="after")
-    def _places(self) -> Manifest:
+    def _places(self) -> ExerciseManifest:
         for name, place in self.files.items():
             if Path(name).name != name or Path(place).is_absolute() or ".." in Path(place).parts:
                 raise ValueError(f"files.{name}: a plain file name and a place inside the model repository, please")
@@ -70,7 +70,7 @@ class Exercise:
     id: str
     folder: Path
     lab: Lab
-    manifest: Manifest
+    manifest: ExerciseManifest
     home: Lab  # whose stack it runs on
 
     @property
@@ -87,7 +87,9 @@ class Exercise:
         return workspace.root / "exercises" / self.id
 
 
-def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], None] | None = None) -> list[Exercise]:
+def find_exercises(
+    workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], None] | None = None
+) -> list[Exercise]:
     """Every exercise of the checkout, in the order of their ids.
 
     ``leave_out``: called with each problem; the exercises that have one are left out. Raises LabError: some are broken,
@@ -118,7 +120,7 @@ def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], 
 
 def _read(path: Path, lab: Lab, labs: Sequence[Lab]) -> Exercise:
     """One exercise. Raises pydantic's ValidationError, YAMLError, OSError or ValueError."""
-    manifest = Manifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
+    manifest = ExerciseManifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
     match = FOLDER.fullmatch(path.parent.name)
     if match is None or not match["id"].startswith(lab.number):
         raise ValueError(f"the folder must be called {lab.number}<letter>-<words>")

@@ -23,7 +23,7 @@ KIND = re.compile(r"^(Internal|Invalid argument|Unavailable): ")
 
 
 @dataclass(frozen=True)
-class Fault:
+class ObservedFault:
     """What the observer (``labserve.observe.exercise``) noted: an exception and its ``line``, or a broken rule."""
 
     at: float
@@ -32,19 +32,19 @@ class Fault:
     exception: bool = True
 
 
-def read_faults(run_dir: Path, since: float) -> list[Fault]:
+def read_faults(run_dir: Path, since: float) -> list[ObservedFault]:
     """The faults of all models of a run folder since then (``time.monotonic()`` seconds), in order of time."""
     found = []
     for path in [path for folder in nofollow.folders(run_dir) for path in folder.glob("faults-*.jsonl")]:
         try:
-            with nofollow.reading(path) as stream:
+            with nofollow.open_to_read(path) as stream:
                 lines = stream.read(nofollow.MOST_JSON).splitlines()
         except OSError:  # the observer wrote no such thing
             continue
         for line in lines:
             try:
                 data = nofollow.json_object(line)
-                fault = Fault(float(data["t"]), str(data["words"]), data["line"], bool(data["exception"]))
+                fault = ObservedFault(float(data["t"]), str(data["words"]), data["line"], bool(data["exception"]))
             except (ValueError, KeyError, TypeError):  # cut off when its process was killed
                 continue
             if fault.at >= since:
@@ -52,7 +52,7 @@ def read_faults(run_dir: Path, since: float) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
-def headline(faults: Sequence[Fault], exercise: Exercise) -> str:
+def headline(faults: Sequence[ObservedFault], exercise: Exercise) -> str:
     """The first exception of them, with the learner's file and line; the first broken rule where there is none."""
     first = next((fault for fault in faults if fault.exception), faults[0] if faults else None)
     if first is None:
@@ -76,7 +76,7 @@ def locate_line(text: str, exercise: Exercise) -> str:
 
 def in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
     """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
-    names = overlay.names(exercise)
+    names = overlay.served_files(exercise)
     if running is not None:
         lab = server.lab_with(exercise, session.workspace)
         text = stack_explainer(RunningStack.of(session, lab, *running), names)(text)
@@ -94,5 +94,5 @@ def in_learners_files(text: str, session: Session, exercise: Exercise, running: 
 
 def _model_file(exercise: Exercise) -> str:
     """The file of the learner's that an observer stands around."""
-    files = overlay.names(exercise)
+    files = overlay.served_files(exercise)
     return next((name for place, name in files.items() if place.endswith(f"/{overlay.LEARNERS}")), "the model")

@@ -12,7 +12,7 @@ SIGN = {NEW: ".", STARTED: "o", PASSED: "x"}
 States = Mapping[str, str]  # of one learner's exercises, by their ids
 
 
-def read(files: Sequence[Path]) -> tuple[list[tuple[str, States]], list[str]]:
+def read_group_progress(files: Sequence[Path]) -> tuple[list[tuple[str, States]], list[str]]:
     """Each learner's name (the file's, without its ending) and states; one sentence for each file that is no list."""
     learners: list[tuple[str, States]] = []
     bad: list[str] = []
@@ -37,7 +37,7 @@ def _states(rows: object) -> dict[str, str]:
     return states
 
 
-def rows(learners: Sequence[tuple[str, States]]) -> tuple[list[str], list[list[str]]]:
+def progress_rows(learners: Sequence[tuple[str, States]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the group's table: a sign per exercise, and how many each has passed; the last row counts."""
     ids = sorted({id for _, states in learners for id in states})
     counted = [(name, states, list(states.values()).count(PASSED)) for name, states in learners]

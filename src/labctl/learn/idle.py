@@ -47,11 +47,11 @@ def main(mine: str) -> None:
 
 def _stop_if_idle(session: Session, limit: float) -> bool:
     """Stop the server, unless a check holds it or has just used it; whether it was stopped."""
-    from labctl.learn.server import stop  # which starts this watcher
+    from labctl.learn.server import stop_exercise_server  # which starts this watcher
 
     with contextlib.suppress(LabError), stack_lock(session.workspace, "exercises", "exercise stop"):
         if time.time() - session.workspace.folder(EXERCISE).used_file.stat().st_mtime > limit:
-            return stop(session)
+            return stop_exercise_server(session)
     return False
 
 

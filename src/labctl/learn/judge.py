@@ -58,7 +58,7 @@ class Outcome:
         ]
 
 
-def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Sequence[int] = ()) -> Outcome:
+def check_exercise(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Sequence[int] = ()) -> Outcome:
     """Judge the learner's files.
 
     ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in
@@ -85,7 +85,7 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
         return outcome
 
 
-def last(workspace: Workspace, id: str) -> Outcome | None:
+def last_outcome(workspace: Workspace, id: str) -> Outcome | None:
     """The outcome of an exercise's last check; None before the first."""
     try:
         return TypeAdapter(Outcome).validate_json(_outcome_file(workspace, id).read_bytes())
@@ -111,7 +111,7 @@ def _judge(
 ) -> list[Check]:
     server.refuse_runtime(session, exercise, runtime)
     try:
-        running = server.serve(session, exercise, files, runtime)
+        running = server.serve_exercise(session, exercise, files, runtime)
     except LabError as error:
         if not exercise.served or isinstance(error, Busy):
             raise
@@ -122,12 +122,12 @@ def _judge(
     checks: list[Check] = []
     for seed in seeds:
         if checks and exercise.manifest.fresh:
-            running = server.serve(session, exercise, files, runtime)
+            running = server.serve_exercise(session, exercise, files, runtime)
         checks = _run_trial(function, seed, session, exercise, running)
         dead = any(UNHEALTHY in check.sentence + check.measured for check in checks)
         if dead and session.find(server.STACK):
             session.listener.note("Triton took a model for dead, as it does on a very busy machine: once more")
-            running = server.serve(session, exercise, files, runtime) if exercise.manifest.fresh else running
+            running = server.serve_exercise(session, exercise, files, runtime) if exercise.manifest.fresh else running
             checks = _run_trial(function, seed, session, exercise, running)
         if not all(check.ok for check in checks):
             break
@@ -154,7 +154,7 @@ def _run_trial(
     with memory_limit(runner, record, exercise.manifest.memory_mib) as describe_excess:
         _try(function, trial, describe_excess, session, exercise, running)
     if describe_excess():  # Triton starts the model's process again, with the request that took too much
-        server.stop(session)
+        server.stop_exercise_server(session)
     session.listener.done("done")
     return trial.checks
 
@@ -190,7 +190,7 @@ def _try(
         loop = next(iter(stuck_sentences(trial.run_dir)), "")
         why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")
         fail("an answer", f"within {trial.patience:g} s", "none", why)
-        server.stop(session)
+        server.stop_exercise_server(session)
     except Explained as error:
         explained = True
         measured = faults.headline(trial.faults(), exercise) or mine(error.why)

@@ -11,7 +11,7 @@ from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Record
 from labkit.errors import LabError
-from labkit.waiting import repeated
+from labkit.waiting import call_repeatedly
 
 LOOK_S = 0.25
 
@@ -43,5 +43,5 @@ def memory_limit(runtime: Runtime, record: Record, memory_mib: int) -> Iterator[
         taken = f"a model took more than {memory_mib:,} MiB of memory and was stopped"
         return f"{taken}: does something grow without an end?" if stopped else ""
 
-    with repeated(look, LOOK_S, "limits"):
+    with call_repeatedly(look, LOOK_S, "limits"):
         yield describe_excess

@@ -19,13 +19,13 @@ OBSERVER = '''"""What Triton loads: the learner's model, which is learner.py her
 
 from pathlib import Path
 
-from labserve.observe.exercise import observed
+from labserve.observe.exercise import observed_model
 
-TritonPythonModel = observed(Path(__file__).with_name("learner.py"))
+TritonPythonModel = observed_model(Path(__file__).with_name("learner.py"))
 '''
 
 
-def names(exercise: Exercise) -> dict[str, str]:
+def served_files(exercise: Exercise) -> dict[str, str]:
     """The learner's files as a person calls them, by the place in the model repository at which they are served."""
     return {_served_at(place): f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
 
@@ -33,7 +33,7 @@ def names(exercise: Exercise) -> dict[str, str]:
 def names_by_path(exercise: Exercise, workspace: Workspace) -> dict[str, str]:
     """The same names by the path, below the checkout, of the copy in the overlay."""
     overlay = workspace.folder("exercise").overlay.relative_to(workspace.root).as_posix()
-    return {f"{overlay}/{place}": name for place, name in names(exercise).items()}
+    return {f"{overlay}/{place}": name for place, name in served_files(exercise).items()}
 
 
 def touched_models(exercise: Exercise) -> list[str]:
@@ -41,7 +41,7 @@ def touched_models(exercise: Exercise) -> list[str]:
     return sorted({place.split("/", 1)[0] for place in exercise.served})
 
 
-def lay_over(workspace: Workspace, exercise: Exercise, files: Mapping[str, Path]) -> None:
+def fill_overlay(workspace: Workspace, exercise: Exercise, files: Mapping[str, Path]) -> None:
     """Fill the overlay: the templates of the touched models, with the learner's files in their places."""
     if not exercise.served:
         return

@@ -94,7 +94,7 @@ def _run(folder: Path, *words: str) -> tuple[int, str]:
             ) from error
         image = os.environ.get("LABS_PROMETHEUS_IMAGE", IMAGE)
         mounts = [(folder, "/work", "ro")]
-        argv = whales.words(
+        argv = whales.docker_argv(
             lambda docker: docker.run(
                 image, remove=True, networks=["none"], volumes=mounts, workdir="/work", entrypoint=PROGRAM
             )

@@ -156,7 +156,7 @@ class Room:
 
     def _give(self, path: Path) -> None:
         if os.getuid() == 0:
-            nofollow.give(path, self.owner)
+            nofollow.change_owner(path, self.owner)
 
 
 def require_names(names: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ json.dump(getattr(module, function)(*arguments), out)
 """
 
 
-def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) -> Any:
+def call_in_sandbox(path: Path, function: str, arguments: Sequence[Any], seconds: float) -> Any:
     """``function(*arguments)`` of the file; arguments and result as JSON knows them.
 
     Raises LabError: it raised, with the learner's own file and line; it took too long or too much memory.

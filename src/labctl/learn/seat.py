@@ -16,7 +16,7 @@ from typing import Any
 
 from labctl.bundle.folder import make_folder
 from labctl.learn import desk
-from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.learn.room import LABS
 from labctl.listener import Silent
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str]) -> None:
     link_shared(workspace.cache)
     if not layouts().list_workspaces():
         session = Session.open(Silent())
-        exercises = find_all(workspace, session.catalog, lambda problem: None)
+        exercises = find_exercises(workspace, session.catalog, lambda problem: None)
         progress = Progress(workspace)
         if id := progress.current or progress.first_open([each.id for each in exercises]):
             exercise = find_exercise(exercises, id)
-            desk.lay_out(exercise, workspace)
+            desk.lay_out_exercise(exercise, workspace)
             progress.start(exercise.id)
             lay_side_by_side(exercise)
     for name, settings in QUIET.items():

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from labctl.learn import idle, overlay
-from labctl.learn.exercise import Exercise, find_all
+from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
@@ -21,14 +21,14 @@ from labctl.stack.edits import find_edits, reload
 from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import refuse, up
+from labctl.stack.up import refuse_unservable, up
 from labctl.triton import server_api
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import metrics
-from labkit.waiting import repeated
+from labkit.waiting import call_repeatedly
 
 STACK = EXERCISE
 LOOK_S = 0.5
@@ -56,7 +56,9 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     return exercise.home.model_copy(update={"stacks": {**exercise.home.stacks, STACK: own}})
 
 
-def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> tuple[Runtime, Record]:
+def serve_exercise(
+    session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str
+) -> tuple[Runtime, Record]:
     """The exercise's stack, up, with the learner's files as they are now.
 
     ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
@@ -67,7 +69,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     manifest = exercise.manifest
     wanted = _kept_to(workspace, runtime)
     options = Options(set=manifest.settings, runtime=wanted, ports="auto", replicas=manifest.replicas)
-    overlay.lay_over(workspace, exercise, files)
+    overlay.fill_overlay(workspace, exercise, files)
     if folder.used_file.exists():
         folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
     with _ended_by_a_loop(session):
@@ -80,7 +82,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
                 if anew:
                     reload(session, lab, STACK, anew, patience=max(LOAD_S, 3 * manifest.patience))
                 return there[0], record
-            stop(session)
+            stop_exercise_server(session)
         started = up(session, lab, STACK, options)
     atomic_write(folder.purpose_file, json.dumps(_purpose(exercise, started.plan)))
     idle.watch(workspace)
@@ -92,7 +94,7 @@ def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
     options = Options(set=exercise.manifest.settings)
     plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options, str)
     if plan.stack.packages:
-        refuse(plan, session.choose(_kept_to(session.workspace, runtime), "cpu"), session.workspace)
+        refuse_unservable(plan, session.choose(_kept_to(session.workspace, runtime), "cpu"), session.workspace)
 
 
 @contextlib.contextmanager
@@ -107,16 +109,16 @@ def _ended_by_a_loop(session: Session) -> Iterator[None]:
     def look() -> None:
         if not loops and (found := faults.stuck_sentences(session.workspace.folder(STACK).run_dir())):
             loops.extend(found)
-            stop(session)
+            stop_exercise_server(session)
 
     try:
-        with repeated(look, LOOK_S, "loads"):
+        with call_repeatedly(look, LOOK_S, "loads"):
             yield
     except LabError as error:
         if loops:
             raise LabError("the model was not loaded", loops[0], code="model-not-loaded") from error
         if error.code == "model-load-slow":
-            stop(session)
+            stop_exercise_server(session)
         raise
 
 
@@ -129,13 +131,13 @@ def _free(record: Record) -> bool:
 
 def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain:
     """What puts the learner's files in the place of the served copies, for the exercise that was begun last."""
-    exercises = find_all(session.workspace, session.catalog, lambda problem: None)
+    exercises = find_exercises(session.workspace, session.catalog, lambda problem: None)
     current = Progress(session.workspace).current
     exercise = next((e for e in exercises if e.id == current and e.home.folder == record.lab), None)
     if exercise is None:
         return str
     stack = RunningStack.of(session, lab_with(exercise, session.workspace), runtime, record)
-    return faults.stack_files(stack, overlay.names(exercise))
+    return faults.stack_files(stack, overlay.served_files(exercise))
 
 
 def resolve_stack(session: Session, word: str) -> str:
@@ -143,7 +145,7 @@ def resolve_stack(session: Session, word: str) -> str:
     return STACK if word == STACK else session.catalog.stack(word)[1]
 
 
-def stop(session: Session) -> bool:
+def stop_exercise_server(session: Session) -> bool:
     """Take the exercise server down; False where none was up. Nobody waits for an answer of it, so at once."""
     there = session.find(STACK)
     if there:

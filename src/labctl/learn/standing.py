@@ -25,7 +25,7 @@ BEGUN = "nothing written yet"  # the mistake of who checks the starter
 
 
 @dataclass(frozen=True)
-class Standing:
+class ClassStanding:
     """A learner: each exercise that was begun, and of those that failed at the last check the foreseen mistake."""
 
     name: str
@@ -43,7 +43,7 @@ class Standing:
         return sum(entry.state == PASSED for entry in self.entries.values())
 
 
-def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator[Standing]:
+def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator[ClassStanding]:
     """Every learner of the room; ``now`` is seconds since the epoch.
 
     A file that cannot be read, or says nothing that we know, counts as none.
@@ -60,7 +60,7 @@ def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator
             )
             if isinstance(said := last.get("sentence"), str) and said in known[id]:
                 mistakes[id] = known[id][said]
-        yield Standing(name, entries, mistakes)
+        yield ClassStanding(name, entries, mistakes)
 
 
 def _plausible(entry: Entry, now: float) -> Entry:

@@ -17,7 +17,7 @@ from labctl.learn.outcome import Check, Explained, Slow, Stuck
 from labctl.runtimes.record import Endpoints
 from labctl.triton import server_api
 from labkit.clients import trtllm
-from labkit.clients.base import InFlight
+from labkit.clients.base import InFlightClient
 from labkit.clients.sequences import SequenceClient
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import kind_of
@@ -67,7 +67,7 @@ class Trial:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self._text_models: dict[str, TextModel] = {}
-        self._behind = steplog.sizes(self.run_dir)
+        self._behind = steplog.log_sizes(self.run_dir)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Trial:
         """A connection for text models that answer once; use as a context manager."""
         return UnaryClient(self.endpoints.grpc)
 
-    def ask(self, client: InFlight, model: str, prompt: str, tokens: int, priority: int = 0) -> RequestRecord:
+    def ask(self, client: InFlightClient, model: str, prompt: str, tokens: int, priority: int = 0) -> RequestRecord:
         """Send one request for exactly ``tokens`` tokens to any text model, whatever its tensors are called."""
         return self._text_model(model).send(client, prompt, tokens, to_the_end=True, priority=priority)
 
@@ -159,7 +159,7 @@ class Trial:
 
         Raises as :meth:`client`.
         """
-        value = sandbox.call(self.folder / script, function, arguments, seconds=self.patience)
+        value = sandbox.call_in_sandbox(self.folder / script, function, arguments, seconds=self.patience)
         self.given = function, value
         return value
 
@@ -225,7 +225,7 @@ class Trial:
         finally:
             self._clock.run(trtllm.MODEL)
 
-    def _await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord]) -> None:
+    def _await_arrived(self, count: int, client: InFlightClient, records: Sequence[RequestRecord]) -> None:
         """Until so many requests are in the engine, by its own account.
 
         ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
@@ -259,7 +259,7 @@ class Trial:
 
     # -- waiting: too long is a fault of the model, and a busy machine is none ---------------------------------------
 
-    def wait(self, client: InFlight, *records: RequestRecord) -> None:
+    def wait(self, client: InFlightClient, *records: RequestRecord) -> None:
         """Until all of them have ended.
 
         Raises:
@@ -290,7 +290,7 @@ class Trial:
                     half, before = Patience(self.patience / 2), came  # it still answers: a slow machine is no mistake
         client.wait(*records, timeout=1.0)
 
-    def wait_ended(self, client: InFlight, *records: RequestRecord) -> None:
+    def wait_ended(self, client: InFlightClient, *records: RequestRecord) -> None:
         """Until all of them have ended, well or with an ``error``. Raises Stuck; LabError if the connection broke."""
         patience = Patience(self.patience)
         for record in records:
@@ -325,13 +325,13 @@ class Trial:
         """
         before = -1
         for _ in attempts(LATE_S, QUIET_S):  # at its end somebody is still being answered
-            steps = steplog.read(self.run_dir, model, self.since, self._behind)
+            steps = steplog.read_step_log(self.run_dir, model, self.since, self._behind)
             if len(steps) == before:
                 break
             before = len(steps)
         return steps
 
-    def faults(self) -> list[faults.Fault]:
+    def faults(self) -> list[faults.ObservedFault]:
         """What the learner's model did wrong since the trial began: every exception that it raised."""
         return faults.read_faults(self.run_dir, self.since)
 
@@ -341,7 +341,7 @@ class Trial:
 
     def page(self) -> str:
         """The metrics page now, as a collector reads it."""
-        return metrics.page(self.endpoints.metrics)
+        return metrics.metrics_page(self.endpoints.metrics)
 
     def wait_for(self, value: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 5.0) -> Any:
         """``value()`` as soon as it is as wanted, or whatever it is when the time is over (counters lag a little)."""
@@ -421,4 +421,4 @@ def _with(records: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> list
 
 def _send(stream: TextStream, request: Request, length: type[Any]) -> RequestRecord:
     ids, limit, *more = request
-    return identity.send(stream, identity.Ids("", list(ids), limit), length, **(more[0] if more else {}))
+    return identity.send_ids(stream, identity.Ids("", list(ids), limit), length, **(more[0] if more else {}))

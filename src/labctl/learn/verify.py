@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.learn import judge, server
-from labctl.learn.attempts import SOLUTION, Attempt, attempts
-from labctl.learn.exercise import Exercise, find_all
+from labctl.learn.attempts import SOLUTION, Attempt, exercise_attempts
+from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.outcome import Missing
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
+from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import processes
 from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
@@ -46,14 +46,16 @@ class Proof:
     left_out: bool = False  # this machine lacks what its server needs, which ``problem`` names
 
 
-def judged(session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]) -> judge.Outcome:
+def judge_attempt(
+    session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]
+) -> judge.Outcome:
     """What the check says of an attempt. The learner's folder of the checkout is written over: not for a person's."""
     with replace_dir(exercise.yours(session.workspace)) as fresh:
         attempt.write(fresh)
-    return judge.check(session, exercise, runtime, seeds)
+    return judge.check_exercise(session, exercise, runtime, seeds)
 
 
-def problem(attempt: Attempt, outcome: judge.Outcome) -> str:
+def problem_with(attempt: Attempt, outcome: judge.Outcome) -> str:
     """What is wrong with the exercise, in words; "" if the attempt was judged as foreseen."""
     if not attempt.says:
         return "" if outcome.passed else f"{attempt.name} fails: {outcome.sentence}"
@@ -73,14 +75,14 @@ def verify(
     Exercises of one stack follow each other, so that its server is brought up once.
     """
     with _copy(session) as copy:
-        exercises = [e for e in find_all(copy.workspace, copy.catalog) if e.id in wanted]
+        exercises = [e for e in find_exercises(copy.workspace, copy.catalog) if e.id in wanted]
         for exercise in sorted(exercises, key=lambda e: (e.manifest.stack, str(e.manifest.settings), e.id)):
             try:
                 server.refuse_runtime(copy, exercise, runtime)
             except LabError as error:
                 yield Proof(exercise.id, "", (), str(error.what), 0, left_out=True)
                 continue
-            for number, attempt in enumerate(attempts(exercise), 1):
+            for number, attempt in enumerate(exercise_attempts(exercise), 1):
                 if exercise.id in whole or attempt.name == SOLUTION:
                     first = 1 + (number * seeds if attempt.says else 0)
                     yield _proof(copy, exercise, attempt, runtime, range(first, first + seeds))
@@ -91,7 +93,7 @@ def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str,
     said = ""
     try:
         for together in [[seed] for seed in seeds] if attempt.says else [seeds]:
-            if said := problem(attempt, judged(session, exercise, attempt, runtime, together)):
+            if said := problem_with(attempt, judge_attempt(session, exercise, attempt, runtime, together)):
                 said += f" (seed {together[0]})" if attempt.says else ""
                 break
     except Missing as error:
@@ -115,14 +117,14 @@ def _copy(session: Session) -> Iterator[Session]:
 
         shutil.copytree(source, root, symlinks=True, ignore=ignore)
         workspace = Workspace(root, session.workspace.cache)
-        copy = Session(workspace, load(workspace), Silent())
+        copy = Session(workspace, load_catalog(workspace), Silent())
         try:
             yield copy
         finally:
-            server.stop(copy)
+            server.stop_exercise_server(copy)
 
 
-def changed(exercises: Sequence[Exercise], workspace: Workspace, since: str) -> set[str]:
+def changed_exercises(exercises: Sequence[Exercise], workspace: Workspace, since: str) -> set[str]:
     """The ids of the exercises that a commit, or what is not committed yet, has touched since it left ``since``.
 
     It touches one by its own folder, by another file of its lab or of the lab whose stack it runs on, and by the

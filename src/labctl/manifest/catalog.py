@@ -20,7 +20,7 @@ from labctl.manifest.schema import Lab
 from labctl.manifest.settings import Setting
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.strict_yaml import lay_over, parse_yaml
+from labkit.strict_yaml import merge_yaml, parse_yaml
 
 # Settings that every lab has without saying so.
 EVERYWHERE = {
@@ -75,7 +75,7 @@ class Catalog:
         return ", ".join(word for lab in self.every for word in dict.fromkeys((lab.short, *lab.stacks)))
 
 
-def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, at_use: bool = False) -> Catalog:
+def load_catalog(workspace: Workspace, leave_out: Callable[[str], None] | None = None, at_use: bool = False) -> Catalog:
     """Read every manifest of the checkout.
 
     Args:
@@ -196,9 +196,9 @@ def with_shared(manifest: Any, common: Mapping[str, str]) -> Any:
         raise ValueError("include: a list of names, such as [llm] for labs/shared/llm.yaml")
     shared: dict[str, Any] = {}
     for name in names:
-        shared = lay_over(shared, _shared_file(name, common))
+        shared = merge_yaml(shared, _shared_file(name, common))
     if shared.get("settings"):
-        manifest["settings"] = lay_over(shared["settings"], manifest.get("settings") or {})
+        manifest["settings"] = merge_yaml(shared["settings"], manifest.get("settings") or {})
     stacks = manifest.get("stacks")
     if isinstance(stacks, dict):
         manifest["stacks"] = {key: _lay_over_base(key, stack, shared.get("bases", {})) for key, stack in stacks.items()}
@@ -221,4 +221,4 @@ def _lay_over_base(key: str, stack: Any, bases: Mapping[str, Any]) -> Any:
         return stack
     if (name := stack["base"]) not in bases:
         raise ValueError(f"stacks.{key}.base: no base '{name}' is included; there are: {', '.join(bases) or 'none'}")
-    return lay_over(bases[name], {own: value for own, value in stack.items() if own != "base"})
+    return merge_yaml(bases[name], {own: value for own, value in stack.items() if own != "base"})

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labctl.manifest.schema import CLOCK_ACTS, FILLED, PROFILES, Lab, Phase, StackSpec, Verdict, lay_overlays
-from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve
+from labctl.manifest.settings import CHOICE, REFERENCE, Setting, format_setting, resolve
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -43,13 +43,13 @@ def missing_files(lab: Lab, folder: Path, workspace: Workspace) -> Iterator[str]
     """The files and folders that a manifest names and that are not there, in the same words."""
     for stack, key, layer in ((name, *pair) for name, spec in lab.stacks.items() for pair in spec.layers.items()):
         for name in layer.repository:
-            if not leaves(name) and not workspace.templates(lab.folder, name).is_dir():
+            if not leaves_checkout(name) and not workspace.templates(lab.folder, name).is_dir():
                 place = f"labs/{lab.folder}" if name.startswith("./") else "model_repos"
                 yield f"stacks.{stack}{key}.repository: there is no folder {place}/{name.removeprefix('./')}"
     if lab.run:
         clients = ((f"run.phases.{phase.name}.client", phase.client) for phase in lab.run.phases)
         for where, name in (("run.report", lab.run.report), *clients):
-            if leaves(name) or not (folder / name).is_file():
+            if leaves_checkout(name) or not (folder / name).is_file():
                 yield f"{where}: there is no file {name} in this lab's folder"
 
 
@@ -105,7 +105,7 @@ def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
             yield from _references(f"{path}.{part}", value, early | LATE | made)
         yield from _places(f"{path}.place", layer.place)
         for folder in layer.repository:
-            if leaves(folder):
+            if leaves_checkout(folder):
                 yield f"{path}.repository: '{folder}' leads out of the checkout"
     yield from _references(f"{where}.tokenizer", stack.tokenizer, early | LATE | made)
     for name, probe in stack.probes.items():
@@ -148,13 +148,13 @@ def _walk(where: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _places(where: str, place: Mapping[str, str]) -> Iterator[str]:
     for link, target in place.items():
-        if leaves(link):
+        if leaves_checkout(link):
             yield f"{where}.{link}: leads out of the repository"
         if not target.startswith("{artifacts.") or ".." in PurePosixPath(target).parts:
             yield f"{where}.{link}: '{target}' is not below an artifact, such as {{artifacts.NAME}}/model.onnx"
 
 
-def leaves(path: str) -> bool:
+def leaves_checkout(path: str) -> bool:
     return PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts
 
 
@@ -239,12 +239,12 @@ def _values(lab: Lab, where: str, values: Mapping[str, Any]) -> Iterator[str]:
 def _written(where: str, setting: Setting, value: Any) -> Iterator[str]:
     """A value to compare with must be a good one, written as settings' values are: ``true``, not ``yes``."""
     try:
-        text = as_text(setting.parse(value))
+        text = format_setting(setting.parse(value))
     except ValueError as error:
         yield f"{where}: {error}"
         return
-    if text != as_text(value):
-        yield f"{where}: '{as_text(value)}' is written {text}"
+    if text != format_setting(value):
+        yield f"{where}: '{format_setting(value)}' is written {text}"
 
 
 def _map(declared: Mapping[str, Setting], where: str, choice: Mapping[str, Any]) -> Iterator[str]:
@@ -257,6 +257,6 @@ def _map(declared: Mapping[str, Setting], where: str, choice: Mapping[str, Any])
         return
     for value in options:
         yield from _written(f"{where}.map", declared[key], value)
-    given = {as_text(value) for value in options}
+    given = {format_setting(value) for value in options}
     if missing := [value for value in declared[key].values() if value not in given]:
         yield f"{where}.map: nothing for {key}={' or '.join(missing)}"

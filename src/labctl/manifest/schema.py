@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from labctl.manifest.settings import Condition, Setting, as_text, expand, holds
+from labctl.manifest.settings import Condition, Setting, condition_holds, expand, format_setting
 from labkit.errors import LabError
 
 Profile = Literal["cpu", "gpu"]
@@ -87,7 +87,7 @@ class Probe(_Strict):
     body: dict[str, Any]
 
 
-class Server(_Strict):
+class ServerSpec(_Strict):
     """How the server process is run."""
 
     args: list[str | dict[str, Any]] = []  # a text that is empty is no argument; {setting, map} chooses one
@@ -126,7 +126,7 @@ class Content(_Strict):
     place: dict[str, str] = {}
     probes: dict[str, Probe] = {}
     bench: Bench | None = None
-    server: Server = Server()
+    server: ServerSpec = ServerSpec()
     copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
     tensorrt_llm: Passed | None = None  # the models are a TensorRT-LLM release's, filled with these settings
     llmapi: dict[str, Any] | None = None  # the model is a release's LLM API: keys of its model.yaml
@@ -184,7 +184,7 @@ class Phase(_Conditional):
         return bool(self.balance) or (self.replicas or 1) > 1
 
 
-class Run(_Strict):
+class RunSpec(_Strict):
     phases: list[Phase] = Field(min_length=1)
     report: str
     share_server: bool = False  # a phase goes on with the server before it; models whose files differ are loaded anew
@@ -218,7 +218,7 @@ class Lab(_Strict):
     summary: str
     settings: dict[str, Setting] = {}
     stacks: dict[Name, StackSpec] = Field(min_length=1)
-    run: Run | None = None
+    run: RunSpec | None = None
     verdicts: list[Verdict] = []
 
     @property
@@ -230,9 +230,9 @@ def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) ->
     """The stack as it is on ``profile`` with ``settings``. Raises LabError: a value does not go with the profile."""
     here = [variant.settings_when for variant in stack.variants.values() if profile in variant.profiles]
     for variant in stack.variants.values():
-        if not holds(variant.settings_when, settings):
+        if not condition_holds(variant.settings_when, settings):
             continue
-        asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.settings_when)
+        asked = " ".join(f"{key}={format_setting(settings[key])}" for key in variant.settings_when)
         served = profile in variant.profiles
         if variant.refused and served:
             raise LabError(

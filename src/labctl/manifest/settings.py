@@ -119,10 +119,10 @@ class Setting(BaseModel):
             "intlist": "whole numbers with commas",
         }[self.type]
         if self.min is not None and self.max is not None:
-            return f"{words} from {plain(self.min)} to {plain(self.max)}"
+            return f"{words} from {format_plain_number(self.min)} to {format_plain_number(self.max)}"
         if self.min is not None:
-            return f"{words}, at least {plain(self.min)}"
-        return words if self.max is None else f"{words}, at most {plain(self.max)}"
+            return f"{words}, at least {format_plain_number(self.min)}"
+        return words if self.max is None else f"{words}, at most {format_plain_number(self.max)}"
 
 
 def resolve(
@@ -145,7 +145,9 @@ def resolve(
                 values[key] = declared[key].parse(value)
             except ValueError as error:
                 problems.append(f"{key}: {error}")
-    idle = {key for key, setting in declared.items() if not holds(setting.when, {**values, "profile": profile})}
+    idle = {
+        key for key, setting in declared.items() if not condition_holds(setting.when, {**values, "profile": profile})
+    }
     given = {key for layer in layers for key in layer}
     problems += [_out_of_place(key, declared) for key in declared if key in idle & given]
     if problems:
@@ -163,7 +165,7 @@ def resolve(
 def _out_of_place(key: str, declared: Mapping[str, Setting]) -> str:
     """Why a setting that was given means nothing here, and which one is meant."""
     setting = declared[key]
-    needs = " and ".join(f"{other}={' or '.join(map(as_text, good))}" for other, good in setting.when.items())
+    needs = " and ".join(f"{other}={' or '.join(map(format_setting, good))}" for other, good in setting.when.items())
     meant = f"; here it is {setting.instead} ({declared[setting.instead].help})" if setting.instead else ""
     return f"{key}: it means something only with {needs}{meant}"
 
@@ -181,7 +183,7 @@ def parse_assignments(items: tuple[str, ...], option: str = "--set") -> dict[str
     return dict(item.split("=", 1) for item in items)
 
 
-def plain(number: float) -> str:
+def format_plain_number(number: float) -> str:
     """1,000,000 and 0.01, never 1e+06."""
     return f"{number:,.0f}" if number == int(number) else f"{number:,}"
 
@@ -197,11 +199,11 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
         if value.keys() == CHOICE:
             key, options = value["setting"], value["map"]
             asked = scope.get("profile" if key == "profile" else f"settings.{key}")
-            chosen = [option for written, option in options.items() if same(asked, written)]
+            chosen = [option for written, option in options.items() if same_value(asked, written)]
             if not chosen:
                 why = f"it has: {', '.join(options)}"
                 raise LabError(
-                    f"the manifest has no text for {key}={as_text(asked)}", why, code="manifest-text-missing"
+                    f"the manifest has no text for {key}={format_setting(asked)}", why, code="manifest-text-missing"
                 )
             return expand(chosen[0], scope)
         return {key: expand(item, scope) for key, item in value.items()}
@@ -218,20 +220,20 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
             )
     if match := REFERENCE.fullmatch(value):
         return scope[match[1]]
-    return REFERENCE.sub(lambda match: as_text(scope[match[1]]), value)
+    return REFERENCE.sub(lambda match: format_setting(scope[match[1]]), value)
 
 
-def same(value: Any, written: Any) -> bool:
+def same_value(value: Any, written: Any) -> bool:
     """Whether a setting has the value that ``when`` or ``map`` of a manifest names."""
-    return as_text(value) == as_text(written)
+    return format_setting(value) == format_setting(written)
 
 
-def holds(condition: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]) -> bool:
+def condition_holds(condition: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]) -> bool:
     """Whether every setting of ``condition`` has one of the values that stand there."""
-    return all(any(same(settings.get(key), value) for value in good) for key, good in condition.items())
+    return all(any(same_value(settings.get(key), value) for value in good) for key, good in condition.items())
 
 
-def as_text(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A value as a manifest writes it: ``true``, ``8``, ``8,32``."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -51,7 +51,7 @@ class Workaround(BaseModel):
     arguments: list[str] | None = None
 
 
-class Manifest(BaseModel):
+class ExhibitManifest(BaseModel):
     """``exhibit.yaml``.
 
     Attributes:
@@ -82,7 +82,7 @@ class Exhibit:
 
     name: str
     folder: Path
-    manifest: Manifest
+    manifest: ExhibitManifest
 
     @property
     def number(self) -> str:
@@ -100,7 +100,7 @@ class Exhibit:
         return self.manifest.arguments if not workaround or instead is None else instead
 
 
-def find_all(workspace: Workspace) -> list[Exhibit]:
+def find_exhibits(workspace: Workspace) -> list[Exhibit]:
     """Every exhibit, by wing and name; those that end the server come last.
 
     Raises LabError: there is none, or some are broken; all problems are listed.
@@ -109,7 +109,7 @@ def find_all(workspace: Workspace) -> list[Exhibit]:
     problems: list[str] = []
     for path in files_in(workspace.extras / "museum", "*/exhibit.yaml"):
         try:
-            manifest = Manifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
+            manifest = ExhibitManifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
             if missing := [part for part in PARTS if not (path.parent / part).exists()]:
                 raise ValueError(f"missing: {', '.join(missing)}")
             exhibits.append(Exhibit(path.parent.name, path.parent, manifest))
@@ -125,7 +125,7 @@ def find_all(workspace: Workspace) -> list[Exhibit]:
     return sorted(exhibits, key=lambda exhibit: (order.index(exhibit.manifest.wing), exhibit.name))
 
 
-def named(exhibits: list[Exhibit], word: str) -> Exhibit:
+def find_exhibit(exhibits: list[Exhibit], word: str) -> Exhibit:
     """The exhibit of a number (``server#8870``, ``8870``) or a name (``server-8870``). Raises LabError."""
     for exhibit in exhibits:
         if word in (exhibit.name, exhibit.number, exhibit.number.rpartition("#")[2]):

@@ -23,7 +23,7 @@ from labctl.stack import ports
 from labctl.triton import readiness, server_api
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 STACK = "museum"  # by which what a killed run left is found
 READY_S = 90.0
@@ -48,7 +48,7 @@ class Visit:
     seconds: float
 
 
-def run(workspace: Workspace, exhibit: Exhibit, workaround: bool = False, image: str = "") -> Visit:
+def reproduce_exhibit(workspace: Workspace, exhibit: Exhibit, workaround: bool = False, image: str = "") -> Visit:
     """Start the exhibit's server, run its ``reproduce.py``, kill the server, judge.
 
     ``image``: a Docker image on this machine that has ``tritonserver``; "" for Triton from the wheel. Raises LabError:
@@ -102,18 +102,18 @@ def _visit(exhibit: Exhibit, workaround: bool, measured: str, verdict: str, vers
 
 
 @contextlib.contextmanager
-def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str) -> Iterator[Server]:
+def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str) -> Iterator[ExhibitServer]:
     """The exhibit's server, with every model READY; nothing of it is left after the block."""
     home = workspace.folder(STACK).path
     home.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as cleaning:
-        folder = cleaning.enter_context(unfinished.making(home / exhibit.name))
-        models = lay_out(exhibit, folder / "repository", workaround)
+        folder = cleaning.enter_context(unfinished.temporary_folder(home / exhibit.name))
+        models = lay_out_exhibit(exhibit, folder / "repository", workaround)
         (endpoints,) = ports.free_endpoints(1)
         extra = exhibit.arguments(workaround)
         named = [argument.partition("=")[2] for argument in extra if argument.startswith("--load-model=")]
         start = (
-            bare.container(workspace, STACK, folder, endpoints, extra, image)
+            bare.bare_container(workspace, STACK, folder, endpoints, extra, image)
             if image
             else bare.local(workspace, STACK, folder, endpoints, extra)
         )
@@ -130,10 +130,10 @@ def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str)
         except LabError as error:
             last = "; ".join(error.details[-1:])
             raise CannotTell(f"the exhibit's server does not come up: {error.what} {error.why} {last}") from error
-        yield Server(endpoints.http, endpoints.grpc, endpoints.metrics, workaround, started.log, started.ended)
+        yield ExhibitServer(endpoints.http, endpoints.grpc, endpoints.metrics, workaround, started.log, started.ended)
 
 
-def lay_out(exhibit: Exhibit, repository: Path, workaround: bool) -> list[str]:
+def lay_out_exhibit(exhibit: Exhibit, repository: Path, workaround: bool) -> list[str]:
     """Copy the exhibit's models, and return their names. One without a ``model.py`` gets the museum's shared one."""
     shutil.copytree(exhibit.folder / "models", repository, ignore=litter.ignore)
     if workaround and (exhibit.folder / "workaround").is_dir():
@@ -147,7 +147,7 @@ def lay_out(exhibit: Exhibit, repository: Path, workaround: bool) -> list[str]:
     return sorted(model.name for model in repository.iterdir())
 
 
-def _judge(exhibit: Exhibit, server: Server) -> Found:
+def _judge(exhibit: Exhibit, server: ExhibitServer) -> Observation:
     """What the exhibit's program found. Raises CannotTell, also where the server does not answer as it expects."""
     try:
         return _program(exhibit)(server)
@@ -156,11 +156,11 @@ def _judge(exhibit: Exhibit, server: Server) -> Found:
         raise CannotTell(f"{error or type(error).__name__}{f'; the server ended: {how}' if how else ''}") from error
 
 
-def _program(exhibit: Exhibit) -> Callable[[Server], Found]:
+def _program(exhibit: Exhibit) -> Callable[[ExhibitServer], Observation]:
     """The function ``reproduce`` of an exhibit's ``reproduce.py``."""
-    program: Callable[[Server], Found] = runpy.run_path(str(exhibit.folder / "reproduce.py"))["reproduce"]
+    program: Callable[[ExhibitServer], Observation] = runpy.run_path(str(exhibit.folder / "reproduce.py"))["reproduce"]
     return program
 
 
-def to_json(visits: Sequence[Visit]) -> str:
+def visits_json(visits: Sequence[Visit]) -> str:
     return json.dumps([dataclasses.asdict(visit) for visit in visits], indent=2)

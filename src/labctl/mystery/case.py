@@ -62,14 +62,14 @@ def find_faults(workspace: Workspace) -> dict[str, Fault]:
     found = {}
     for path in files_in(workspace.extras / "mysteries", "*.py"):
         try:
-            found[path.stem] = clinic.load(path)
+            found[path.stem] = clinic.load_fault(path)
         except Exception as error:  # the file is executed
             why = f"{type(error).__name__}: {error}"
             raise LabError(f"{path} is no mystery", why, "see docs/guide/mystery.md", code="mystery-broken") from error
     return found
 
 
-def named(faults: Mapping[str, Fault], name: str) -> Fault:
+def find_fault(faults: Mapping[str, Fault], name: str) -> Fault:
     """Raises LabError: there is no such fault."""
     if name not in faults:
         raise LabError(f"there is no fault {name}", "", "labctl mystery list", code="mystery-unknown")
@@ -93,7 +93,7 @@ def draw_code(faults: Mapping[str, Fault], name: str = "", replicas: int = 1) ->
             return code
 
 
-def sealed(fault: Fault) -> str:
+def sealed_scheduler(fault: Fault) -> str:
     """A ``scheduler.py`` with the fault, which does not say at a glance what it is."""
     served = fault.source.partition("\ndef shows")[0]
     text = base64.b85encode(zlib.compress(served.encode(), 9)).decode()
@@ -116,21 +116,21 @@ class Case:
 
     def load(self, tell: Tell | None = None) -> int:
         """Send one more round of load. Returns its number of requests. Raises LabError: a request failed."""
-        phases = clinic.requests(f"{self.code} {self.rounds}")
+        phases = clinic.make_phases(f"{self.code} {self.rounds}")
         _write(self.session.workspace, self.code, self.rounds + 1)
-        clients.send(self.record.endpoints.grpc, phases, tell)
+        clients.send_phases(self.record.endpoints.grpc, phases, tell)
         return sum(len(phase.requests) for phase in phases)
 
     def steps(self) -> list[Line]:
         """The steps of its log, as detectors get them."""
-        return steps_of(self.session.workspace)
+        return logged_steps(self.session.workspace)
 
     def judge(self, name: str, evidence: Sequence[tuple[str, str]]) -> list[tuple[str, bool, str]]:
         """What is asked of an answer: the name, then each piece of evidence (``step`` or ``counter``, and which).
 
         Each with whether it holds, and why in words. Evidence is judged for the fault that is named. Raises LabError.
         """
-        fault = named(self.faults, name)
+        fault = find_fault(self.faults, name)
         right = fault.name == self.fault.name
         rows = [("name", right, "that is its fault" if right else "its fault is another one")]
         steps = self.steps()
@@ -166,15 +166,15 @@ def _step(fault: Fault, steps: Sequence[Line], which: str) -> tuple[bool, str]:
     return False, f"it does not show {fault.name}, {seen}. What shows it: {fault.sign}"
 
 
-def steps_of(workspace: Workspace) -> list[Line]:
+def logged_steps(workspace: Workspace) -> list[Line]:
     """The steps in the stack's log, as detectors get them."""
-    found = steplog.read(workspace.folder(STACK).run_dir(), MODEL)
-    return clinic.whole(
+    found = steplog.read_step_log(workspace.folder(STACK).run_dir(), MODEL)
+    return clinic.expand_steps(
         [{**step.more, "t": step.ended, "dur": step.ended - step.began, "ids": [*step.ids]} for step in found]
     )
 
 
-def start(session: Session, code: str, options: Options, observed: bool = False) -> Case:
+def start_case(session: Session, code: str, options: Options, observed: bool = False) -> Case:
     """Bring the stack up with the code's fault; ``observed``: with Prometheus.
 
     Raises LabError: it is up already, or as :func:`up`.
@@ -191,15 +191,15 @@ def start(session: Session, code: str, options: Options, observed: bool = False)
     options = replace(options, set=SETTINGS)
     if (options.replicas or 1) < fault.replicas:
         options = replace(options, replicas=fault.replicas)
-    lab = _lab_with(session, sealed(fault), options)
+    lab = _lab_with(session, sealed_scheduler(fault), options)
     _write(session.workspace, code, 0)
     running = up(session, lab, STACK, options)
     if observed:
-        observe.start(session, running.runtime, running.record, options)
+        observe.start_monitoring(session, running.runtime, running.record, options)
     return Case(session, running.record, faults, code, 0)
 
 
-def current(session: Session) -> Case:
+def current_case(session: Session) -> Case:
     """The sick server that is up. Raises LabError: there is none, or it was loaded again without the fault."""
     folder = session.workspace.folder(NAME)
     there = session.find(STACK)
@@ -215,7 +215,7 @@ def current(session: Session) -> Case:
         served = nofollow.read_text(session.workspace.folder(STACK).repository / FILE)
     except OSError:
         served = ""
-    if served != sealed(fault_of(code, faults)):
+    if served != sealed_scheduler(fault_of(code, faults)):
         why = "it was reloaded or restarted, or is another one"
         raise LabError(
             f"{STACK} is up without the fault", why, f"labctl down {STACK}, then {START}", code="mystery-without-fault"
@@ -223,11 +223,11 @@ def current(session: Session) -> Case:
     return Case(session, there[1], faults, code, rounds)
 
 
-def stop(session: Session) -> bool:
+def stop_case(session: Session) -> bool:
     """Take the sick server down, and forget its code; False where there was none."""
     folder, there = session.workspace.folder(NAME), False
     with contextlib.suppress(LabError):
-        there = bool(current(session)) and down(session, STACK)
+        there = bool(current_case(session)) and down(session, STACK)
     folder.purpose_file.unlink(missing_ok=True)
     shutil.rmtree(folder.overlay, ignore_errors=True)
     return there

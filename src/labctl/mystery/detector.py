@@ -25,7 +25,7 @@ class Score:
     false: int
 
 
-def judge(
+def judge_detector(
     file: Path, healthy: Fault, faults: Sequence[Fault], runs: int, seed: str, tell: Callable[[str], object] = str
 ) -> list[Score]:
     """Score the file's function for each fault. ``tell`` gets each fault's name before its runs.
@@ -46,7 +46,7 @@ def _called(file: Path, fault: Fault, runs: int, seed: str) -> int:
     """How many of the runs the function calls sick."""
     count = 0
     for number in range(runs):
-        answer = sandbox.call(file, FUNCTION, [clinic.record(fault, f"{seed} {number}")], SECONDS)
+        answer = sandbox.call_in_sandbox(file, FUNCTION, [clinic.record_fault(fault, f"{seed} {number}")], SECONDS)
         if not isinstance(answer, bool):
             raise LabError(
                 f"{FUNCTION} in {file.name} must return True or False",

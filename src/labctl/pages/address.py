@@ -32,7 +32,7 @@ def publish_address(workspace: Workspace, stack: str, page: str, address: str) -
                 path.unlink()
 
 
-def of(workspace: Workspace, stack: str, page: str) -> str:
+def page_address(workspace: Workspace, stack: str, page: str) -> str:
     """The address of a page that answers; "" where there is none."""
     try:
         address = nofollow.read_text(workspace.folder(stack).address_file(page))
@@ -43,7 +43,7 @@ def of(workspace: Workspace, stack: str, page: str) -> str:
         return ""
 
 
-def listening(host: str, port: int | None, page: str) -> socket.socket:
+def listening_socket(host: str, port: int | None, page: str) -> socket.socket:
     """A bound socket for a page. Without a ``port`` it has the page's usual one, or a free one if that is taken.
 
     Raises LabError: the port is taken.
@@ -55,7 +55,7 @@ def listening(host: str, port: int | None, page: str) -> socket.socket:
     except OSError as error:
         bound.close()
         if port is None:
-            return listening(host, 0, page)
+            return listening_socket(host, 0, page)
         raise LabError(
             f"port {port} is taken", str(error), "leave --port out: the page takes a free one", code="port-taken"
         ) from error

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from labctl.pages.address import CHAT, listening
+from labctl.pages.address import CHAT, listening_socket
 from labkit.clients import conversation
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
@@ -66,12 +66,12 @@ def chat_page(
         yield halted()
         text = ""
         try:
-            sampling = choices(dict(zip(dials, values, strict=True)))
-            for part in conversation.ask(endpoint, model, prompt, int(tokens), sampling, tokenizer_dir):
-                text = fence(part.text)
+            sampling = sampling_values(dict(zip(dials, values, strict=True)))
+            for part in conversation.ask_model(endpoint, model, prompt, int(tokens), sampling, tokenizer_dir):
+                text = fence_markdown(part.text)
                 yield f"{text}\n{part.speed}"
         except LabError as error:
-            yield f"{text}\n{fence(str(error))}"
+            yield f"{text}\n{fence_markdown(str(error))}"
 
     return gr.ChatInterface(
         answer,
@@ -95,14 +95,14 @@ def _slider(name: str, label: str, least: float, most: float, step: float, value
     return gr.Slider(least, most, value, step=step, label=label, elem_id=name)
 
 
-def choices(values: dict[str, float]) -> dict[str, Any]:
+def sampling_values(values: dict[str, float]) -> dict[str, Any]:
     """The sliders' values as the model takes them: whole numbers where it needs them, no seed below 0."""
     whole = ("top_k", "seed")
     said = {name: int(value) if name in whole else float(value) for name, value in values.items()}
     return {name: value for name, value in said.items() if name != "seed" or value >= 0}
 
 
-def fence(text: str) -> str:
+def fence_markdown(text: str) -> str:
     """The text as it is, for a page that renders Markdown: spaces and lines are kept."""
     fence = "```"
     while fence in text:
@@ -111,12 +111,12 @@ def fence(text: str) -> str:
 
 
 @contextlib.contextmanager
-def serve(page: gr.ChatInterface, port: int | None = None) -> Iterator[str]:
+def serve_chat(page: gr.ChatInterface, port: int | None = None) -> Iterator[str]:
     """The page for the time of a block; yields its address. Without a ``port``: its usual one, or a free one.
 
     Raises LabError: the port is taken.
     """
-    with listening("127.0.0.1", port, CHAT) as probe:
+    with listening_socket("127.0.0.1", port, CHAT) as probe:
         port = probe.getsockname()[1]
     page.queue(default_concurrency_limit=8).launch(
         server_port=port,

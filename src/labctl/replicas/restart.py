@@ -38,9 +38,9 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     again = up(session, lab, stack, record.asked)
     if observed:
         try:
-            observe.start(session, again.runtime, again.record, record.asked)
+            observe.start_monitoring(session, again.runtime, again.record, record.asked)
         except LabError:  # its usual ports are another stack's
-            observe.start(session, again.runtime, again.record, replace(record.asked, ports="auto"))
+            observe.start_monitoring(session, again.runtime, again.record, replace(record.asked, ports="auto"))
     return again.record
 
 
@@ -57,11 +57,11 @@ def heal(stack: RunningStack) -> bool:
             runtime.front(listener, record)
             listener.done("started again")
         if dead:
-            start(stack, dead)
+            start_replicas(stack, dead)
         return bool(dead or ended)
 
 
-def start(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
+def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
     Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
@@ -121,7 +121,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
                 with hold_signals_back():
                     runtime.spread(record)
                 raise
-            record = start(replace(there, record=record), [one])
+            record = start_replicas(replace(there, record=record), [one])
     return record
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from labctl.manifest.schema import Lab
-from labctl.replicas.restart import require_balancer, start
+from labctl.replicas.restart import require_balancer, start_replicas
 from labctl.replicas.signals import Signal, Waiting
 from labctl.runtimes.lock import Busy, hold_signals_back, holder
 from labctl.runtimes.record import Record, Replica
@@ -37,7 +37,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
         if count > len(record.servers):
             taken = {one.number for one in record.servers}
             numbers = [number for number in range(1, MOST * 2) if number not in taken]
-            return start(there, list(map(Replica, numbers, free_endpoints(count - len(taken)))))
+            return start_replicas(there, list(map(Replica, numbers, free_endpoints(count - len(taken)))))
         if count < len(record.servers):
             return _fewer(there, record.servers[count:], patience)
     return record
@@ -102,7 +102,7 @@ class Scaler:
         return wanted
 
 
-def bounds(text: str) -> tuple[int, int]:
+def parse_bounds(text: str) -> tuple[int, int]:
     """``1:4``. Raises LabError."""
     least, _, most = text.partition(":")
     if least.isdigit() and most.isdigit() and 1 <= int(least) <= int(most) <= MOST:
@@ -115,7 +115,7 @@ def bounds(text: str) -> tuple[int, int]:
     )
 
 
-def follow(
+def autoscale(
     session: Session,
     lab: Lab,
     stack: str,

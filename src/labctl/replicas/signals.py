@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from labctl.runtimes.record import Record
 from labkit.errors import LabError
 from labkit.evidence import metrics
-from labkit.evidence.goodput import WINDOW_S, Goodput
+from labkit.evidence.goodput import WINDOW_S, GoodputMeter
 
 
 class Signal(Protocol):
@@ -42,7 +42,7 @@ class WithinLimits:
     """
 
     def __init__(self, share: float) -> None:
-        self._least, self._seen, self._waiting = share, Goodput(), Waiting()
+        self._least, self._seen, self._waiting = share, GoodputMeter(), Waiting()
         self._share: float | None = None
 
     def look(self, record: Record) -> float:
@@ -68,7 +68,7 @@ class WithinLimits:
         )
 
 
-def parse(target: str) -> dict[str, Any]:
+def parse_scale_target(target: str) -> dict[str, Any]:
     """Arguments of a Scaler: for ``4``, waiting requests for each replica; for ``95%``, a share. Raises LabError."""
     number = target.removesuffix("%")
     if not number.replace(".", "", 1).isdecimal() or (number != target and float(number) > 100):

@@ -21,7 +21,7 @@ from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.schema import CLOCK_ACTS, Phase
 from labctl.replicas import restart
-from labctl.replicas.scale import Scaler, follow, scale
+from labctl.replicas.scale import Scaler, autoscale, scale
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack import replicas
@@ -96,7 +96,9 @@ class Stagehand:
         return "every replica was restarted, one after the other"
 
     def scale(self, count: int) -> str:
-        return replicas.counted(len(scale(self._session, self._stack.lab, self._stack.name, count, DRAIN_S).servers))
+        return replicas.replicas_in_words(
+            len(scale(self._session, self._stack.lab, self._stack.name, count, DRAIN_S).servers)
+        )
 
     def pause(self) -> str:
         self._clock().pause()
@@ -137,7 +139,7 @@ class Stagehand:
                 raise _Over
 
         with contextlib.suppress(_Over):
-            for line in follow(self._session, self._stack.lab, self._stack.name, Scaler(least, most, target), pause):
+            for line in autoscale(self._session, self._stack.lab, self._stack.name, Scaler(least, most, target), pause):
                 decisions.append({"decided": time.monotonic(), "text": line})
         return decisions
 
@@ -166,7 +168,7 @@ class Stagehand:
         except Exception as error:  # whoever waits for the answer must not wait for ever
             answer = {"error": LabError(f"{asked.get('act')} failed", repr(error), code="act-failed").to_json()}
         found = self._session.find(self._stack.name)
-        answer |= {"began": began, "ended": time.monotonic(), "replicas": endpoints(*found) if found else {}}
+        answer |= {"began": began, "ended": time.monotonic(), "replicas": replica_endpoints(*found) if found else {}}
         atomic_write(answer_of(path), json.dumps(answer))
 
     def _carry_out(self, act: str, **arguments: Any) -> Any:
@@ -182,7 +184,7 @@ class Stagehand:
         return outcome
 
 
-def endpoints(runtime: Runtime, record: Record) -> dict[str, dict[str, str]]:
+def replica_endpoints(runtime: Runtime, record: Record) -> dict[str, dict[str, str]]:
     """Where a client reaches each server of a stack, by number; {} for a stack that is one server."""
     if not record.balance:
         return {}

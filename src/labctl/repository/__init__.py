@@ -13,11 +13,11 @@ import yaml
 
 from labctl.litter import files_in
 from labctl.repository.config import check_ensembles, parse_config
-from labctl.texts import Problem, Replacement, fill, uses
+from labctl.texts import Problem, Replacement, fill, placeholders
 from labctl.unfinished import replace_dir
 from labkit.disk import need_space
 from labkit.errors import LabError
-from labkit.strict_yaml import lay_over
+from labkit.strict_yaml import merge_yaml
 
 CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk
@@ -61,33 +61,35 @@ class RenderRequest:
 
 
 def listing(request: RenderRequest) -> list[str]:
-    """Every path that :func:`render` would write, below the output; LabError for what it would refuse."""
+    """Every path that :func:`render_repository` would write, below the output; LabError for what it would refuse."""
     files, _ = _fill_files(request)
     return sorted({*files, *request.place})
 
 
-def spare(request: RenderRequest) -> list[str]:
+def unused_parameters(request: RenderRequest) -> list[str]:
     """Parameters that no template of any source uses; a source that replaces another's template may use fewer."""
     files = [origins(replace(request, sources=[source], models=())) for source in request.sources]
     places = [path for each in files for name, path in each.items() if name.endswith(f"/{CONFIG}")]
-    used = {use.key for path in places for use in uses(path.read_text("utf-8", "replace"))}
+    used = {use.key for path in places for use in placeholders(path.read_text("utf-8", "replace"))}
     return [key for key in request.parameters if key not in used]
 
 
-def unknown(request: RenderRequest) -> list[str]:
-    """The placeholders that stay as they are because they have no value. Raises LabError as :func:`render`."""
+def unfilled_placeholders(request: RenderRequest) -> list[str]:
+    """The placeholders that stay as they are because they have no value. Raises LabError as
+    :func:`render_repository`.
+    """
     values = {**request.defaults, **request.parameters}
     texts = [path.read_text("utf-8", "replace") for name, path in origins(request).items() if name.endswith(CONFIG)]
-    found = {use.key for text in texts for use in uses(text) if use.quoted and not use.comment}
+    found = {use.key for text in texts for use in placeholders(text) if use.quoted and not use.comment}
     return sorted(found - values.keys())
 
 
 def without_effect(keys: Sequence[str]) -> str:
-    """What a person is told of :func:`spare` parameters."""
+    """What a person is told of :func:`unused_parameters` parameters."""
     return f"no template uses {', '.join(keys)} any more: to set {'it' if len(keys) == 1 else 'them'} has no effect"
 
 
-def render(request: RenderRequest) -> list[str]:
+def render_repository(request: RenderRequest) -> list[str]:
     """Render into a fresh folder and swap it in; the models. Raises LabError with every problem of every template."""
     files, texts = _fill_files(request)
     need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
@@ -129,7 +131,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
             if replacement.file == relative and replacement.find in template:
                 template = template.replace(replacement.find, replacement.replace)
                 unmatched = [r for r in unmatched if r is not replacement]
-        places = uses(template)
+        places = placeholders(template)
         used |= {use.key for use in places}
         texts[relative], wrong = fill(relative, template, values, request.optional, request.lenient)
         config, bad = (None, []) if wrong else parse_config(relative, texts[relative], places, values)
@@ -215,5 +217,5 @@ def change_document(name: str, text: str, changes: Mapping[str, Any]) -> str:
     own = json.loads(text) if json_file else yaml.safe_load(text)
     if not isinstance(own, dict):
         raise ValueError(f"{PurePosixPath(name).name} is no mapping")
-    changed = lay_over(own, changes)
+    changed = merge_yaml(own, changes)
     return json.dumps(changed, indent=2) + "\n" if json_file else yaml.safe_dump(changed, sort_keys=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.repository import textproto
-from labctl.texts import Problem, Use, as_text
+from labctl.texts import Problem, Use, placeholder_text
 
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some messages begin with the whole line
 
@@ -138,7 +138,7 @@ def parse_config(
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
-    plain, faults = textproto.readable(text)
+    plain, faults = textproto.readable_textproto(text)
     if faults:
         first = faults[0]
         line, keys = _blame(first.line, uses, values or {})
@@ -161,7 +161,7 @@ def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[i
         if use.line + shift >= line:
             break
         if not use.quoted:  # inside quotes a line end is written as an escape
-            shift += min(as_text(values.get(use.key)).count("\n"), line - use.line - shift)
+            shift += min(placeholder_text(values.get(use.key)).count("\n"), line - use.line - shift)
     line -= shift
     # A value that is empty, or is not closed, is noticed only at the next word, which may be on the next line.
     for at in (line, line - 1):

@@ -31,7 +31,7 @@ _CALLED = {"\ufeff": "byte order mark", "\0": "null character"}
 
 
 @dataclass(frozen=True)
-class Fault:
+class SyntaxFault:
     """What Triton does not take, and where: line and column count from 1."""
 
     line: int
@@ -39,15 +39,15 @@ class Fault:
     text: str
 
 
-def readable(text: str) -> tuple[str, list[Fault]]:
+def readable_textproto(text: str) -> tuple[str, list[SyntaxFault]]:
     """The text for Python's parser, its lines where they were, and what Triton's would stop at."""
     parts: list[str] = []
-    faults: list[Fault] = []
+    faults: list[SyntaxFault] = []
     for match in _TOKEN.finditer(text):
         kind, found = match.lastgroup, match[0]
         if kind == "string":
             parts.append(_escapes(found))
-            faults += (Fault(*_place(text, match.start() + at), words) for at, words in _wrong_in(found))
+            faults += (SyntaxFault(*_place(text, match.start() + at), words) for at, words in _wrong_in(found))
         elif kind == "gap":  # "- 1" is a number there; its line breaks stay, in front
             parts.append("\n" * found.count("\n") + "-")
         elif kind == "comment" and "\0" not in found:
@@ -55,13 +55,13 @@ def readable(text: str) -> tuple[str, list[Fault]]:
         elif kind == "tail" and not match["tail"]:
             parts.append(_decimal(match["number"]))
         elif kind in ("tail", "plus"):
-            faults.append(Fault(*_place(text, match.start()), f"{found!r} is no number"))
+            faults.append(SyntaxFault(*_place(text, match.start()), f"{found!r} is no number"))
         elif kind == "plain":
             parts.append(found)
         else:
             at = match.start() + max(found.find("\0"), 0)
-            words = f"{named(text[at])} stands there; outside of quotes there must be plain ASCII"
-            faults.append(Fault(*_place(text, at), words))
+            words = f"{_describe_character(text[at])} stands there; outside of quotes there must be plain ASCII"
+            faults.append(SyntaxFault(*_place(text, at), words))
             parts.append(" ")
     return "".join(parts), faults
 
@@ -73,7 +73,7 @@ def _decimal(number: str) -> str:
     return number
 
 
-def named(char: str) -> str:
+def _describe_character(char: str) -> str:
     """A character in words, with its code point: it may be invisible."""
     code = f"U+{ord(char):04X}"
     called = _CALLED.get(char) or unicodedata.name(char, "control character" if char < "\xa0" else "character").lower()
@@ -83,7 +83,7 @@ def named(char: str) -> str:
 def _wrong_in(literal: str) -> Iterator[tuple[int, str]]:
     """The offset and the words of each escape that C++ does not know."""
     if (at := literal.find("\0")) >= 0:
-        yield at, f"{named(literal[at])} stands there"
+        yield at, f"{_describe_character(literal[at])} stands there"
     for match in _ESCAPE.finditer(literal):
         if match["wrong"]:
             yield match.start(), f"\\{match['wrong']} is no escape sequence; a backslash itself is written \\\\"

@@ -94,7 +94,7 @@ def local(
 
 
 @contextlib.contextmanager
-def container(
+def bare_container(
     workspace: Workspace, name: str, folder: Path, endpoints: Endpoints, extra: Sequence[str], image: str
 ) -> Iterator[BareServer]:
     """Triton in a container of ``image``, which is on this machine, with a copy of ``folder/repository``.
@@ -113,7 +113,7 @@ def container(
     # In a container it listens everywhere; its ports are published on loopback only.
     arguments = _add(extra, server_arguments(INSIDE, "0.0.0.0", (HTTP, GRPC, METRICS), "museum-", EXIT_S))
     ports = dict(zip((HTTP, GRPC, METRICS), endpoints.ports, strict=True))
-    with docker_engine.speaking(f"starting {image}"):
+    with docker_engine.engine_failures(f"starting {image}"):
         _sweep(workspace)
         made = client.containers.create(
             image,
@@ -126,7 +126,7 @@ def container(
             name=f"{name}-{os.getpid()}-{ports[HTTP]}",
         )
     try:
-        with docker_engine.speaking(f"starting {image}"):
+        with docker_engine.engine_failures(f"starting {image}"):
             made.put_archive("/", _packed(folder / "repository"))
             made.start()
 

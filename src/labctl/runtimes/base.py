@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from labctl.listener import Listener
-from labctl.runtimes.envoy.admin import Seen
+from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.record import Endpoints, Launch, Record
 from labctl.runtimes.series import Series
 
@@ -88,7 +88,7 @@ class Runtime(Protocol):
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         """Tell the balancer its servers; those that are draining get nothing new."""
 
-    def balancer_view(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         """The servers as the balancer sees them, by number; {} where it cannot be asked."""
 
     def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:

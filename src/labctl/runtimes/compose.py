@@ -23,10 +23,10 @@ from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, too_late, wait_until_
 from labctl.runtimes.compose_commands import BUILDER, NOBODY, REPORT, Projects, service
 from labctl.runtimes.docker_engine import ComposeServer
 from labctl.runtimes.envoy import admin, config
-from labctl.runtimes.envoy.admin import Seen
+from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
 from labctl.runtimes.processes import Command, as_they_come
-from labctl.runtimes.record import Endpoints, Launch, Record, together
+from labctl.runtimes.record import Endpoints, Launch, Record, merge_records
 from labctl.runtimes.series import PROGRAM, Around, Series
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
@@ -61,13 +61,13 @@ class ComposeRuntime:
         return self._projects.inside(path, server=False)
 
     def client_endpoints(self, record: Record) -> Endpoints:
-        return compose_commands.inside(record)
+        return compose_commands.network_endpoints(record)
 
     def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
-        return images.minutes(compose_commands.builds(self._projects, profile, image, packages), image)
+        return images.build_minutes(compose_commands.builds(self._projects, profile, image, packages), image)
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
-        images.build(listener, compose_commands.builds(self._projects, profile, image, packages), image)
+        images.build_missing_images(listener, compose_commands.builds(self._projects, profile, image, packages), image)
 
     # -- a container of one command: weights, exports, engines, a lab's client, a copy out of an image -----------------
 
@@ -110,7 +110,7 @@ class ComposeRuntime:
             yield
         finally:
             name = command.container.partition(":")[0]
-            docker_engine.remove(name)
+            docker_engine.remove_container(name)
             if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
@@ -171,7 +171,7 @@ class ComposeRuntime:
         stack = launch.record.stack
         record = dataclasses.replace(launch.record, server={"project": self._projects.name(stack)})
         write = functools.partial(self.write_files, dataclasses.replace(launch, record=record))
-        command = dataclasses.replace(compose_commands.serve(self._projects, launch), files=write)
+        command = dataclasses.replace(compose_commands.compose_up_servers(self._projects, launch), files=write)
         failed = f"the containers of {stack} cannot be started"
         processes.run_to_end(command, listener, failed, code="containers-not-started")
         if listener.dry:
@@ -202,7 +202,7 @@ class ComposeRuntime:
                 folder.secret,
                 *([folder.token] if launch.record.exposed else []),
             ):
-                nofollow.give(path, NOBODY)
+                nofollow.change_owner(path, NOBODY)
         held = compose_commands.secrets(self._projects, launch.record)
         if launch.record.front:
             self._configure(launch.record)
@@ -211,7 +211,7 @@ class ComposeRuntime:
 
     def front(self, listener: Listener, record: Record) -> None:
         configure = functools.partial(self._configure, record)
-        started = compose_commands.up(
+        started = compose_commands.compose_up(
             self._projects, record, [compose_commands.ENVOY], dependencies=False, force_recreate=True
         )
         command = dataclasses.replace(started, files=configure)
@@ -233,18 +233,18 @@ class ComposeRuntime:
         folder = self.workspace.folder(record.stack).front
         atomic_write(folder / SERVERS, servers_json(hosts, draining))
 
-    def balancer_view(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
             for one in docker_engine.containers(self._root, record.stack, compose_commands.ENVOY):
                 code, said = one.exec_run(["python3", "-m", admin.__name__, config.ADMIN])
                 if code == 0:
-                    return admin.seen(json.loads(said), l4=record.balance == "l4")
+                    return admin.read_upstreams(json.loads(said), l4=record.balance == "l4")
         return {}
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         if number:
             return self._stop_one(listener, stack, force, number)
-        command = compose_commands.down(self._projects, stack, force)
+        command = compose_commands.compose_down(self._projects, stack, force)
         if listener.dry:
             processes.run_tool(command, listener, listener.progress)
             return None
@@ -269,7 +269,7 @@ class ComposeRuntime:
         return None
 
     def _stop_one(self, listener: Listener, stack: str, force: bool, number: int) -> None:
-        with docker_engine.speaking(f"stopping replica {number}"):
+        with docker_engine.engine_failures(f"stopping replica {number}"):
             containers = self._servers(stack, number)
             if not force:
                 self._ask_to_stop(containers, listener)
@@ -279,15 +279,15 @@ class ComposeRuntime:
     def _ask_to_stop(self, containers: Sequence[Any], listener: Listener) -> None:
         """With the grace that they were started with. Compose would wait for whoever keeps a stream open."""
         with contextlib.suppress(*docker_engine.engine_errors()):
-            running = docker_engine.living(containers)
+            running = docker_engine.running_containers(containers)
             for one in running:
                 one.kill("SIGTERM")
             grace = max((float(one.attrs["Config"].get("StopTimeout") or 0) for one in running), default=0.0)
             if not wait_until_stopped(
-                lambda: [functools.partial(_unloaded, one) for one in docker_engine.living(running)], grace
+                lambda: [functools.partial(_unloaded, one) for one in docker_engine.running_containers(running)], grace
             ):
                 listener.note(too_late(grace))
-            for one in docker_engine.living(running):
+            for one in docker_engine.running_containers(running):
                 one.kill()
 
     def _servers(self, stack: str, number: int = 0) -> list[Any]:
@@ -307,15 +307,15 @@ class ComposeRuntime:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(container.labels[docker_engine.RECORD])
                     found.setdefault(record.stack, {})[docker_engine.replica(container)] = record
-        return map(together, found.values())
+        return map(merge_records, found.values())
 
     def largest(self, stack: str) -> int:
         """Bytes of memory that the largest process of the stack's servers has. Raises LabError without an engine."""
-        return max((docker_engine.largest(one) for one in self._servers(stack)), default=0)
+        return max((docker_engine.largest_process_bytes(one) for one in self._servers(stack)), default=0)
 
     def kill(self, stack: str) -> None:
         """End the stack's servers at once; their containers stay. Raises LabError without an engine."""
-        with docker_engine.speaking("ending a container"):
+        with docker_engine.engine_failures("ending a container"):
             for one in self._servers(stack):
                 one.kill()
 
@@ -336,7 +336,7 @@ class ComposeRuntime:
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         path = self.workspace.folder(stack).log_file(max(number, 0))
         if containers := self._logging(stack, number):
-            with docker_engine.speaking("reading the log"):
+            with docker_engine.engine_failures("reading the log"):
                 if follow:
                     yield from as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
                 else:
@@ -359,7 +359,7 @@ class ComposeRuntime:
         root = self._root
         return [
             *(f"container {c.name}" for c in docker_engine.containers(root, stack)),
-            *(f"network {n.name}{docker_engine.users(n)}" for n in docker_engine.networks(root, stack)),
+            *(f"network {n.name}{docker_engine.containers_on_network(n)}" for n in docker_engine.networks(root, stack)),
             *(f"volume {v.name}" for v in docker_engine.volumes(root, stack)),
         ]
 

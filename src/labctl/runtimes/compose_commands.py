@@ -75,7 +75,9 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
 def build_files(projects: Projects, name: str) -> Command:
     """Build the image of the checkout's files (docs/operate/kubernetes.md)."""
     file, labels = "docker/files.Dockerfile", {images.LABEL: "files"}
-    words = whales.words(lambda docker: docker.legacy_build(".", file=file, labels=labels, tags=name, quiet=False))
+    words = whales.docker_argv(
+        lambda docker: docker.legacy_build(".", file=file, labels=labels, tags=name, quiet=False)
+    )
     return Command(words, cwd=Path(projects.root))
 
 
@@ -88,7 +90,7 @@ def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
         lambda docker: docker.copy((name, f"{path}/."), target),
         lambda docker: docker.remove(name, force=True),
     ]
-    create, *others = map(whales.words, calls)
+    create, *others = map(whales.docker_argv, calls)
     return [Command(create, container=f"{name}: {image}, removed at once"), *map(Command, others)]
 
 
@@ -144,7 +146,7 @@ def service(number: int) -> str:
     return "triton" if number == 1 else f"triton-{number}"
 
 
-def inside(record: Record) -> Endpoints:
+def network_endpoints(record: Record) -> Endpoints:
     """The endpoints of a stack in its own network."""
     first = record.servers[0]
     alone = not record.balance or record.endpoints == first.endpoints
@@ -173,10 +175,10 @@ def door_inside(projects: Projects, record: Record) -> list[str]:
     """:func:`door_arguments` in the API's container: it speaks to the server, or to the balancer before several."""
     tokenizer = projects.inside(Path(record.tokenizer_dir), server=False) if record.tokenizer_dir else ""
     token = "/run/secrets/token" if record.exposed else ""
-    return door_arguments(record, inside(record).grpc, tokenizer, DOOR_PORT, token, ANY_ADDRESS)
+    return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, token, ANY_ADDRESS)
 
 
-def serve(projects: Projects, launch: Launch) -> Command:
+def compose_up_servers(projects: Projects, launch: Launch) -> Command:
     """Start the servers' containers, and Envoy's before them."""
     record = launch.record
     image = images.server_image(projects.workspace, record.profile, launch.image, launch.packages)
@@ -189,11 +191,13 @@ def serve(projects: Projects, launch: Launch) -> Command:
     shown = " and ".join(f"{name}-{one}-1" for one in starting)
     container = f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}"
     if launch.only:
-        return up(projects, record, starting, container)
-    return up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
+        return compose_up(projects, record, starting, container)
+    return compose_up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
 
 
-def up(projects: Projects, record: Record, services: Sequence[str], container: str = "", **options: Any) -> Command:
+def compose_up(
+    projects: Projects, record: Record, services: Sequence[str], container: str = "", **options: Any
+) -> Command:
     """Start services of a stack, which has their images; ``options`` are those of ``docker compose up``."""
 
     def call(docker: DockerClient) -> object:
@@ -202,10 +206,10 @@ def up(projects: Projects, record: Record, services: Sequence[str], container: s
     return projects.command(record.stack, call, container)
 
 
-def down(projects: Projects, stack: str, force: bool = False) -> Command:
+def compose_down(projects: Projects, stack: str, force: bool = False) -> Command:
     """Stop a stack and remove all of its project; Compose finds it by its labels."""
     # Without files: it finds the project by its labels alone, whatever the files say today.
-    words = whales.words(
+    words = whales.docker_argv(
         lambda docker: docker.compose.down(remove_orphans=True, volumes=True, timeout=0 if force else None),
         project=projects.name(stack),
     )
@@ -264,7 +268,7 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
         own |= gpu_reservation(launch.devices)
     if not record.front:
         return {"triton": own}
-    found: dict[str, dict[str, Any]] = {"client": {"environment": addresses(inside(record))}}
+    found: dict[str, dict[str, Any]] = {"client": {"environment": addresses(network_endpoints(record))}}
     source = str(projects.workspace.folder(record.stack).front)
     folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
     found[ENVOY] = {"scale": 1, "volumes": [folder]}
@@ -421,7 +425,7 @@ class Projects:
 
     def command(self, stack: str, call: whales.Call, container: str = "") -> Command:
         """A ``docker compose`` command on a stack, as its files describe it."""
-        words = whales.words(call, env_file=self.workspace.folder(stack).env_file)
+        words = whales.docker_argv(call, env_file=self.workspace.folder(stack).env_file)
         return Command(words, container=container, hidden=HIDDEN)
 
     def alone(
@@ -443,7 +447,7 @@ class Projects:
             path = self.workspace.folder(project).compose_file
             files.append(path)
             write = functools.partial(_write_override, path, {"services": override})
-        words = whales.words(call, files, project=self.name(project))
+        words = whales.docker_argv(call, files, project=self.name(project))
         return Command(words, values, container, hidden=HIDDEN, files=write)
 
 

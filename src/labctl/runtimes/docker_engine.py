@@ -17,7 +17,7 @@ from labctl.runtimes import processes
 from labctl.runtimes.base import REMOVED
 from labctl.runtimes.nvidia import numbers
 from labctl.runtimes.record import Record
-from labkit.disk import typed
+from labkit.disk import typed_path
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _address() -> str:
     """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
     if host := os.environ.get("DOCKER_HOST"):
         return host
-    if not (context := os.environ.get("DOCKER_CONTEXT", "")) and not typed("~/.docker/config.json").exists():
+    if not (context := os.environ.get("DOCKER_CONTEXT", "")) and not typed_path("~/.docker/config.json").exists():
         return ""
     return _of_context(context)
 
@@ -92,7 +92,7 @@ def _of_context(name: str) -> str:
     raise LabError(f"there is no docker context '{name}'", "", remedy, code="docker-context-unknown")
 
 
-def address() -> str:
+def engine_address() -> str:
     """Where the engine is asked: ``unix://`` or ``tcp://`` and a place. Raises LabError: as of :func:`engine`."""
     host = _address() or DEFAULT_SOCKET
     if host.startswith("ssh://"):
@@ -108,7 +108,7 @@ def address() -> str:
 
 def engine() -> docker.DockerClient:
     """The engine. Raises LabError where none answers within a few seconds, or the address leads elsewhere."""
-    where = address()
+    where = engine_address()
     client = _client(_address())
     if isinstance(client, OSError):
         why = f"{client.strerror or _plain(str(client))} ({where})"
@@ -143,7 +143,7 @@ def require_docker() -> None:
 def require_engine() -> None:
     """Raises LabError for an engine on which ``compose.yaml`` does not start as it is meant."""
     client = engine()
-    with speaking("saying what it is"):
+    with engine_failures("saying what it is"):
         told, options = client.version(), options_of(client.info())
     if any("podman" in str(part.get("Name", "")).lower() for part in told.get("Components") or ()):
         why = "its builds and its health checks are not Docker's, and the labs have not run on it"
@@ -166,7 +166,7 @@ def options_of(info: Mapping[str, Any]) -> set[str]:
     return {part.removeprefix("name=") for part in parts if part.startswith("name=")}
 
 
-def described() -> str:
+def describe_engine() -> str:
     """The engine in a few words, for ``labctl doctor``. Raises LabError as :func:`engine`."""
     info = _info()
     return f"Docker engine {info['ServerVersion']}{', rootless' if 'rootless' in options_of(info) else ''}"
@@ -175,7 +175,7 @@ def described() -> str:
 def _info() -> dict[str, Any]:
     """What the engine says of itself. Raises LabError as :func:`engine`."""
     client = engine()
-    with speaking("saying what it is"):
+    with engine_failures("saying what it is"):
         return dict(client.info())
 
 
@@ -236,7 +236,7 @@ def require_gpu() -> None:
 
 
 @contextlib.contextmanager
-def speaking(what: str) -> Iterator[None]:
+def engine_failures(what: str) -> Iterator[None]:
     """Turn an engine that fails or dies in mid-sentence into a LabError."""
     try:
         yield
@@ -266,7 +266,7 @@ def _labelled(kind: str, root: str, stack: str | None, service: str | None = Non
     wanted = {ROOT: root, STACK: stack, SERVICE: service}
     labels = [f"{key}={value}" for key, value in wanted.items() if value is not None]
     client = engine()
-    with speaking(f"listing {kind}"):
+    with engine_failures(f"listing {kind}"):
         return list(getattr(client, kind).list(filters={"label": labels}, **options))
 
 
@@ -280,7 +280,7 @@ def labels(thing: Any) -> dict[str, str]:
     return dict(thing.attrs.get("Labels") or thing.attrs.get("Config", {}).get("Labels") or {})
 
 
-def users(network: Any) -> str:
+def containers_on_network(network: Any) -> str:
     """The containers on a network, as an addition to its name; "" for none."""
     with contextlib.suppress(*engine_errors()):
         network.reload()
@@ -288,7 +288,7 @@ def users(network: Any) -> str:
     return f" (in use by {', '.join(names)})" if names else ""
 
 
-def remove(container: str) -> None:
+def remove_container(container: str) -> None:
     """Make sure that there is no container of that name, as far as the engine can be asked."""
     with contextlib.suppress(LabError, *engine_errors()):
         discard([engine().containers.get(container)])
@@ -303,18 +303,18 @@ def discard(things: Sequence[Any]) -> None:
             thing.remove(**({"force": True, "v": True} if isinstance(thing, Container) else {}))
 
 
-def living(containers: Sequence[Any]) -> list[Any]:
+def running_containers(containers: Sequence[Any]) -> list[Any]:
     """Those that still run."""
     for container in containers:
         container.reload()
     return [container for container in containers if container.status in ("running", "paused")]
 
 
-def largest(container: Any) -> int:
+def largest_process_bytes(container: Any) -> int:
     """Bytes of memory that its largest process has; 0 where it does not run. Raises LabError without an engine."""
     if container.status != "running":
         return 0
-    with speaking("asking for a container's processes"):
+    with engine_failures("asking for a container's processes"):
         shown = container.top(ps_args="-eo pid,rss")  # in KiB, and without a pid the engine refuses
     return 1024 * max((int(row[1]) for row in shown["Processes"] or ()), default=0)
 

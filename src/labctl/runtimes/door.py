@@ -23,7 +23,7 @@ from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, images, processes
-from labctl.runtimes.compose_commands import NOBODY, Projects, door_arguments, door_inside, up
+from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up, door_arguments, door_inside
 from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
 from labctl.runtimes.local_server import envoy_binary
 from labctl.runtimes.processes import Command
@@ -32,7 +32,7 @@ from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
@@ -40,13 +40,13 @@ SERVICE, SECRET = "openai", "/run/secrets/openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"
 
 
-def url(port: int, tls: Pair | None = None) -> str:
+def url(port: int, tls: CertificatePair | None = None) -> str:
     """The base URL that a client of OpenAI's on this machine is given."""
     return f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
 
 
 def command(
-    record: Record, port: int, announce: str = "", token: Path | None = None, tls: Pair | None = None
+    record: Record, port: int, announce: str = "", token: Path | None = None, tls: CertificatePair | None = None
 ) -> Command:
     """The program in front of a running stack. Raises LabError: it cannot run in this environment.
 
@@ -73,7 +73,9 @@ def _tls(certificate: Path | str, key: Path | str) -> list[str]:
     return ["--tls-cert", str(certificate), "--tls-key", str(key)]
 
 
-def beside(workspace: Workspace, record: Record, port: int, listener: Listener, tls: Pair | None = None) -> str:
+def start_door_server(
+    workspace: Workspace, record: Record, port: int, listener: Listener, tls: CertificatePair | None = None
+) -> str:
     """Start it so that it goes with the stack: a process, or a container of the stack's project; its base URL.
 
     Raises:
@@ -82,7 +84,7 @@ def beside(workspace: Workspace, record: Record, port: int, listener: Listener, 
     where, token = url(port, tls), workspace.folder(record.stack).token if record.exposed else None
     listener.step("the OpenAI API")
     if record.runtime == "compose":
-        _start_container(container(workspace, record, port, tls), workspace, record, listener)
+        _start_container(door_container(workspace, record, port, tls), workspace, record, listener)
     else:
         started = command(record, port, token=token, tls=tls)
         _start(started, workspace, record, where, listener, outlive=record.owner is None)
@@ -92,13 +94,13 @@ def beside(workspace: Workspace, record: Record, port: int, listener: Listener, 
     return where
 
 
-def address(workspace: Workspace, record: Record) -> str:
+def door_url(workspace: Workspace, record: Record) -> str:
     """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
     with contextlib.suppress(OSError, ValueError, LabError):
         found = nofollow.read_text(workspace.folder(record.stack).door_url)
         if record.runtime == "compose":
             containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
-            lives = bool(docker_engine.living(containers))
+            lives = bool(docker_engine.running_containers(containers))
         else:
             lives = any(env[STACK] == record.stack for _, env in our_processes(workspace.root, (DOOR,)))
         return found if lives else ""
@@ -106,8 +108,8 @@ def address(workspace: Workspace, record: Record) -> str:
 
 
 @contextlib.contextmanager
-def during(workspace: Workspace, record: Record, port: int, listener: Listener) -> Iterator[str]:
-    """It for the time of a block; its base URL. Raises LabError as :func:`beside`."""
+def door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> Iterator[str]:
+    """It for the time of a block; its base URL. Raises LabError as :func:`start_door_server`."""
     process = _start(command(record, port), workspace, record, url(port), listener, outlive=False)
     try:
         yield url(port)
@@ -117,7 +119,7 @@ def during(workspace: Workspace, record: Record, port: int, listener: Listener) 
             process.wait()
 
 
-def container(workspace: Workspace, record: Record, port: int, tls: Pair | None) -> Command:
+def door_container(workspace: Workspace, record: Record, port: int, tls: CertificatePair | None) -> Command:
     """What starts the container in the stack's project. It speaks to the server, or to the balancer before several.
 
     Raises LabError: the container's user cannot read the certificate or its key.
@@ -135,11 +137,11 @@ def container(workspace: Workspace, record: Record, port: int, tls: Pair | None)
     # Without what it depends on it would be another service to Compose, and made anew by `up -d`; but a first server
     # that was scaled away stays away.
     first = record.servers[0].number == 1
-    command = up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
+    command = compose_up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
     return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
 
 
-def _require_readable_inside(tls: Pair) -> None:
+def _require_readable_inside(tls: CertificatePair) -> None:
     """Root's containers run as nobody, and get the files as they are."""
     for path in (tls.certificate, tls.key):
         found = path.stat()
@@ -157,7 +159,7 @@ def _start_container(started: Command, workspace: Workspace, record: Record, lis
     try:
         processes.run_to_end(started, listener, FAILED, f"labctl openai {record.stack}", code="openai-not-started")
     except LabError as error:
-        with docker_engine.speaking("looking for the container of the OpenAI API"):
+        with docker_engine.engine_failures("looking for the container of the OpenAI API"):
             there = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
             error.details += tuple(line for one in there for line in _tail(one.logs().decode(errors="replace")))
             docker_engine.discard(there)

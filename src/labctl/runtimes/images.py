@@ -101,7 +101,7 @@ def all_images(workspace: Workspace, profile: str) -> list[str]:
     return [server_image(workspace, profile), client_image(workspace)]
 
 
-def here(workspace: Workspace, profile: str) -> bool:
+def images_present(workspace: Workspace, profile: str) -> bool:
     """Whether all images of a profile are here, as far as an engine can be asked."""
     with contextlib.suppress(LabError, FileNotFoundError):  # a copy without Docker's files has no images either
         docker_engine.engine()  # on a machine without Docker nothing is read to name them
@@ -116,11 +116,11 @@ def files_image(workspace: Workspace) -> str:
     return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below=SERVED)}"
 
 
-def digest(image: str) -> str:
+def image_digest(image: str) -> str:
     """What an image is, wherever it was pulled; "" where it is not here. Raises LabError where no engine answers."""
     import docker.errors
 
-    with docker_engine.speaking(f"looking for image {image}"):
+    with docker_engine.engine_failures(f"looking for image {image}"):
         try:
             built = docker_engine.engine().images.get(image)
         except docker.errors.ImageNotFound:
@@ -131,7 +131,7 @@ def digest(image: str) -> str:
 def exists(image: str) -> bool:
     """Whether an image is here, as far as an engine can be asked."""
     with contextlib.suppress(LabError):
-        return bool(digest(image))
+        return bool(image_digest(image))
     return False
 
 
@@ -158,7 +158,7 @@ def build_arguments(base: str) -> dict[str, str]:
     """The build arguments of docker/server.gpu.Dockerfile for an image of NVIDIA's ("" is no such image)."""
     if not base:
         return {}
-    release = next((r for r in releases.table().values() if r.image == base), None)
+    release = next((r for r in releases.all_releases().values() if r.image == base), None)
     arguments = {"TRITON_IMAGE": base, "LABS_APP": "image"}
     if release is None:
         return {**arguments, "LABS_PACKAGES": PACKAGES}
@@ -187,10 +187,10 @@ def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: Seq
 
 def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``."""
-    with docker_engine.speaking("listing images"):
+    with docker_engine.engine_failures("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
     current = {*all_images(workspace, "cpu"), files_image(workspace), hub_image(workspace)}
-    bases = ["", releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
+    bases = ["", releases.PLAIN_IMAGE, *(release.image for release in releases.all_releases().values())]
     current |= {server_image(workspace, "gpu", base) for base in bases}
     current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
@@ -202,13 +202,13 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
+def remove_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Remove images by name: those that are gone, and those that a container still uses."""
     import docker.errors
 
     kept = []
     for name in names:
-        with docker_engine.speaking(f"removing image {name}"):
+        with docker_engine.engine_failures(f"removing image {name}"):
             try:
                 docker_engine.engine().images.remove(name)
             except docker.errors.APIError as error:
@@ -218,25 +218,25 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in kept], kept
 
 
-def minutes(builds: Mapping[str, Command], base: str) -> list[int]:
-    """About how long each takes of what :func:`build` would make."""
+def build_minutes(builds: Mapping[str, Command], base: str) -> list[int]:
+    """About how long each takes of what :func:`build_missing_images` would make."""
     pulled = [PULL_MINUTES] if base and not exists(base) else []
     return pulled + [BUILD_MINUTES for name in builds if not exists(name)]
 
 
-def build(listener: Listener, builds: Mapping[str, Command], base: str) -> None:
+def build_missing_images(listener: Listener, builds: Mapping[str, Command], base: str) -> None:
     """Build those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
     if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
-        pull(listener, base)
+        pull_image(listener, base)
     for name, command in builds.items():
         if not exists(name):
             _build(listener, name, command)
 
 
-def pull(listener: Listener, image: str) -> None:
+def pull_image(listener: Listener, image: str) -> None:
     """Pull an image from its registry."""
     listener.step(f"image {image} (many gigabytes)")
-    words = whales.words(lambda docker: docker.pull(image))
+    words = whales.docker_argv(lambda docker: docker.pull(image))
     failed = f"image {image} cannot be pulled"
     with told_why():
         processes.run_to_end(Command(words), listener, failed, code="image-pull-failed")
@@ -250,7 +250,7 @@ def push(listener: Listener, image: str, registry: str) -> None:
     calls: list[whales.Call] = [lambda docker: docker.tag(image, name), lambda docker: docker.push(name)]
     for call in calls:
         failed = f"image {name} cannot be pushed"
-        processes.run_to_end(Command(whales.words(call)), listener, failed, code="image-pull-failed")
+        processes.run_to_end(Command(whales.docker_argv(call)), listener, failed, code="image-pull-failed")
     listener.done(f"pushed to {registry}")
 
 
@@ -278,7 +278,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     # Compose 2.26 tells of a build on stdout
     with told_why():
         tail = processes.run_to_end(command, listener, failed, merged=True, code="image-build-failed")
-        if not listener.dry and not digest(name):
+        if not listener.dry and not image_digest(name):
             raise LabError(failed, "docker compose says that it was built", details=tail, code="image-build-failed")
     listener.done("built")
 
@@ -287,4 +287,4 @@ def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:
     """What an engine that is built or served here with ``image`` is tied to; () of ``devices`` is the first GPUs."""
     gpus = nvidia.gpus(devices)
     first = gpus[0]
-    return GpuInfo(first.name, first.compute_capability, first.driver, digest(image), len(gpus))
+    return GpuInfo(first.name, first.compute_capability, first.driver, image_digest(image), len(gpus))

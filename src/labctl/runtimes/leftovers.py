@@ -25,7 +25,7 @@ from labctl.runtimes.record import Record
 from labctl.unfinished import HELD, NEW, OLD
 from labctl.workspace import Workspace
 from labkit import nofollow
-from labkit.disk import atomic_write, resolved
+from labkit.disk import atomic_write, resolve_path
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
 REPLICA = "LABS_REPLICA"  # its number, where a stack has several servers; labserve reads it too
@@ -74,7 +74,7 @@ def admin_socket(root: Path, stack: str) -> Path:
     return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}admin"
 
 
-def leavings(root: Path, stack: str) -> list[Path]:
+def leftover_paths(root: Path, stack: str) -> list[Path]:
     """What is there, outside the checkout, of the servers and what stands before them."""
     return [*regions(root, stack), *(path for path in [admin_socket(root, stack)] if path.exists())]
 
@@ -98,12 +98,12 @@ def _belongs(process: psutil.Process, marked: Path, root: Path) -> bool:
     An earlier version marked its processes with a path that may lead through links. A checkout that was moved while
     its stack runs has the server's working folder in it.
     """
-    if resolved(marked) == root:
+    if resolve_path(marked) == root:
         return True
     return not marked.exists() and Path(process.cwd()).is_relative_to(root)
 
 
-def lives(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     """Whether it may still do anything: one that has only not been reaped yet holds neither memory nor ports."""
     try:
         # Of one that is killed the first thread may have ended before the others, which still hold all.
@@ -121,11 +121,11 @@ def send_signal(victims: Sequence[psutil.Process], number: signal.Signals) -> No
 def kill(victims: Sequence[psutil.Process], deadline: float) -> None:
     """Kill them all, and wait until the kernel has taken them away or the time (``time.monotonic``) is over."""
     send_signal(victims, signal.SIGKILL)
-    while any(map(lives, victims)) and time.monotonic() < deadline:
+    while any(map(is_alive, victims)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-def doomed(pid: int) -> bool:
+def is_unkillable(pid: int) -> bool:
     """Whether SIGKILL was sent to a process that the kernel cannot end yet: in a driver, or on a dead disk."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace").splitlines():
@@ -138,7 +138,7 @@ def tidy(workspace: Workspace) -> list[str]:
     """End and remove what a labctl or a server that was killed left behind; what that was, in words."""
     stacks = [folder.path for folder in workspace.folders()]
     ended = end_orphans(workspace.root, [path.name for path in stacks], lambda stack: holder(workspace, stack)[0] != 0)
-    gone = sweep([*stacks, *workspace.caches])
+    gone = sweep_unfinished([*stacks, *workspace.caches])
     bundles = [left for target in begun_bundles(workspace) for left in sweep_beside(target, _end_those_in)]
     return ended + gone + bundles
 
@@ -166,7 +166,7 @@ def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool] =
         new = {
             process: f"process {process.pid} ({process.info['name']} of {env.get(STACK, '')})"
             for process, env in dead
-            if process not in killed and not doomed(process.pid)
+            if process not in killed and not is_unkillable(process.pid)
         }
         if not new or time.monotonic() > deadline:
             break
@@ -182,10 +182,10 @@ def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool] =
             with contextlib.suppress(OSError):
                 region.unlink()
                 gone.append(str(region))
-    return [*(words for process, words in killed.items() if not lives(process)), *gone]
+    return [*(words for process, words in killed.items() if not is_alive(process)), *gone]
 
 
-def sweep(parents: Iterable[Path]) -> list[str]:
+def sweep_unfinished(parents: Iterable[Path]) -> list[str]:
     """Remove what killed makers left in these folders, and put back what they had moved aside; the paths."""
     swept = []
     for parent in parents:
@@ -233,10 +233,10 @@ def _orphaned(record: str) -> bool:
 def staging(workspace: Workspace, target: Path) -> Iterator[Path]:
     """A folder beside ``target`` for the time of a block. Its place is noted: a target may be anywhere."""
     note = workspace.state / BUNDLES
-    atomic_write(note, _as_lines({*begun_bundles(workspace), resolved(target)}))
-    with unfinished.making(target) as folder:
+    atomic_write(note, _as_lines({*begun_bundles(workspace), resolve_path(target)}))
+    with unfinished.temporary_folder(target) as folder:
         yield folder
-    if left := {*begun_bundles(workspace)} - {resolved(target)}:
+    if left := {*begun_bundles(workspace)} - {resolve_path(target)}:
         atomic_write(note, _as_lines(left))
     else:
         note.unlink(missing_ok=True)

@@ -25,11 +25,11 @@ from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
 from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
-from labctl.runtimes.envoy.admin import Seen
-from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, lives
+from labctl.runtimes.envoy.admin import UpstreamHealth
+from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, is_alive
 from labctl.runtimes.local_server import ENVOY, LocalServer, start_front
 from labctl.runtimes.processes import Command, as_they_come
-from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, addresses, together
+from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, addresses, merge_records
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
@@ -177,7 +177,7 @@ class LocalRuntime:
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         local_server.spread_requests(self.workspace, record, draining)
 
-    def balancer_view(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         return local_server.servers_seen(self.workspace, record)
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
@@ -196,10 +196,10 @@ class LocalRuntime:
             unloaded = {p: unloaded_check(folder.log_file(_replica(p))) for p in servers}
             leftovers.send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
+            if not wait_until_stopped(lambda: [unloaded[p] for p in servers if is_alive(p)], grace):
                 listener.note(too_late(grace))
         _end(ours())
-        for path in leftovers.regions(root, stack, number) if number else leftovers.leavings(root, stack):
+        for path in leftovers.regions(root, stack, number) if number else leftovers.leftover_paths(root, stack):
             path.unlink(missing_ok=True)
         if not number:
             folder.envoy_file.unlink(missing_ok=True)
@@ -215,12 +215,12 @@ class LocalRuntime:
     def running(self) -> list[Record]:
         found: dict[str, dict[int, Record]] = {}  # by stack and the number of the server
         for process, env in self._ours(names=(SERVER,)):
-            if not leftovers.doomed(process.pid):
+            if not leftovers.is_unkillable(process.pid):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = dataclasses.replace(Record.from_json(env[RECORD]), server={"pid": process.pid})
                     found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = record
         first = {stack: servers[min(servers)].server for stack, servers in found.items()}
-        return [dataclasses.replace(together(servers), server=first[stack]) for stack, servers in found.items()]
+        return [dataclasses.replace(merge_records(servers), server=first[stack]) for stack, servers in found.items()]
 
     def stacks(self) -> set[str]:
         return {env[STACK] for _, env in self._ours()}
@@ -253,12 +253,12 @@ class LocalRuntime:
             record = self.find(stack) if follow else None
             return record is not None and (number < 1 or number in [server.number for server in record.servers])
 
-        streams = [processes.follow(path, alive, time.sleep) for path in paths if path.is_file()]
+        streams = [processes.follow_file(path, alive, time.sleep) for path in paths if path.is_file()]
         yield from as_they_come(streams) if follow else itertools.chain(*streams)
 
     def leftovers(self, stack: str) -> list[str]:
         left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
-        return left + [str(path) for path in leftovers.leavings(self.workspace.root, stack)]
+        return left + [str(path) for path in leftovers.leftover_paths(self.workspace.root, stack)]
 
 
 def _end(remaining: list[psutil.Process]) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.envoy import admin, config
-from labctl.runtimes.envoy.admin import Seen
-from labctl.runtimes.envoy.config import Address, Balance, Places, Published, Server, assignments
+from labctl.runtimes.envoy.admin import UpstreamHealth
+from labctl.runtimes.envoy.config import Address, BackendServer, Balance, Places, Published, assignments
 from labctl.runtimes.leftovers import admin_socket, hide, marks
 from labctl.runtimes.record import Endpoints, Record
 from labctl.triton.arguments import receiver
@@ -69,8 +69,8 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
     published = Published(_places(record.published), folder.read_token()) if record.published else None
     trace = receiver(str(record.settings.get("trace", "")))
     # It holds the token.
-    atomic_write(path, json.dumps(config.configuration(behind, published, trace), indent=1), mode=0o600)
-    argv = [str(envoy_binary()), *config.arguments(str(path), validate=True)]
+    atomic_write(path, json.dumps(config.envoy_configuration(behind, published, trace), indent=1), mode=0o600)
+    argv = [str(envoy_binary()), *config.envoy_arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended[0]:
         raise LabError(
@@ -87,7 +87,7 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
 
     Raises LabError: Envoy is not installed, or finds fault with it.
     """
-    argv = [str(envoy_binary()), *config.arguments(str(workspace.folder(record.stack).envoy_file))]
+    argv = [str(envoy_binary()), *config.envoy_arguments(str(workspace.folder(record.stack).envoy_file))]
     listener.command(argv)
     if listener.dry:
         return {}
@@ -106,7 +106,7 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
 def spread_requests(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
     """Name the servers to Envoy, which follows these files."""
     servers = [
-        Server(s.number, Address.of(s.endpoints.http), Address.of(s.endpoints.grpc), s.number in draining)
+        BackendServer(s.number, Address.of(s.endpoints.http), Address.of(s.endpoints.grpc), s.number in draining)
         for s in record.servers
     ]
     for name, text in assignments(servers).items():
@@ -120,11 +120,11 @@ def let_go_of_servers(workspace: Workspace, stack: str) -> None:
             atomic_write(folder / name, text)
 
 
-def servers_seen(workspace: Workspace, record: Record) -> dict[int, Seen]:
+def servers_seen(workspace: Workspace, record: Record) -> dict[int, UpstreamHealth]:
     """The servers as Envoy sees them; {} where it does not answer."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         page = admin.clusters(str(admin_socket(workspace.root, record.stack)))
-        return admin.seen(page, l4=record.balance == "l4")
+        return admin.read_upstreams(page, l4=record.balance == "l4")
     return {}
 
 

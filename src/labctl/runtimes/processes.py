@@ -53,7 +53,7 @@ class Command:
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
     """Start a server in a group of its own, its output appended to ``log``; what it writes is its owner's alone."""
-    with nofollow.appending(log) as stream:
+    with nofollow.open_to_append(log) as stream:
         return subprocess.Popen(
             argv,
             env=dict(env),
@@ -214,7 +214,7 @@ def start_fed_process(command: Command, listener: Listener) -> Iterator[subproce
             process.wait(LAST_LINE_S)
 
 
-def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:
+def follow_file(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:
     """The lines of a growing file, until its writer is gone and all is read."""
     with path.open(encoding="utf-8", errors="replace") as stream:
         buffer = ""

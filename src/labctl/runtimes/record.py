@@ -258,7 +258,7 @@ def _adapter() -> TypeAdapter[Record]:
     return TypeAdapter(Record)
 
 
-def together(records: Mapping[int, Record]) -> Record:
+def merge_records(records: Mapping[int, Record]) -> Record:
     """The record of a stack, out of those of its servers that exist: the one that was started last knows most."""
     own = [s for number, record in sorted(records.items()) for s in record.servers if s.number == number]
     return dataclasses.replace(max(records.values(), key=lambda record: len(record.servers)), servers=own)

@@ -30,7 +30,7 @@ class _Written(BaseException):
         self.words = [str(word) for word in words]
 
 
-def words(
+def docker_argv(
     call: Call, files: Sequence[str | Path] = (), *, project: str = "", env_file: Path | None = None
 ) -> list[str]:
     """The command line of a call of python-on-whales, from "docker" on; nothing is run, and no docker need be here.

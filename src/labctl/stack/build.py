@@ -17,7 +17,14 @@ from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import LOOPBACK, Options
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack, named_endpoints
-from labctl.stack.up import check_machine, make_artifact, minutes, prepare, record_of, refuse
+from labctl.stack.up import (
+    check_machine,
+    make_artifact,
+    preparation_minutes,
+    prepare_artifacts,
+    record_of,
+    refuse_unservable,
+)
 from labkit.errors import LabError
 
 
@@ -30,14 +37,14 @@ def build_engines(session: Session, lab: Lab, stack: str, options: Options, runt
     plan = make_plan(session.workspace, lab, stack, options, runner.server_path)
     if not (built := [artifact for artifact in plan.artifacts if isinstance(artifact, Build)]):
         raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
-    refuse(plan, runner, session.workspace)
+    refuse_unservable(plan, runner, session.workspace)
     check_machine(session, plan, runner)
-    session.say_how_long(minutes(plan, runner), runtime, plan.profile)
-    prepare(session, plan, runner)
+    session.say_how_long(preparation_minutes(plan, runner), runtime, plan.profile)
+    prepare_artifacts(session, plan, runner)
     return [build.locate(session.workspace) for build in built]
 
 
-def render_repository(
+def render_stack(
     session: Session, lab: Lab, stack: str, options: Options, runtime: Runtime, output: Path | None
 ) -> str:
     """Only the model repository of a stack, with the paths of that runtime; what was rendered, in words.
@@ -64,7 +71,7 @@ def render_repository(
             listener.file(str(path))
         return ""
     with _require_unserved(session, folder):
-        models = repository.render(plan.request)
+        models = repository.render_repository(plan.request)
         if by_hand:
             wanted = Stack(session, lab, stack, by_hand, options)
             endpoints = named_endpoints(wanted.options.ports, LOOPBACK)
@@ -98,7 +105,7 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
 def pull_weights(session: Session, what: str, options: Options, runtime: str) -> Sequence[Path]:
     """Make the weights of a model source, or of a stack with its settings; their folders."""
     if ":" in what or "/" in what:
-        sources = [weights.parse(what)]
+        sources = [weights.parse_source(what)]
     else:
         lab, stack = session.catalog.stack(what)
         plan = make_plan(session.workspace, lab, stack, options, str)

@@ -100,7 +100,7 @@ _Blocks.add_representer(
 )
 
 
-def render(
+def render_deployment(
     session: Session, lab: Lab, stack: str, options: Options, target: str, registry: str, output: Path | None
 ) -> str:
     """Write the files of a stack for that target; what to do with them.
@@ -134,7 +134,7 @@ def render(
         return ""
     custom = Customization.of(folder, stack)
     with replace_dir(folder) as fresh:
-        repository.render(replace(plan.request, output=fresh / "repository"))
+        repository.render_repository(replace(plan.request, output=fresh / "repository"))
         _write_front(plan, target, custom.token, fresh)
         names = _images(session.workspace, plan, registry)
         if target == "kubernetes":
@@ -161,7 +161,7 @@ def build_images(session: Session, lab: Lab, stack: str, options: Options, regis
     builds = {name: command for name, command in builds.items() if name in needed}
     for notice in plan.notices:
         session.listener.note(notice)
-    images.build(session.listener, builds, plan.image)
+    images.build_missing_images(session.listener, builds, plan.image)
     for name in builds if registry else ():
         images.push(session.listener, name, registry)
     return [f"{registry}/{name}" if registry else name for name in builds]

@@ -7,19 +7,19 @@ from labctl.runtimes.record import Options, Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.errors import LabError
-from labkit.tls import Pair
+from labkit.tls import CertificatePair
 
 USUAL = 9000  # as Triton's own front has it
 AGAIN = "free it, then labctl openai STACK (with --port auto on a free port)"
 
 
-def start(session: Session, record: Record, options: Options, tls: Pair | None = None) -> None:
+def start_door(session: Session, record: Record, options: Options, tls: CertificatePair | None = None) -> None:
     """Start it, and say where it is; harmless where it runs already.
 
     Raises LabError: it cannot be started, or its port is taken, or it runs already and without ``tls``; the stack stays
     up.
     """
-    address = "" if session.dry else door.address(session.workspace, record)
+    address = "" if session.dry else door.door_url(session.workspace, record)
     if tls and address.startswith("http:"):
         why = f"it runs without TLS at {address}"
         raise LabError(
@@ -34,17 +34,17 @@ def start(session: Session, record: Record, options: Options, tls: Pair | None =
         else:
             port = USUAL
             ports.require_free({"OpenAI": port}, record.bind, [one for _, one in session.running()], AGAIN)
-        address = door.beside(session.workspace, record, port, session.listener, tls)
+        address = door.start_door_server(session.workspace, record, port, session.listener, tls)
     if not session.dry:
-        session.listener.note(described(record.stack, address, record.bind if record.exposed else ""))
+        session.listener.note(describe_door(record.stack, address, record.bind if record.exposed else ""))
 
 
-def address(session: Session, record: Record) -> str:
+def stack_door_url(session: Session, record: Record) -> str:
     """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
-    return door.address(session.workspace, record)
+    return door.door_url(session.workspace, record)
 
 
-def described(stack: str, address: str, exposed: str) -> str:
+def describe_door(stack: str, address: str, exposed: str) -> str:
     """Where the door of a stack is, and where exposed how its token is had."""
     said = f"OpenAI API: {address}"
     return f"{said}, exposed on {exposed}; its API key is the token: labctl status {stack} --token" if exposed else said

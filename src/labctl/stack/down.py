@@ -79,7 +79,7 @@ def down(session: Session, stack: str) -> bool:
         return there
 
 
-def sweep(session: Session, but_for: str = "") -> list[str]:
+def sweep_dead_stacks(session: Session, but_for: str = "") -> list[str]:
     """Take down the stacks whose ``run`` or ``bench`` died without doing so (kill -9).
 
     ``but_for``: the stack whose lock the caller holds. A stack of another name that cannot be taken down stays.

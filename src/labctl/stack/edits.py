@@ -56,14 +56,14 @@ def edit_report(stack: RunningStack) -> list[EditedFile]:
     root = stack.session.workspace.root
     waiting = {path: model for model, files in find_edits(stack).items() for path in files}
     return [
-        {"model": model, "file": below(path, root), "loaded": path not in waiting}
+        {"model": model, "file": relative_name(path, root), "loaded": path not in waiting}
         for path, model in sorted({**_changed_files(stack.session, stack.plan), **waiting}.items())
     ]
 
 
 def not_shipped(session: Session, plan: Plan) -> list[str]:
     """The files of a stack that are not as they were shipped, below the checkout."""
-    return sorted(below(path, session.workspace.root) for path in _changed_files(session, plan))
+    return sorted(relative_name(path, session.workspace.root) for path in _changed_files(session, plan))
 
 
 def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
@@ -81,7 +81,7 @@ def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
     return found
 
 
-def section(files: Collection[str]) -> str:
+def edits_section(files: Collection[str]) -> str:
     """The edited files as a part of report.md; "" where there are none."""
     if not files:
         return ""
@@ -101,7 +101,7 @@ def _changed_files(session: Session, plan: Plan) -> dict[Path, str]:
     return {}
 
 
-def below(path: Path, root: Path) -> str:
+def relative_name(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
@@ -133,7 +133,7 @@ def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: fl
     """Load anew what a running stack has otherwise than its plan, with its lock held. All else as :func:`reload`."""
     plan, listener = stack.plan, stack.session.listener
     with _render_fresh(plan) as fresh:
-        if spare := repository.spare(plan.request) if plan.request.spare else []:
+        if spare := repository.unused_parameters(plan.request) if plan.request.spare else []:
             listener.note(repository.without_effect(spare))
         wanted = [*models] or [*_differences(plan, fresh)]
         for model in wanted:
@@ -147,8 +147,8 @@ def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: fl
 def _render_fresh(plan: Plan) -> Iterator[Path]:
     """The repository as it would be rendered now, beside the one that is served (one rename away)."""
     output = plan.request.output
-    with unfinished.making(output) as folder:
-        repository.render(replace(plan.request, output=folder / output.name))
+    with unfinished.temporary_folder(output) as folder:
+        repository.render_repository(replace(plan.request, output=folder / output.name))
         yield folder / output.name
 
 

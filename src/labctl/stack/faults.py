@@ -23,7 +23,7 @@ from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.waiting import attempts, repeated
+from labkit.waiting import attempts, call_repeatedly
 
 ENTRY = re.compile(r"internal error in (?P<model>[\w.-]+) \(see the server's log, entry (?P<number>\d+)\)")
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -82,7 +82,7 @@ def find_exception(log: Sequence[str], entry: str) -> str:
     return f"{words} ({own[-1]})" if words and own else words
 
 
-def entries(log: Iterable[str]) -> list[str]:
+def log_entries(log: Iterable[str]) -> list[str]:
     """Every entry that the log has, once."""
     return list(dict.fromkeys(match[0] for line in log if (match := ENTRY.search(line))))
 
@@ -182,7 +182,7 @@ def refuse_stuck(stack: RunningStack) -> None:
             )
 
 
-def watched(session: Session, stack: str, explain: Explain) -> AbstractContextManager[None]:
+def watch_for_stalls(session: Session, stack: str, explain: Explain) -> AbstractContextManager[None]:
     """While a block waits for answers: whoever waits hears once of each model whose execution does not come back."""
     told: set[str] = set()
 
@@ -192,4 +192,4 @@ def watched(session: Session, stack: str, explain: Explain) -> AbstractContextMa
                 told.add(model)
                 session.listener.note(f"{sentence} After the edit: labctl restart {stack}")
 
-    return repeated(tell, LOOK_S, "stuck")
+    return call_repeatedly(tell, LOOK_S, "stuck")

@@ -16,7 +16,7 @@ import yaml
 from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.compose_commands import NOBODY, Projects, up
+from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up
 from labctl.runtimes.leftovers import PROMETHEUS, ROOT, STACK
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import LOOPBACK, Options, Record
@@ -40,7 +40,7 @@ FAILED_REMEDY = (
 BOUNDS = ("--storage.tsdb.retention.time=6h", "--storage.tsdb.retention.size=192MB")
 
 
-def start(session: Session, runtime: Runtime, record: Record, options: Options) -> None:
+def start_monitoring(session: Session, runtime: Runtime, record: Record, options: Options) -> None:
     """Start them, and say where they are.
 
     Raises LabError: in containers they cannot be started, or their ports are taken; the stack stays up.
@@ -73,7 +73,7 @@ def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]
     containers = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
     places = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
     shown = f"{containers}, on {' and '.join(places.values())}"
-    command = up(projects, record, services, shown, pull=None)
+    command = compose_up(projects, record, services, shown, pull=None)
     profile = "observe" if "Grafana" in ports else ""  # which would have both
 
     def write() -> None:

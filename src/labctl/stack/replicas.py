@@ -27,7 +27,7 @@ LET_GO_S = 5.0
 SCALE = "scale"  # what `labctl scale` calls itself in the lock's note, with the number that it wants
 
 
-def counted(count: int) -> str:
+def replicas_in_words(count: int) -> str:
     """ "1 replica", "3 replicas"."""
     return f"{count} replica{'s' if count > 1 else ''}"
 
@@ -66,7 +66,7 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
             atomic_write(folder.log_file(number), b"", mode=0o600)
 
 
-def absent(runtime: Runtime, record: Record) -> str | None:
+def missing_servers(runtime: Runtime, record: Record) -> str | None:
     """What of a stack that somebody else has started is gone; None where nothing is."""
     if ended := runtime.front_death(record):
         return ended

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from labctl.listener import Listener
-from labctl.manifest.catalog import Catalog, load
+from labctl.manifest.catalog import Catalog, load_catalog
 from labctl.runtimes import docker_engine, images
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
@@ -44,7 +44,7 @@ class Session:
         """
         workspace = Workspace.find()
         leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
-        return cls(workspace, load(workspace, leave_out, at_use=not whatever_is_broken), listener)
+        return cls(workspace, load_catalog(workspace, leave_out, at_use=not whatever_is_broken), listener)
 
     @property
     def dry(self) -> bool:
@@ -108,7 +108,7 @@ class Session:
                 _settled_check(runtime, profile)
             self._tell(f"runtime {settled}, as this checkout is settled (labctl runtime)")
             return runtime
-        if images.here(self.workspace, profile):
+        if images.images_present(self.workspace, profile):
             with contextlib.suppress(LabError):
                 compose.check(profile)
                 self._tell("runtime compose: this checkout's images are here (labctl runtime local: without them)")

@@ -118,7 +118,7 @@ def require_sound(session: Session, plan: Plan) -> None:
     """Raises LabError for a model that Python cannot read."""
     for place, path in sorted(repository.origins(plan.request).items()):
         if found := syntax_error(path):
-            file, (line, words) = edits.below(path, session.workspace.root), found
+            file, (line, words) = edits.relative_name(path, session.workspace.root), found
             raise LabError(
                 f"{place.partition('/')[0]} could not be loaded: {words} ({file}, line {line})",
                 "nothing was taken down",

@@ -153,7 +153,7 @@ def settle_options(options: Options, plan: Plan) -> Options:
     return replace(options, release=release, gpus=tuple(plan.gpus))
 
 
-def differences(plan: Plan, options: Options, record: Record) -> list[str]:
+def option_differences(plan: Plan, options: Options, record: Record) -> list[str]:
     """How a running stack differs from what is asked for now, one line for each option; [] where it does not.
 
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the

@@ -129,7 +129,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
         state = "degraded"
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
     shown = _object(record, state, models, _effective(session, record), ended=front)
-    shown["clock"], shown["openai"] = servers[0].clock, door.address(session, record)
+    shown["clock"], shown["openai"] = servers[0].clock, door.stack_door_url(session, record)
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
     if there:

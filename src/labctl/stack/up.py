@@ -22,15 +22,15 @@ from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.record import Endpoints, Options, Proc, Record, Replica
 from labctl.stack import edits, faults, replicas
-from labctl.stack.down import sweep, take_down
+from labctl.stack.down import sweep_dead_stacks, take_down
 from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import (
     RunningStack,
     Stack,
     balancing_policy,
-    differences,
     named_endpoints,
+    option_differences,
     settle_options,
     with_servers,
 )
@@ -48,25 +48,25 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
     behind.
     """
     with session.lock(stack, "up"):
-        sweep(session, stack)
+        sweep_dead_stacks(session, stack)
         if running := session.find(stack):
             return _already(RunningStack.of(session, lab, *running, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
         endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
         wanted = Stack(session, lab, stack, runtime, options)
         record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
-        refuse(wanted.plan, runtime, session.workspace)
+        refuse_unservable(wanted.plan, runtime, session.workspace)
         if not session.dry:
             if runtime.leftovers(stack):  # its server died: what stood around it has its ports
                 take_down(session, runtime, stack, force=True)
             require_endpoints(endpoints, options.bind, [record for _, record in session.running()])
         check_machine(session, wanted.plan, runtime)
-        session.say_how_long(minutes(wanted.plan, runtime), options.runtime, wanted.plan.profile)
-        prepare(session, wanted.plan, runtime)
-        render(wanted)
+        session.say_how_long(preparation_minutes(wanted.plan, runtime), options.runtime, wanted.plan.profile)
+        prepare_artifacts(session, wanted.plan, runtime)
+        _render(wanted)
         for left in reversed(range(TRIES)):
             try:
-                record = start(wanted, record)
+                record = _start(wanted, record)
                 break
             except LabError as error:
                 if not (left and lost_port(error)):
@@ -77,7 +77,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
         return RunningStack(session, lab, stack, runtime, record.asked, record)
 
 
-def render(stack: Stack) -> None:
+def _render(stack: Stack) -> None:
     """Render the stack's model repository, planned again now that the weights are here: they have its vocabulary."""
     listener = stack.session.listener
     listener.step("model repository")
@@ -86,10 +86,10 @@ def render(stack: Stack) -> None:
             listener.file(path)
         return
     request = stack.planned_again().request
-    models = repository.render(request)
-    if spare := repository.spare(request) if request.spare else []:
+    models = repository.render_repository(request)
+    if spare := repository.unused_parameters(request) if request.spare else []:
         listener.note(repository.without_effect(spare))
-    if left := repository.unknown(request) if request.lenient else []:
+    if left := repository.unfilled_placeholders(request) if request.lenient else []:
         listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
     listener.done(f"{len(models)} model{'' if len(models) == 1 else 's'}, every config.pbtxt valid")
 
@@ -121,12 +121,12 @@ def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> 
     return with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
 
 
-def minutes(plan: Plan, runtime: Runtime) -> Sequence[int]:
+def preparation_minutes(plan: Plan, runtime: Runtime) -> Sequence[int]:
     """About how long each thing takes that is made before the server, where that is long."""
     return runtime.minutes(plan.profile, plan.image, plan.stack.packages)
 
 
-def prepare(session: Session, plan: Plan, runtime: Runtime) -> None:
+def prepare_artifacts(session: Session, plan: Plan, runtime: Runtime) -> None:
     """Make the serving environment and every artifact that is not there yet, each in its turn.
 
     Raises LabError: something cannot be made, or something that is there is damaged.
@@ -168,7 +168,7 @@ def make_artifact(session: Session, artifact: Artifact, runtime: Runtime, plan: 
     listener.done("cached" if cached else "made")
 
 
-def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
+def refuse_unservable(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
     """Raises LabError for a runtime that cannot serve what was planned."""
     if runtime.name != "local":
         return
@@ -211,11 +211,11 @@ def engine_commands(build: Build, workspace: Workspace, output: Path | None = No
     return commands(build.options, source.locate(workspace), scratch, output or path, shape)
 
 
-def start(stack: Stack, record: Record) -> Record:
+def _start(stack: Stack, record: Record) -> Record:
     """Start the server and wait until it serves; its record. On any failure but Ctrl-C nothing of it is left."""
     session, runtime, plan, folder = stack.session, stack.runtime, stack.plan, stack.folder
     run_dir, log_file = folder.run_dir(), folder.log_file()
-    count = f"{replicas.counted(len(record.servers))} of " if record.balance else ""
+    count = f"{replicas.replicas_in_words(len(record.servers))} of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
     listener, launch = session.listener, stack.launch(record)
     listener.step(title)
@@ -253,7 +253,7 @@ def start(stack: Stack, record: Record) -> Record:
     return server.record
 
 
-def death(session: Session, stack: str) -> LabError | None:
+def death_of_stack(session: Session, stack: str) -> LabError | None:
     """That a stack which was brought up is not there any more, how it ended, and its last words; None if it is.
 
     Raises Unknown: nobody can tell.
@@ -276,7 +276,7 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     runtime, record, stack = there.runtime, there.record, there.name
     wanted = replace(there, options=options)
-    if differing := differences(wanted.plan, options, record):
+    if differing := option_differences(wanted.plan, options, record):
         raise LabError(
             f"{stack} is already up with other settings",
             f"on the {runtime.name} runtime, profile {record.profile}",
@@ -292,7 +292,7 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
             code="clock-stopped",
         )
     try:
-        replicas.await_ready(wanted, record, record.servers, lambda: replicas.absent(runtime, record))
+        replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(runtime, record))
     except LabError as error:
         mine = faults.explain_error(error, faults.stack_explainer(wanted))
         raise LabError(

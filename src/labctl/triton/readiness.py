@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from labctl.triton import server_api
-from labctl.triton.server_api import ModelState, Unreachable, call, is_live, locate_error, model_states, triton_message
+from labctl.triton.server_api import (
+    ModelState,
+    Unreachable,
+    call_triton,
+    is_live,
+    locate_error,
+    model_states,
+    triton_message,
+)
 from labkit.errors import LabError
 
 POLL_S = 0.05
@@ -67,7 +75,7 @@ def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[in
 
     def ask() -> None:
         try:
-            answer.set_result(call(endpoint, "POST", path, body, timeout))
+            answer.set_result(call_triton(endpoint, "POST", path, body, timeout))
         except Exception as error:
             answer.set_exception(error)
 

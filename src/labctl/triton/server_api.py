@@ -35,7 +35,7 @@ class Unreachable(Exception):
     """No answer from the endpoint (yet)."""
 
 
-def call(
+def call_triton(
     endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str = ""
 ) -> tuple[int, bytes]:
     """One HTTP request to Triton; ``secret`` opens its closed APIs. Raises Unreachable without a complete answer."""
@@ -60,20 +60,20 @@ def _object(body: bytes, kind: type[Any]) -> Any:
 
 def is_live(endpoint: str) -> bool:
     with contextlib.suppress(Unreachable):
-        return call(endpoint, "GET", "/v2/health/live")[0] == 200
+        return call_triton(endpoint, "GET", "/v2/health/live")[0] == 200
     return False
 
 
 def server_version(endpoint: str) -> str:
     """Triton's own version ("2.51.0"), "" where it cannot be asked."""
     with contextlib.suppress(Unreachable):
-        return str(_object(call(endpoint, "GET", "/v2")[1], dict).get("version", ""))
+        return str(_object(call_triton(endpoint, "GET", "/v2")[1], dict).get("version", ""))
     return ""
 
 
 def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
     """The repository index. Raises Unreachable."""
-    status, body = call(endpoint, "POST", "/v2/repository/index", {}, secret=secret)
+    status, body = call_triton(endpoint, "POST", "/v2/repository/index", {}, secret=secret)
     if status != 200:
         raise Unreachable(body.decode(errors="replace"))
     rows = _object(body, list)
@@ -92,7 +92,7 @@ def load_model(
     """
     asked = {"parameters": {"config": json.dumps(config)}} if config else {}
     try:
-        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/load", asked, timeout, secret)
+        status, body = call_triton(endpoint, "POST", f"/v2/repository/models/{model}/load", asked, timeout, secret)
     except Unreachable as error:
         raise LabError(
             f"{model} was not loaded within {timeout:g} s",
@@ -113,7 +113,7 @@ def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") ->
     """
     deadline = time.monotonic() + timeout
     try:
-        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/unload", {}, timeout, secret)
+        status, body = call_triton(endpoint, "POST", f"/v2/repository/models/{model}/unload", {}, timeout, secret)
         if status != 200:
             raise LabError(f"{model} cannot be unloaded", triton_message(body), code="model-unload-failed")
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in model_states(endpoint, secret)):
@@ -129,7 +129,7 @@ def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") ->
 def model_config(endpoint: str, model: str) -> dict[str, Any]:
     """A model's configuration as the server has it. Raises LabError where it does not tell."""
     try:
-        status, body = call(endpoint, "GET", f"/v2/models/{model}/config")
+        status, body = call_triton(endpoint, "GET", f"/v2/models/{model}/config")
         if status != 200:
             raise LabError(f"{model} has no configuration", triton_message(body), code="model-unconfigured")
         config: dict[str, Any] = _object(body, dict)
@@ -157,7 +157,7 @@ def message(line: str) -> str:
     return _plain(match["message"]) if match else line
 
 
-def readable(lines: Iterable[str]) -> Iterator[str]:
+def readable_log(lines: Iterable[str]) -> Iterator[str]:
     """The log for people: a traceback takes as many lines as it has."""
     for line in lines:
         match = LINE.match(line)

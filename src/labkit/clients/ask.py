@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.clients.base import InFlight
+from labkit.clients.base import InFlightClient
 from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.clients.unary import UnaryClient
@@ -62,6 +62,6 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
         yield "".join(text for _, text in record.responses[told:])
 
 
-def connection(model: TextModel, endpoint: str, **stream: Any) -> InFlight:
+def connection(model: TextModel, endpoint: str, **stream: Any) -> InFlightClient:
     """The client for one question to that model: a stream (with these arguments) unless the model has none to give."""
     return UnaryClient(endpoint) if model.cached else TextStream(endpoint, **stream)

@@ -55,7 +55,7 @@ class Client:
         self._client.close()
 
 
-class InFlight(Client):
+class InFlightClient(Client):
     """Any number of requests at once over gRPC; the answers arrive in threads of the client's library.
 
     A subclass says how a request is handed over, and calls ``_end`` when it is answered.
@@ -188,7 +188,7 @@ def finish_reason(result: Any) -> str:
     return str(said.reshape(-1)[0].decode()) if said is not None and said.size else ""
 
 
-def server_version(endpoint: str) -> str:
+def grpc_server_version(endpoint: str) -> str:
     """Triton's version, as the server at ``endpoint`` (gRPC) says."""
     with connect(endpoint) as client:
         return str(client.get_server_metadata(client_timeout=ASK_S).version)

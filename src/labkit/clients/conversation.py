@@ -20,16 +20,16 @@ SHOWN_S = 0.1  # a page that is drawn anew for each of some hundred tokens a sec
 
 
 @dataclass(frozen=True)
-class Answer:
+class PartialAnswer:
     """An answer so far: ``text`` is prompt and continuation; ``speed`` is set when it is whole."""
 
     text: str
     speed: str = ""
 
 
-def ask(
+def ask_model(
     endpoint: str, model: str, prompt: str, tokens: int, sampling: Mapping[str, Any], tokenizer_dir: str = ""
-) -> Iterator[Answer]:
+) -> Iterator[PartialAnswer]:
     """The answer as it grows, at least once; the last one is whole.
 
     Args:
@@ -43,18 +43,18 @@ def ask(
         record = asked.send(stream, prompt, tokens, sampling=sampling)
         before = prompt if asked.answers_alone else ""
         if isinstance(stream, TextStream) and asked.decoupled:
-            for text in growing(stream, record):
-                yield Answer(before + text)
+            for text in growing_text(stream, record):
+                yield PartialAnswer(before + text)
         stream.wait(record, timeout=TIMEOUT_S)
     text = before + record.text
     if asked.end_text:
         text = text.partition(asked.end_text)[0]
     if not asked.decoupled:
         record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir or asked.tokenizer_dir)
-    yield Answer(text, speed(record, asked.decoupled))
+    yield PartialAnswer(text, speed(record, asked.decoupled))
 
 
-def growing(stream: TextStream, record: RequestRecord) -> Iterator[str]:
+def growing_text(stream: TextStream, record: RequestRecord) -> Iterator[str]:
     """The text from its first token until it ends, whenever there is more of it, but not more often than can be read.
 
     Raises:

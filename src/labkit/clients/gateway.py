@@ -27,7 +27,7 @@ class Cut(Exception):
     """The connection ended before the answer did. The server may have computed the request, or a part of it."""
 
 
-class Answer:
+class TokenStream:
     """The tokens of an answer, one after the other. Raises Cut."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
@@ -57,7 +57,7 @@ class Gateway:
         parts = urlsplit(url)
         self._host, self._path = parts.netloc, parts.path
 
-    def post(self, request: Mapping[str, Any], key: str, after: int = 0) -> Answer:
+    def post(self, request: Mapping[str, Any], key: str, after: int = 0) -> TokenStream:
         """Ask for the answer to a request, or for its tokens ``after`` so many.
 
         ``key`` names the request: the gateway does not compute a key twice. Raises Refused, Cut.
@@ -65,7 +65,7 @@ class Gateway:
         headers = {"Idempotency-Key": key, "Last-Event-ID": str(after)}
         response = self._send("generate", dict(request), headers)
         if response.status == 200:
-            return Answer(response)
+            return TokenStream(response)
         seconds = response.headers.get("Retry-After")
         response.close()
         raise Refused(response.status, float(seconds) if seconds else None)

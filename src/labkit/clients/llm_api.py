@@ -33,7 +33,7 @@ def inputs(prompt: str, tokens: int, stream: bool = False) -> list[Any]:
     return [text_tensor("text_input", prompt, (1,)), *made]
 
 
-def count_tokens(record: RequestRecord, asked: int, count: Callable[[str], int]) -> None:
+def set_token_count(record: RequestRecord, asked: int, count: Callable[[str], int]) -> None:
     """Set how many tokens a whole answer has: all that were asked for, or as many as its text where it ended early.
 
     Raises:

@@ -13,10 +13,10 @@ def parameters(endpoint: str, name: str) -> dict[str, str]:
     return {key: str(value.string_value) for key, value in _config(endpoint, name).parameters.items()}
 
 
-def way(endpoint: str, name: str) -> list[str]:
+def models_on_the_way(endpoint: str, name: str) -> list[str]:
     """The models that a request to ``name`` goes through, in their order: an ensemble's steps, or itself."""
     steps = [str(step.model_name) for step in _config(endpoint, name).ensemble_scheduling.step]
-    return [model for step in steps for model in way(endpoint, step)] or [name]
+    return [model for step in steps for model in models_on_the_way(endpoint, step)] or [name]
 
 
 def _config(endpoint: str, name: str) -> Any:

@@ -53,7 +53,7 @@ def least_work(candidate: Candidate) -> float:
     return float(candidate.cached - candidate.prompt - candidate.tokens)
 
 
-def each(score: Score) -> Scores:
+def score_each(score: Score) -> Scores:
     """The scores of all candidates, each by itself."""
     return lambda candidates: [score(candidate) for candidate in candidates]
 
@@ -62,7 +62,7 @@ POLICIES: dict[str, Score] = {"round robin": round_robin, "affinity": affinity, 
 
 
 @dataclass(frozen=True)
-class Decision:
+class RoutingDecision:
     """Where a request goes, and why: the candidates and their scores, by replica."""
 
     replica: str
@@ -100,7 +100,7 @@ class Router:
         self._turn = 0
         self._lock = threading.Lock()
 
-    def choose(self, ids: Sequence[int], session: str = "") -> Decision:
+    def choose(self, ids: Sequence[int], session: str = "") -> RoutingDecision:
         """The replica for a prompt of these tokens."""
         keys = list(blocks_of(ids))
         names = list(self._replicas)
@@ -118,9 +118,9 @@ class Router:
             one = self._replicas[chosen]
             one.requests += 1
             one.tokens += len(ids) - candidates[chosen].cached
-        return Decision(chosen, candidates, scores)
+        return RoutingDecision(chosen, candidates, scores)
 
-    def answered(self, decision: Decision, ids: Sequence[int]) -> None:
+    def answered(self, decision: RoutingDecision, ids: Sequence[int]) -> None:
         """The request has ended; its replica keeps the blocks of `ids`, prompt and answer."""
         with self._lock:
             one, candidate = self._replicas[decision.replica], decision.candidates[decision.replica]

@@ -108,7 +108,7 @@ class SequenceClient(Client):
                 on_step(record)
 
 
-def together(
+def run_sequences(
     connect: Callable[[], SequenceClient],
     records: Sequence[RequestRecord],
     ids: Sequence[int | str],

@@ -27,7 +27,7 @@ def configs(endpoint: str, models: Sequence[str]) -> Mapping[str, Any]:
     return found
 
 
-def stoppable(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
+def stoppable_steps(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
     """For each ensemble of these the step that can be told to stop a request."""
     found = {}
     known = configs(endpoint, models)
@@ -39,7 +39,7 @@ def stoppable(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def stop(endpoint: str, model: str, id: str) -> None:
+def stop_request(endpoint: str, model: str, id: str) -> None:
     """Tell a model to end its live request of that id; harmless where there is none."""
     with connect(endpoint) as client, contextlib.suppress(InferenceServerException):
         needed = [

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from labkit.clients.base import GONE, SEQUENCE, STALLED, TELL_S, InFlight, finish_reason
+from labkit.clients.base import GONE, SEQUENCE, STALLED, TELL_S, InFlightClient, finish_reason
 from labkit.clients.tensors import text_tensor
 from labkit.errors import LabError
 from labkit.records import RequestRecord
@@ -15,7 +15,7 @@ from labkit.records import RequestRecord
 OnToken = Callable[[RequestRecord], None]
 
 
-class TextStream(InFlight):
+class TextStream(InFlightClient):
     """One bidirectional gRPC stream to a server; any number of requests at once.
 
     Use as a context manager: leaving it cancels what is still running.

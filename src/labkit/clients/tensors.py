@@ -29,7 +29,7 @@ def text_tensor(name: str, value: str, shape: Sequence[int] = (1, 1)) -> Any:
     return made
 
 
-def never(kind: type[Any]) -> Any:
+def impossible_end_id(kind: type[Any]) -> Any:
     """An end id in which no answer ends: -1, in a type without signs its bits.
 
     It is in no vocabulary, and TensorRT-LLM takes it for "no end id" (``LlmRequest::validate`` refuses other ids that

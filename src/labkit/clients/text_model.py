@@ -16,9 +16,9 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
 from labkit import proxies
-from labkit.clients.base import ASK_S, GONE, InFlight, connect
+from labkit.clients.base import ASK_S, GONE, InFlightClient, connect
 from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
-from labkit.clients.tensors import never
+from labkit.clients.tensors import impossible_end_id
 from labkit.errors import LabError
 from labkit.records import RequestRecord
 
@@ -176,7 +176,7 @@ class TextModel:
 
     def send(
         self,
-        client: InFlight,
+        client: InFlightClient,
         prompt: str,
         tokens: int,
         to_the_end: bool = False,
@@ -221,7 +221,7 @@ class TextModel:
         if not self.by_parameter:
             made += [self.sampling[name].filled(value, kind) for name, value in asked.items()]
             if self.end and to_the_end:
-                made.append(self.end.filled(never(triton_to_np_dtype(self.end.datatype)), kind))
+                made.append(self.end.filled(impossible_end_id(triton_to_np_dtype(self.end.datatype)), kind))
             return made, {}
         # As text, which every version of the client can send as a parameter.
         texts = {name: str(value) for name, value in asked.items()}

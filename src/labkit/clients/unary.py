@@ -6,11 +6,11 @@ import functools
 import time
 from typing import Any
 
-from labkit.clients.base import InFlight, finish_reason
+from labkit.clients.base import InFlightClient, finish_reason
 from labkit.records import RequestRecord
 
 
-class UnaryClient(InFlight):
+class UnaryClient(InFlightClient):
     """One gRPC call for each request. Use as a context manager."""
 
     def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:

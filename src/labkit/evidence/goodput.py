@@ -25,7 +25,7 @@ class Rate:
         return f"{self.good:.1f} of {self.answered:.1f}"
 
 
-class Goodput:
+class GoodputMeter:
     """The last snapshots of a server, or of several as one."""
 
     def __init__(self) -> None:

@@ -127,7 +127,7 @@ class Snapshot:
         return Snapshot(models, own, seen)
 
 
-def parse(text: str) -> Snapshot:
+def parse_metrics(text: str) -> Snapshot:
     """A snapshot from Prometheus's text format."""
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -166,12 +166,12 @@ def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
     Raises:
         LabError: one of them does not answer.
     """
-    return total([_read(one, page(one, timeout)) for one in endpoint.split(",")])
+    return total_snapshot([_read(one, metrics_page(one, timeout)) for one in endpoint.split(",")])
 
 
 def _read(endpoint: str, text: str) -> Snapshot:
     try:
-        return parse(text)
+        return parse_metrics(text)
     except (ValueError, KeyError, TypeError, IndexError) as error:  # as prometheus_client's parser has it
         why = "its page is not in Prometheus' text format"
         raise LabError(
@@ -179,7 +179,7 @@ def _read(endpoint: str, text: str) -> Snapshot:
         ) from error
 
 
-def total(snapshots: Sequence[Snapshot]) -> Snapshot:
+def total_snapshot(snapshots: Sequence[Snapshot]) -> Snapshot:
     """The servers of one stack as if they were one."""
     if len(snapshots) == 1:
         return snapshots[0]
@@ -198,7 +198,7 @@ def total(snapshots: Sequence[Snapshot]) -> Snapshot:
     return Snapshot(models, own, histograms)
 
 
-def page(endpoint: str, timeout: float = 5.0) -> str:
+def metrics_page(endpoint: str, timeout: float = 5.0) -> str:
     """The text of one server's metrics page. Raises LabError where it does not answer."""
     try:
         status, body = fetch(endpoint, "GET", "/metrics", timeout=timeout, most=MOST_PAGE)

@@ -22,7 +22,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Account:
+class OverheadAccount:
     """One run of a workload: its seconds by part (they add up to ``seconds``), and how many steps it took."""
 
     parts: Mapping[str, float]
@@ -48,7 +48,9 @@ class Account:
         return self.parts["idle"] / max(1, self.steps - 1) * 1e3
 
 
-def served(began: float, ended: float, steps: Sequence[StepRecord], pre: float, queue: float, post: float) -> Account:
+def served_account(
+    began: float, ended: float, steps: Sequence[StepRecord], pre: float, queue: float, post: float
+) -> OverheadAccount:
     """The account of a run through the server.
 
     What lies before the first step and after the last one is seen from outside; of that Triton's counters say how much
@@ -85,23 +87,23 @@ def served(began: float, ended: float, steps: Sequence[StepRecord], pre: float, 
         "after": post,
         "wire": before - pre - queue + after - post,
     }
-    return Account(parts, len(steps))
+    return OverheadAccount(parts, len(steps))
 
 
-def alone(seconds: float, steps: Sequence[tuple[float, float, float]]) -> Account:
+def serverless_account(seconds: float, steps: Sequence[tuple[float, float, float]]) -> OverheadAccount:
     """The account of a run without a server: each step is (began, ended, seconds that the engine computed)."""
     whole = sum(ended - began for began, ended, _ in steps)
     engine = sum(computed for _, _, computed in steps)
     parts = dict.fromkeys(PARTS, 0.0) | {"engine": engine, "scheduling": whole - engine, "idle": seconds - whole}
-    return Account(parts, len(steps))
+    return OverheadAccount(parts, len(steps))
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OverheadComparison:
     """Rounds of both, measured in turn."""
 
-    served: Sequence[Account]
-    alone: Sequence[Account]
+    served: Sequence[OverheadAccount]
+    alone: Sequence[OverheadAccount]
 
     @property
     def ratio(self) -> float:
@@ -114,7 +116,7 @@ class Comparison:
         return [bare.seconds / through.seconds for through, bare in zip(self.served, self.alone, strict=True)]
 
     @property
-    def means(self) -> tuple[Account, Account]:
+    def means(self) -> tuple[OverheadAccount, OverheadAccount]:
         """The mean of each part, served and alone: means add up where medians do not."""
         return _mean(self.served), _mean(self.alone)
 
@@ -141,6 +143,6 @@ class Comparison:
         return f"{begins}; of the {more:.2f} s that it takes longer, {lost[most] / more:.0%} are: {why}."
 
 
-def _mean(runs: Sequence[Account]) -> Account:
+def _mean(runs: Sequence[OverheadAccount]) -> OverheadAccount:
     parts = {part: statistics.fmean(run.parts[part] for run in runs) for part in PARTS}
-    return Account(parts, statistics.fmean(run.steps for run in runs))
+    return OverheadAccount(parts, statistics.fmean(run.steps for run in runs))

@@ -25,7 +25,7 @@ _TEXTS = (
 
 
 @dataclass(frozen=True)
-class Event:
+class SlotEvent:
     """One line of the log.
 
     ``kind`` is wait (a request joined the backlog), enter (a request came into a slot), end (of a sequence) or execute
@@ -40,18 +40,18 @@ class Event:
     size: int = 0
 
 
-def read(path: Path, model: str) -> list[Event]:
+def read_slot_log(path: Path, model: str) -> list[SlotEvent]:
     """Every decision on the sequences of ``model``, in the order of the log.
 
     Raises:
         LabError: there is no such log, or it is not a verbose one.
     """
     try:
-        with nofollow.reading(path) as stream:
+        with nofollow.open_to_read(path) as stream:
             lines = stream.read().decode(errors="replace").splitlines()
     except OSError as error:
         raise LabError(f"{path} cannot be read", str(error), "--set log_verbose=true", code="log-unreadable") from error
-    events = [event for line in lines if (event := parse(line, model))]
+    events = [event for line in lines if (event := parse_slot_event(line, model))]
     if not events:
         raise LabError(
             f"{path} has no line about sequences of {model}", "", "--set log_verbose=true", code="slot-lines-none"
@@ -59,7 +59,7 @@ def read(path: Path, model: str) -> list[Event]:
     return events
 
 
-def parse(line: str, model: str) -> Event | None:
+def parse_slot_event(line: str, model: str) -> SlotEvent | None:
     """One line, if it is about a sequence or an execution of ``model``."""
     stamp = _STAMP.match(line)
     if not stamp:
@@ -71,7 +71,7 @@ def parse(line: str, model: str) -> Event | None:
             owner = fields.get("model") or re.sub(r"_\d+_\d+$", "", instance)
             if owner != model:
                 return None
-            return Event(
+            return SlotEvent(
                 # The log tells no year: 2000 has every day.
                 at=datetime.strptime(f"2000{stamp['day']} {stamp['clock']}", "%Y%m%d %H:%M:%S.%f").timestamp(),
                 kind=kind,

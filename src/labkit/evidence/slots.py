@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from labkit.evidence.slot_log import Event
+from labkit.evidence.slot_log import SlotEvent
 from labsched.steplog import StepRecord
 
 Place = tuple[str, int]  # an instance, and a slot or a row of it
@@ -73,7 +73,7 @@ class Timeline:
         )
 
 
-def timeline(events: Sequence[Event], ids: Iterable[object] = ()) -> Timeline:
+def timeline(events: Sequence[SlotEvent], ids: Iterable[object] = ()) -> Timeline:
     """Stays, waits and executions; with ``ids`` only of those sequences, and of the time in which they were there."""
     wanted = {str(id) for id in ids}
     stays: list[Stay] = []
@@ -108,7 +108,7 @@ def timeline(events: Sequence[Event], ids: Iterable[object] = ()) -> Timeline:
     return Timeline(stays, [*waits, *waiting.values()], executions)
 
 
-def rows(steps: Iterable[StepRecord]) -> dict[str, set[Place]]:
+def executed_places(steps: Iterable[StepRecord]) -> dict[str, set[Place]]:
     """The places in which each sequence was ever executed, by the model's own log."""
     places: dict[str, set[Place]] = defaultdict(set)
     for step in steps:
@@ -117,7 +117,7 @@ def rows(steps: Iterable[StepRecord]) -> dict[str, set[Place]]:
     return dict(places)
 
 
-def size(step: StepRecord) -> int:
+def execution_rows(step: StepRecord) -> int:
     """The rows of an execution, the empty ones included."""
     return step.batch + int(step.more["empty"])
 
@@ -135,7 +135,7 @@ def disagreements(timeline: Timeline, steps: Sequence[StepRecord], direct: bool)
         entered[stay.id] += len(stay.requests)
         places[stay.id].add((stay.instance, stay.slot))
     counted = Counter(id for step in steps for id in step.ids)
-    own = rows(steps)
+    own = executed_places(steps)
     for id in sorted(entered | counted):
         if entered[id] != counted[id]:
             problems.append(f"sequence {id}: {entered[id]} requests in Triton's log, the model had {counted[id]}")
@@ -146,7 +146,7 @@ def disagreements(timeline: Timeline, steps: Sequence[StepRecord], direct: bool)
     for execution in timeline.executions:
         sizes[execution.instance][0].append(execution.size)
     for step in steps:
-        sizes[step.instance][1].append(size(step))
+        sizes[step.instance][1].append(execution_rows(step))
     for instance, (told_sizes, own_sizes) in sorted(sizes.items()):
         if told_sizes != own_sizes:
             problems.append(f"instance {instance}: batches of {told_sizes}, the model had {own_sizes}")
@@ -167,6 +167,6 @@ def with_rows(timeline: Timeline, steps: Sequence[StepRecord]) -> Timeline:
         if own[execution.instance]:
             step = own[execution.instance].pop(0)
             sitting = dict(zip(step.more["rows"], step.ids, strict=True))
-            execution = replace(execution, rows=[sitting.get(row, "") for row in range(size(step))])  # noqa: PLW2901
+            execution = replace(execution, rows=[sitting.get(row, "") for row in range(execution_rows(step))])  # noqa: PLW2901
         executions.append(execution)
     return replace(timeline, executions=executions)

@@ -12,19 +12,19 @@ from typing import Any
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.records import RequestRecord
-from labsched.steplog import REQUEST, SCHEDULER, StepRecord, parsed, recorded, step_of
+from labsched.steplog import REQUEST, SCHEDULER, StepRecord, parse_any_line, parse_step_line, step_of
 
 REPLICA = "replica-"  # what the folder of one of several servers begins with, before its number
 LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sent: how long that is waited for
 
 
-def read(
+def read_step_log(
     run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str, int] | None = None
 ) -> list[StepRecord]:
     """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time.
 
     Args:
-        behind: what :func:`sizes` said at some time before ``since``: what was there by then is not read again.
+        behind: what :func:`log_sizes` said at some time before ``since``: what was there by then is not read again.
     """
     steps = [
         step_of(data)
@@ -34,12 +34,12 @@ def read(
     return sorted(steps, key=lambda step: step.began)
 
 
-def sizes(run_dir: Path) -> dict[str, int]:
+def log_sizes(run_dir: Path) -> dict[str, int]:
     """How long each log of a folder is now, in bytes."""
     return {str(path): path.lstat().st_size for path in _files(run_dir)}
 
 
-def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
+def keep_step_log(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
     """Copy the log of every model from ``since`` (seconds) on into one file, in order of time.
 
     A log from which a run can be replayed is whole before it is copied, unless other clients' requests keep on running.
@@ -54,10 +54,10 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
 
 
 def _kept(run_dir: Path, since: float, records: Sequence[RequestRecord]) -> list[dict[str, Any]]:
-    """The lines that :func:`keep` copies, in order of time."""
+    """The lines that :func:`keep_step_log` copies, in order of time."""
     kept = []
     spans = _spans(records)
-    for data in _lines(run_dir, {}, recorded):
+    for data in _lines(run_dir, {}, parse_any_line):
         began = data["arrived"] if data.get("kind") == REQUEST else data["t"] - data.get("dur", 0.0)
         if data.get("kind") == SCHEDULER:
             kept.append(data)
@@ -95,7 +95,7 @@ def _lines(
         number = path.parent.name.removeprefix(REPLICA) if path.parent != run_dir else ""
         whose = {"replica": number} if number else {}
         try:
-            stream = nofollow.reading(path)
+            stream = nofollow.open_to_read(path)
         except OSError:
             continue
         with stream:
@@ -103,7 +103,7 @@ def _lines(
             if place <= os.fstat(stream.fileno()).st_size:  # else it was begun anew
                 stream.seek(place)
             for line in stream.read().splitlines():
-                if (data := (take or parsed)(line)) is not None:
+                if (data := (take or parse_step_line)(line)) is not None:
                     yield data | whose
 
 

@@ -36,7 +36,7 @@ class Sample:
     gauges: Mapping[str, float]
 
 
-def parse(page: str, model: str) -> dict[str, float]:
+def parse_trtllm_gauges(page: str, model: str) -> dict[str, float]:
     """The backend's gauges of one model on a metrics page; nothing where its backend is another one."""
     found = {}
     for group, labels, value in _LINE.findall(page):
@@ -75,16 +75,16 @@ class Watch:
         while not self._over.wait(LOOK_S):
             at = time.monotonic()
             try:
-                self.samples.append(Sample(at, parse(metrics.page(self._endpoint), self._model)))
+                self.samples.append(Sample(at, parse_trtllm_gauges(metrics.metrics_page(self._endpoint), self._model)))
             except LabError:
                 continue  # one that does not answer has no numbers; the load's own client says what is wrong
 
     def counted(self, records: Sequence[RequestRecord]) -> dict[str, float]:
         """What the backend reported while these requests were answered."""
-        return counted(self.samples, min(record.start for record in records))
+        return scheduling_figures(self.samples, min(record.start for record in records))
 
 
-def counted(samples: Sequence[Sample], since: float) -> dict[str, float]:
+def scheduling_figures(samples: Sequence[Sample], since: float) -> dict[str, float]:
     """Lab 05's figures of scheduling, from the iterations after ``since``; nothing where the backend has no metrics.
 
     Iterations are counted by the backend. What happened in one is known where a sample fell into it:

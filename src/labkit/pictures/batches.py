@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit.lane import Lane
-from labkit.pictures.timeline import COLORS, GREY, save
+from labkit.pictures.timeline import COLORS, GREY, save_figure
 
 
-def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
+def draw_batches(lanes: Sequence[Lane], path: Path, title: str) -> None:
     """Write the picture: one row for each lane, all on one time scale that begins with its first request."""
     _draw([[lane] for lane in lanes], path, title)
 
@@ -46,7 +46,7 @@ def _draw(rows: Sequence[Sequence[Lane]], path: Path, title: str) -> None:
     for axis in axes[-1] if columns == 1 else axes.flat:
         axis.set_xlabel("seconds since the first request", fontsize=9)
     figure.suptitle(title, x=0.01, y=1 - 0.15 / height, ha="left", fontsize=13, fontweight="bold")
-    save(figure, path, cropped=True)
+    save_figure(figure, path, cropped=True)
 
 
 def _padded(rows: Sequence[Sequence[Lane]], columns: int) -> list[Lane | None]:

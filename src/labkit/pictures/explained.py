@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.pictures.timeline import COLORS, save
+from labkit.pictures.timeline import COLORS, save_figure
 from labsched import causes
-from labsched.causes import Request
+from labsched.causes import ExplainedRequest
 from labsched.recording import Recording
 
 SPAN_S = 1.0
@@ -16,8 +16,12 @@ MOST_ROWS = 12  # requests in the timeline that computed, and so many that only 
 WAITS = "#c8c8c8"
 
 
-def draw(
-    found: Sequence[Request], recording: Recording, path: Path, title: str, names: Mapping[str, str] | None = None
+def draw_explanation(
+    found: Sequence[ExplainedRequest],
+    recording: Recording,
+    path: Path,
+    title: str,
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Write it: a stacked bar for each percentile of TTFT and of TPOT, and below them a row for each request that was
     in the worst second, with a bar for each step in which it computed or waited.
@@ -32,14 +36,14 @@ def draw(
 
     figure = plt.figure(figsize=(11, 8))
     grid = figure.add_gridspec(2, 2, hspace=0.55, height_ratios=(1, 1.2))
-    rows = {metric: causes.table(found, metric)[1] for metric in ("TTFT", "TPOT")}
+    rows = {metric: causes.cause_table(found, metric)[1] for metric in ("TTFT", "TPOT")}
     parts = dict.fromkeys(part for each in rows.values() for part, _ in each[:-1])
     colors = {part: COLORS[number % len(COLORS)] for number, part in enumerate(parts)}
     for column, (metric, each) in enumerate(rows.items()):
         _bars(figure.add_subplot(grid[0, column]), each, metric, colors)
     _second(figure.add_subplot(grid[1, :]), recording, names or {})
     figure.suptitle(title, x=0.01, y=0.98, ha="left", fontsize=13, fontweight="bold")
-    save(figure, path, cropped=True)
+    save_figure(figure, path, cropped=True)
 
 
 def _bars(axis: Any, rows: Sequence[tuple[str, list[float]]], metric: str, colors: Mapping[str, str]) -> None:

@@ -75,7 +75,7 @@ class LiveView:
         return lines
 
 
-class Progress:
+class ProgressLine:
     """One line that says how many requests are answered, redrawn in place, and gone when the block ends.
 
     On a stream that is no terminal it is a line every few seconds. Call it with (answered, of how many).
@@ -87,7 +87,7 @@ class Progress:
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._began = self._shown_at = time.monotonic()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.pictures.timeline import COLORS, GREY, save
+from labkit.pictures.timeline import COLORS, GREY, save_figure
 
 Seconds = Sequence[Mapping[str, float]]
 ROWS = ("users", "requests/s", "latency, ms", "mean batch", "queue, ms")
 LOGARITHMIC = ("latency, ms", "queue, ms")  # the variants differ by orders of magnitude
 
 
-def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -> None:
+def draw_load_steps(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -> None:
     """Write the picture.
 
     Args:
-        columns: by column title (an output length) and variant, the per-second rows of ``stepped.Load.seconds``.
+        columns: by column title (an output length) and variant, the per-second rows of ``stepped.SteppedLoad.seconds``.
     """
     import matplotlib as mpl
 
@@ -54,7 +54,7 @@ def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -
     lines = [*axes[1][0].get_lines(), mpl.lines.Line2D([], [], color=GREY, linewidth=1, linestyle="--", label="p95")]
     figure.legend(handles=lines, loc="upper right", bbox_to_anchor=(0.9, 0.975), frameon=False, fontsize=9, ncols=9)
     figure.suptitle(title, x=0.01, y=0.96, ha="left", fontsize=13, fontweight="bold")
-    save(figure, path, cropped=True)
+    save_figure(figure, path, cropped=True)
 
 
 def draw_by_users(variants: Mapping[str, Seconds], path: Path, title: str) -> None:
@@ -85,7 +85,7 @@ def draw_by_users(variants: Mapping[str, Seconds], path: Path, title: str) -> No
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
     figure.suptitle(title, x=0.01, y=1.06, ha="left", fontsize=13, fontweight="bold")
-    save(figure, path, cropped=True)
+    save_figure(figure, path, cropped=True)
 
 
 def _lines(axes: Sequence[Any], variant: str, seconds: Seconds, color: str) -> None:

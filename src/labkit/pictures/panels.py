@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.pictures.timeline import COLORS, GREY, save
+from labkit.pictures.timeline import COLORS, GREY, save_figure
 
 Points = tuple[Sequence[float], Sequence[float]]
 
@@ -37,7 +37,7 @@ class Panel:
     marks: Mapping[str, float] | None = None
 
 
-def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
+def draw_panels(panels: Sequence[Panel], path: Path, title: str) -> None:
     """Write the picture."""
     import matplotlib as mpl
 
@@ -80,7 +80,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
             )
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _curves(axis: Any, panel: Panel) -> None:

@@ -11,7 +11,7 @@ from labkit.disk import atomic_write
 from labkit.lane import Lane
 
 
-def write(lanes: Sequence[Lane], path: Path) -> None:
+def write_perfetto(lanes: Sequence[Lane], path: Path) -> None:
     """One process per lane, one thread per request, and the executions with their batch size as a counter."""
     events: list[dict[str, Any]] = []
     for pid, lane in enumerate(lanes, 1):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.pictures.timeline import COLORS, GREY, save
+from labkit.pictures.timeline import COLORS, GREY, save_figure
 
 Executed = tuple[float, float, str, int]  # began, ended (seconds), what, how many
 Event = tuple[float, float, str]  # began, ended (seconds), in words
@@ -15,7 +15,7 @@ BIN_S = 0.5
 WORDS_ROOM = 0.6  # of the time axis: an event that ends later has its words on its left
 
 
-def draw(steps: Mapping[str, Sequence[Executed]], events: Sequence[Event], path: Path, title: str) -> None:
+def draw_replicas(steps: Mapping[str, Sequence[Executed]], events: Sequence[Event], path: Path, title: str) -> None:
     """Write the picture: what happened above, each event in a row of its own; below a panel for each replica.
 
     Args:
@@ -61,7 +61,7 @@ def draw(steps: Mapping[str, Sequence[Executed]], events: Sequence[Event], path:
     figure.legend(handles, labels, loc="upper right", frameon=False, fontsize=9, ncols=max(1, len(labels)))
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _happened(axis: Any, events: Sequence[Event], zero: float, end: float) -> None:

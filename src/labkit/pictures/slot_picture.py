@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit.evidence.slots import Timeline
-from labkit.pictures.timeline import COLORS, GREY, save
+from labkit.pictures.timeline import COLORS, GREY, save_figure
 
 
-def draw(timeline: Timeline, path: Path, title: str) -> None:
+def draw_slots(timeline: Timeline, path: Path, title: str) -> None:
     """Write the picture. Both parts have one column for each execution, so that a slot and its row can be compared."""
     import matplotlib as mpl
 
@@ -42,7 +42,7 @@ def draw(timeline: Timeline, path: Path, title: str) -> None:
         frameon=False,
     )
     figure.suptitle(title, x=0.01, y=1 - 0.05 / height, ha="left", fontsize=13, fontweight="bold")
-    save(figure, path, cropped=True)
+    save_figure(figure, path, cropped=True)
 
 
 def _legend(timeline: Timeline) -> list[Any]:

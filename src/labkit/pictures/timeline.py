@@ -21,7 +21,7 @@ HIGH = 0.5  # of a row: a token
 IN_MS_BELOW_S = 2.0  # a shorter picture has milliseconds on its axis
 
 
-def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
+def draw_timeline(lanes: Sequence[Lane], path: Path, title: str) -> None:
     """Write the picture; every lane has its own zero (its first request's start), all share one time scale."""
     import matplotlib as mpl
 
@@ -49,10 +49,10 @@ def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
     axes[-1][0].set_xlabel(f"{unit} since the first request")
     figure.legend(handles=_legend(), loc="upper left", bbox_to_anchor=(0.11, 1 - 0.42 / height), ncols=4, frameon=False)
     figure.suptitle(title, x=0.01, y=1 - 0.1 / height, ha="left", fontsize=13, fontweight="bold")
-    save(figure, path, cropped=True)
+    save_figure(figure, path, cropped=True)
 
 
-def save(figure: Any, path: Path, cropped: bool = False) -> None:
+def save_figure(figure: Any, path: Path, cropped: bool = False) -> None:
     """Write a figure whole or not at all, and close it.
 
     Args:

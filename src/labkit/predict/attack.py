@@ -7,13 +7,13 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labkit.predict.policy import Foul, Player
-from labkit.predict.referee import play
+from labkit.predict.referee import play_trace
 from labsched.recording import Arrival
-from labsched.smallest import Found, smallest
+from labsched.smallest import SmallTrace, smallest
 
-GROUND = Field(slots=3, blocks=16, block_size=4, step_tokens=16)  # so small that few requests fill it
+GROUND = PlayingField(slots=3, blocks=16, block_size=4, step_tokens=16)  # so small that few requests fill it
 MOST = 10  # requests
 LEAST = {"recomputed_tokens": 8.0, "service_gap": 64.0, "worst_slowdown": 2.0, "ttft_p99_ms": 20.0}  # worth a word
 
@@ -27,7 +27,7 @@ def attack(
     seed: int = 0,
     seconds: float = 20.0,
     tell: Callable[[int], object] = int,
-) -> Found | None:
+) -> SmallTrace | None:
     """The smallest trace found on which ``figure`` is more than ``times`` the reference's, or the policy is fouled.
 
     Args:
@@ -36,13 +36,13 @@ def attack(
         tell: gets the number of traces tried so far.
     """
 
-    def refuted(trace: Sequence[Arrival]) -> Found | None:
-        other = play(reference, trace, GROUND)[figure]
+    def refuted(trace: Sequence[Arrival]) -> SmallTrace | None:
+        other = play_trace(reference, trace, GROUND)[figure]
         try:
-            own = play(policy, trace, GROUND)[figure]
+            own = play_trace(policy, trace, GROUND)[figure]
         except Foul as foul:
-            return Found(trace, 0.0, other, f"{foul.word}: {foul}")
-        return Found(trace, own, other) if own > max(times * other, LEAST[figure]) else None
+            return SmallTrace(trace, 0.0, other, f"{foul.word}: {foul}")
+        return SmallTrace(trace, own, other) if own > max(times * other, LEAST[figure]) else None
 
     rng, until = random.Random(seed), time.monotonic() + seconds
     for number in itertools.count(1):

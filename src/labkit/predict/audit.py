@@ -6,15 +6,15 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labkit.predict.policy import Foul
-from labsched.recording import Arrival, Row
+from labsched.recording import Arrival, StepRow
 
 OVERTAKEN = 128  # later requests that may go before one; a convoy has 280
 PROMPT, ANSWER = 1, 2  # what a token counts of a tenant's service (VTC: Sheng et al., OSDI 2024)
 
 
-def audit(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field) -> None:
+def audit(rows: Sequence[StepRow], arrivals: Sequence[Arrival], ground: PlayingField) -> None:
     """Check what must hold at the end of every game. Raises Foul."""
     came = {arrival.name: number for number, arrival in enumerate(arrivals)}
     made: dict[str, int] = defaultdict(int)
@@ -36,7 +36,7 @@ def audit(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field) -> No
         raise Foul("starves", f"{times} later requests went before request {name}, of at most {OVERTAKEN}")
 
 
-def service_gap(rows: Sequence[Row], tenants: Mapping[str, str]) -> float:
+def service_gap(rows: Sequence[StepRow], tenants: Mapping[str, str]) -> float:
     """How far two tenants got apart in service while both waited, in counted tokens; 0 with one tenant."""
     served: dict[str, int] = defaultdict(int)
     worst = 0
@@ -56,7 +56,7 @@ def service_gap(rows: Sequence[Row], tenants: Mapping[str, str]) -> float:
 
 
 def worst_slowdown(
-    rows: Sequence[Row], arrived: Mapping[str, float], arrivals: Sequence[Arrival], ground: Field
+    rows: Sequence[StepRow], arrived: Mapping[str, float], arrivals: Sequence[Arrival], ground: PlayingField
 ) -> float:
     """The longest time that a request took, as a multiple of what it takes with the server to itself."""
     ended = {name: row.over for row in rows for name in row.ended}

@@ -29,7 +29,7 @@ OTHER_INPUTS = ("image_tokens", "audio_tokens", "video_tokens")
 GROUP = 16  # tokens that requests share at the least to be of one group
 
 
-def tokens(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
+def blis_row(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
     """A row's time in seconds, prefix group, its shared tokens, its prompt's tokens and its answer's.
 
     None where the request failed, or has no answer. A row's time is when it was sent, or else when it arrived. The
@@ -38,20 +38,20 @@ def tokens(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
     Raises:
         ValueError: the row is of another form; or it has inputs that are no text.
     """
-    answer = cells.whole(row, "output_tokens", 0)
+    answer = cells.integer_cell(row, "output_tokens", 0)
     if row.get("status", "") not in ("", "ok") or not answer:
         return None
-    if other := next((name for name in OTHER_INPUTS if cells.whole(row, name, 0)), ""):
+    if other := next((name for name in OTHER_INPUTS if cells.integer_cell(row, name, 0)), ""):
         raise ValueError(f"{other} is not 0: text alone can be sent")
     group = row.get("prefix_group", "")
-    shared = cells.whole(row, "prefix_length") if group else 0
-    prompt = cells.whole(row, "input_tokens")
+    shared = cells.integer_cell(row, "prefix_length") if group else 0
+    prompt = cells.integer_cell(row, "input_tokens")
     if not group:
-        prompt = cells.whole(row, "server_input_tokens", 0) or prompt
+        prompt = cells.integer_cell(row, "server_input_tokens", 0) or prompt
     if shared < 0 or prompt < 0:
         raise ValueError(f"a number is out of range (prefix {shared}, prompt {prompt})")
     return (
-        (cells.number(row, "send_time_us", 0) or cells.number(row, "arrival_time_us")) / 1e6,
+        (cells.number_cell(row, "send_time_us", 0) or cells.number_cell(row, "arrival_time_us")) / 1e6,
         group,
         shared,
         shared + prompt,
@@ -59,7 +59,7 @@ def tokens(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
     )
 
 
-def write(header: Path, recording: Recording) -> Path:
+def write_blis(header: Path, recording: Recording) -> Path:
     """Write a recording's requests: ``header`` in YAML, and beside it, with ``.csv`` for its ending, the rows.
 
     Returns:

@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 
 from labkit.errors import LabError
 from labkit.predict.audit import ANSWER, PROMPT, service_gap
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labsched.own import scheduler_beside, with_line
-from labsched.recording import Arrival, Row
+from labsched.recording import Arrival, StepRow
 from labsched.replay import Replay, scheduler_of
 from labsched.scheduler import Scheduler
-from labsched.smallest import Found, fewer_requests, smallest
+from labsched.smallest import SmallTrace, fewer_requests, smallest
 
 FAIR_TRACES, TRIES = 150, 40  # of a search; smaller traces with thousands of steps that are tried
-ROOMY = Field(slots=1, blocks=10_000, block_size=32, step_tokens=256)  # one slot: small traces show what is unfair
+ROOMY = PlayingField(
+    slots=1, blocks=10_000, block_size=32, step_tokens=256
+)  # one slot: small traces show what is unfair
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
 CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
 MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # of what one block for each running request comes to
@@ -32,7 +34,7 @@ EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
 Kind = type[Scheduler]
 
 
-class Load(NamedTuple):
+class CacheLoad(NamedTuple):
     """A cache, and the requests for it: from and to how many tokens prompts and answers have, and their number.
 
     ``limit``: tokens that each request may generate; 0: as many as its answer has.
@@ -46,11 +48,11 @@ class Load(NamedTuple):
 
 
 LOADS = (  # small prompts fill some of a block, and their answers one to four more
-    *(Load(b, (16, 28), (a, a + 8), min(60, 3 * b // 2)) for b, a in itertools.product(CACHES, LONGEST)),
+    *(CacheLoad(b, (16, 28), (a, a + 8), min(60, 3 * b // 2)) for b, a in itertools.product(CACHES, LONGEST)),
     # Four of these prompts fill the cache, and grow by a block each: a rule that keeps a third of it free runs two.
-    Load(48, (322, 330), (44, 52), 24),
+    CacheLoad(48, (322, 330), (44, 52), 24),
     # Answers end long before their limit: a rule that keeps blocks free for all that they might have runs one or two.
-    Load(20, (16, 28), (40, 60), 30, limit=160),
+    CacheLoad(20, (16, 28), (40, 60), 30, limit=160),
 )
 
 
@@ -69,11 +71,11 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
     """
     kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
 
-    def refuted(trace: Sequence[Arrival]) -> Found | None:
+    def refuted(trace: Sequence[Arrival]) -> SmallTrace | None:
         answers = ROOMY.slots * max(one.limit for one in trace)
         bound = 2 * (PROMPT * max(one.prompt for one in trace) + ANSWER * answers)
         gap = service_gap(_played(kind, trace, ROOMY), {one.name: one.tenant for one in trace})
-        return Found(trace, gap, bound) if gap > bound else None
+        return SmallTrace(trace, gap, bound) if gap > bound else None
 
     for _ in range(FAIR_TRACES):
         if found := refuted(_tenants(rng)):
@@ -85,19 +87,19 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
     """The smallest trace found on which far more is preempted, or far less runs, than with the shipped `reserve`."""
     kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
     for load in LOADS:
-        ground = Field(slots=64, blocks=load.blocks, block_size=32, step_tokens=256)
+        ground = PlayingField(slots=64, blocks=load.blocks, block_size=32, step_tokens=256)
 
-        def refuted(trace: Sequence[Arrival], ground: Field = ground) -> Found | None:
+        def refuted(trace: Sequence[Arrival], ground: PlayingField = ground) -> SmallTrace | None:
             reference = _played(Scheduler, trace, ground)
             try:
                 own = _played(kind, trace, ground)
             except LabError:  # of the replay: nothing moves any more
-                return Found(trace, 0, 0, STUCK)
+                return SmallTrace(trace, 0, 0, STUCK)
             lost, least = (sum(len(row.preempted) for row in rows) for rows in (own, reference))
             if lost > (most := max(MORE_EVICTIONS * least, least + max(SOME_EVICTIONS, len(trace) / 8))):
-                return Found(trace, lost, most, EVICTIONS)
+                return SmallTrace(trace, lost, most, EVICTIONS)
             if len(own) > (most := max(MORE_STEPS * len(reference), len(reference) + SOME_STEPS)):
-                return Found(trace, len(own), most, STEPS)
+                return SmallTrace(trace, len(own), most, STEPS)
             return None
 
         if found := refuted(_growing(rng, load)):
@@ -109,7 +111,7 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
     return None
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _told(found: SmallTrace) -> dict[str, Any]:
     requests = [[one.tenant, one.prompt, one.made] for one in found.trace]
     return {"requests": requests, "measured": found.figure, "most": found.reference, "what": found.foul}
 
@@ -125,7 +127,7 @@ def _tenants(rng: random.Random) -> list[Arrival]:
     return found
 
 
-def _growing(rng: random.Random, load: Load) -> list[Arrival]:
+def _growing(rng: random.Random, load: CacheLoad) -> list[Arrival]:
     return [
         _arrival(number, rng.randint(*load.prompts), rng.randint(*load.answers), "a", load.limit)
         for number in range(1, load.requests + 1)
@@ -137,5 +139,5 @@ def _arrival(number: int, prompt: int, made: int, tenant: str, limit: int = 0) -
     return Arrival(str(number), 0.0, 0, prompt, limit or made, made, ended, word=bool(limit), tenant=tenant)
 
 
-def _played(kind: Kind, trace: Sequence[Arrival], ground: Field) -> list[Row]:
+def _played(kind: Kind, trace: Sequence[Arrival], ground: PlayingField) -> list[StepRow]:
     return Replay(scheduler_of(ground.settings(trace), kind), trace).run()

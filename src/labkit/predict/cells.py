@@ -10,7 +10,7 @@ NOTHING = (None, "")
 MOST_DIGITS = 4000  # Python converts no longer ones; such a number is out of every range
 
 
-def whole(row: Mapping[str, Any], name: str, missing: int | None = None) -> int:
+def integer_cell(row: Mapping[str, Any], name: str, missing: int | None = None) -> int:
     """A field's whole number; ``missing`` is for a field that is absent or empty.
 
     Raises ValueError, in words: there is none, or it is no whole number.
@@ -20,13 +20,13 @@ def whole(row: Mapping[str, Any], name: str, missing: int | None = None) -> int:
         return value  # a hash may have more digits than a float keeps
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value[:MOST_DIGITS])
-    value = number(row, name, missing)
+    value = number_cell(row, name, missing)
     if not value.is_integer():
         raise ValueError(f"{name} is {_shown(row[name])}, and no whole number")
     return int(value)
 
 
-def number(row: Mapping[str, Any], name: str, missing: float | None = None) -> float:
+def number_cell(row: Mapping[str, Any], name: str, missing: float | None = None) -> float:
     """The same for any finite number."""
     value = row.get(name)
     if value in NOTHING:

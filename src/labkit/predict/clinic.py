@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.predict.field import Field
+from labkit.predict.field import PlayingField
 from labsched.account import Account
 from labsched.contexts import Contexts
-from labsched.pace import Work
-from labsched.recording import Arrival, Row
+from labsched.pace import StepWork
+from labsched.recording import Arrival, StepRow
 from labsched.replay import Replay, line_of, scheduler_of
 from labsched.scheduler import Scheduler
 from labsched.step import Step
 
 Line = Mapping[str, Any]
 HEALTHY = "healthy"  # the file of that name has no fault
-GROUND = Field(slots=8, blocks=22, block_size=32, step_tokens=128)
+GROUND = PlayingField(slots=8, blocks=22, block_size=32, step_tokens=128)
 SLOWER = 5.0  # the server's steps take so many times what they take on that GPU
 TENANTS = ("ada", "ada", "bob")  # ada sends two requests for each of bob's
 NONE: Mapping[str, Any] = {  # what a log leaves out where it is empty
@@ -72,7 +72,7 @@ class Fault:
         return (least is None or value >= least) and (most is None or value <= most)
 
 
-def load(path: Path) -> Fault:
+def load_fault(path: Path) -> Fault:
     """The fault of a file; of HEALTHY one that nothing shows."""
     spec = importlib.util.spec_from_file_location(f"mystery_{path.stem}", path)
     assert spec and spec.loader
@@ -88,7 +88,7 @@ def load(path: Path) -> Fault:
     return Fault(path.stem, summary, source, module.Scheduler, shows, sign, **optional)
 
 
-def whole(lines: Sequence[Line]) -> list[Line]:
+def expand_steps(lines: Sequence[Line]) -> list[Line]:
     """The steps among the lines of a log, with what it leaves out."""
     return [{**NONE, **line} for line in lines if line.get("kind") == "step"]
 
@@ -97,19 +97,19 @@ def whole(lines: Sequence[Line]) -> list[Line]:
 
 
 @dataclass(frozen=True)
-class Phase:
+class RequestPhase:
     """Requests, ``in_flight`` of them at a time. The client of a ``cancelled`` one leaves after ``made`` tokens."""
 
     in_flight: int
     requests: Sequence[Arrival]
 
 
-def requests(seed: str) -> list[Phase]:
+def make_phases(seed: str) -> list[RequestPhase]:
     """Long answers that fill the memory together, then requests of all kinds, and at last few at a time."""
     rng = random.Random(seed)
     long = [_request(rng, (8, 16, 24), (96, 112, 128)) for _ in range(24)]
     mixed = [_request(rng, (8, 16, 30, 60, 120, 200), (8, 16, 24, 40, 64)) for _ in range(44)]
-    return [Phase(16, long), Phase(16, mixed[:32]), Phase(4, mixed[32:])]
+    return [RequestPhase(16, long), RequestPhase(16, mixed[:32]), RequestPhase(4, mixed[32:])]
 
 
 def _request(rng: random.Random, prompts: Sequence[int], limits: Sequence[int]) -> Arrival:
@@ -136,7 +136,7 @@ class _Run:
         self._replay = Replay(scheduler, [], self._seconds, seen=self._seen)
         self._gone: dict[str, str] = {}
 
-    def play(self, phases: Sequence[Phase]) -> list[Line]:
+    def play(self, phases: Sequence[RequestPhase]) -> list[Line]:
         replay, arrivals = self._replay, list[Arrival]()
         replay.arrivals = arrivals
         for phase in phases:
@@ -158,8 +158,8 @@ class _Run:
                 del self._replay.live[name]
                 self._gone[name] = "cancelled"
 
-    def _seconds(self, row: Row) -> float:
-        work = [Work(*pair) for pair in zip(row.tokens, self._contexts.each(row), strict=True)]
+    def _seconds(self, row: StepRow) -> float:
+        work = [StepWork(*pair) for pair in zip(row.tokens, self._contexts.each(row), strict=True)]
         self._paced = GROUND.pace.seconds(work) * SLOWER
         self._engine = self._paced * self._rng.lognormvariate(-1.5, 0.6)
         host = self._rng.lognormvariate(-7.5, 0.8) + (self._rng.random() < 0.01) * self._rng.uniform(0.01, 0.06)
@@ -184,18 +184,18 @@ class _Run:
         self.lines.append({**line, **times, **engine, "ended": ended})
 
 
-def record(fault: Fault, seed: str) -> list[Line]:
+def record_fault(fault: Fault, seed: str) -> list[Line]:
     """The steps of a run of a server with the fault. Several servers get the requests in turn."""
-    phases, count = requests(seed), fault.replicas
+    phases, count = make_phases(seed), fault.replicas
     lines: list[Line] = []
     for number in range(count):
-        part = [Phase(phase.in_flight // count, phase.requests[number::count]) for phase in phases]
+        part = [RequestPhase(phase.in_flight // count, phase.requests[number::count]) for phase in phases]
         rng = random.Random(f"{seed} {number}")
         lines += _Run(fault.kind, rng, str(number + 1) if count > 1 else "").play(part)
     return sorted(lines, key=lambda line: line["t"]) if count > 1 else lines
 
 
-def counted(steps: Sequence[Line]) -> dict[str, float]:
+def count_step_metrics(steps: Sequence[Line]) -> dict[str, float]:
     """The metrics that a log has, for each step."""
     totals = Counter[str]()
     for step in steps:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from labsched.contexts import Contexts
-from labsched.pace import DEVICES, SHAPES, Pace, Work
-from labsched.recording import Arrival, Row, Settings
+from labsched.pace import DEVICES, SHAPES, Pace, StepWork
+from labsched.recording import Arrival, SchedulerSettings, StepRow
 
 
 @dataclass(frozen=True)
-class Field:
+class PlayingField:
     """What every game is played on: slots, KV blocks and their tokens, and tokens of a step; a GPU's model."""
 
     slots: int = 32
@@ -20,7 +20,7 @@ class Field:
     step_tokens: int = 512
     pace: Pace = field(default_factory=lambda: Pace(DEVICES["h100"], SHAPES["llama-2-7b"], 1.0))
 
-    def settings(self, arrivals: Sequence[Arrival]) -> Settings:
+    def settings(self, arrivals: Sequence[Arrival]) -> SchedulerSettings:
         """The scheduler's settings. Prompts share KV blocks if the trace has their hashes."""
         words = {
             "engine": "openvino",
@@ -31,27 +31,27 @@ class Field:
             "enable_kv_cache_reuse": str(any(one.prefixes for one in arrivals)).lower(),
             "scheduling": "fcfs",
         }
-        return Settings(words, self.blocks, self.block_size, self.step_tokens, 10**6, 10**6)
+        return SchedulerSettings(words, self.blocks, self.block_size, self.step_tokens, 10**6, 10**6)
 
-    def step_time(self) -> Callable[[Row], float]:
+    def step_time(self) -> Callable[[StepRow], float]:
         """The seconds of a step on the GPU; to be called for every step of a game, in order."""
         contexts = Contexts()
 
-        def seconds(row: Row) -> float:
+        def seconds(row: StepRow) -> float:
             work = zip(row.tokens, contexts.each(row), strict=True)
-            return self.pace.seconds([Work(tokens, seen) for tokens, seen in work])
+            return self.pace.seconds([StepWork(tokens, seen) for tokens, seen in work])
 
         return seconds
 
     def alone(self, arrival: Arrival) -> tuple[int, float]:
         """Steps and seconds that a request takes with the server to itself."""
         pieces = [
-            Work(min(self.step_tokens, arrival.prompt - at), min(at + self.step_tokens, arrival.prompt))
+            StepWork(min(self.step_tokens, arrival.prompt - at), min(at + self.step_tokens, arrival.prompt))
             for at in range(0, arrival.prompt, self.step_tokens)
         ]
-        work = [*pieces, *(Work(1, arrival.prompt + made) for made in range(1, arrival.made))]
+        work = [*pieces, *(StepWork(1, arrival.prompt + made) for made in range(1, arrival.made))]
         return len(work), sum(self.pace.seconds([one]) for one in work)
 
 
-FIELD = Field()
-SERVED = Field(blocks=80, block_size=32)  # the same on the labs' engine, whose blocks have 32 tokens
+FIELD = PlayingField()
+SERVED = PlayingField(blocks=80, block_size=32)  # the same on the labs' engine, whose blocks have 32 tokens

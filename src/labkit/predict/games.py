@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from labkit.predict.traces import agents, hashes, scaled
+from labkit.predict.traces import agents, hashes, scale_lengths
 from labsched.recording import Arrival
 
 REQUESTS = 96
@@ -89,7 +89,7 @@ def coding_agents(rng: random.Random, count: int) -> list[Arrival]:
     """Sessions of coding agents, as `labctl bench --trace agents` sends them, faster."""
     return [
         _request(number, one.at / 30, one.prompt, one.made * 4, 64, f"s{number % 5}", 2, one.prefixes)
-        for number, one in enumerate(scaled(agents(count, rng.randrange(10**6))), 1)
+        for number, one in enumerate(scale_lengths(agents(count, rng.randrange(10**6))), 1)
     ]
 
 
@@ -131,12 +131,12 @@ PUBLIC: Sequence[Maker] = (chat, bursts, articles, flood, coding_agents, documen
 ADVERSARIAL: Sequence[Maker] = (convoy, thrash)
 
 
-def public() -> Mapping[str, Sequence[Arrival]]:
+def public_traces() -> Mapping[str, Sequence[Arrival]]:
     """The traces that everybody sees, by name."""
     return {maker.__name__: maker(random.Random(maker.__name__), REQUESTS) for maker in PUBLIC}
 
 
-def hidden(seed: str) -> Mapping[str, Sequence[Arrival]]:
+def hidden_traces(seed: str) -> Mapping[str, Sequence[Arrival]]:
     """The traces of an instructor's seed: others of the same kinds, and two kinds that are made to hurt."""
     makers = [*PUBLIC, *ADVERSARIAL]
     return {

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from labkit.errors import LabError
 from labsched.lines import MODEL
 from labsched.own import FILE, scheduler_beside
-from labsched.recording import Arrival, Row, Settings
+from labsched.recording import Arrival, SchedulerSettings, StepRow
 from labsched.replay import Replay, scheduler_of
 from labsched.step import Step
 from labsched.steplog import StepRecord
@@ -74,7 +74,7 @@ class Practice:
         chunked = self._words["enable_chunked_context"].lower() == "true"
         budget = int(self._words["max_num_tokens"] or (BUDGET if chunked else CONTEXT))
         blocks = int(self._words["max_tokens_in_paged_kv_cache"]) // BLOCK_SIZE
-        settings = Settings(self._words, blocks, BLOCK_SIZE, budget, CONTEXT, CONTEXT)
+        settings = SchedulerSettings(self._words, blocks, BLOCK_SIZE, budget, CONTEXT, CONTEXT)
         self._scheduler = scheduler_of(settings, scheduler_beside(self.folder))
 
     def send_queued(
@@ -115,13 +115,13 @@ class Practice:
         return bool(ok)
 
 
-def _logged(row: Row) -> StepRecord:
+def _logged(row: StepRow) -> StepRecord:
     """A step as the step log has it."""
     more = {**row.decides, "preempted": len(row.preempted), "evicted": row.preempted}
     return StepRecord(row.began, row.over, MODEL, "0_0", tuple(row.batch), more)
 
 
-def check(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> dict[str, Any]:
+def check_practice(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> dict[str, Any]:
     """Judge the learner's files in ``folder``; the exercise has ``check.py`` and ``exercise.json``.
 
     ``seeds``: one trial each; none means two that are drawn now. Returns ``passed``, ``verdict`` and ``checks``.
@@ -197,7 +197,7 @@ def arena(source: str) -> dict[str, Any]:
     for name, text in (("yours", source), ("fcfs", "")):
         try:
             policy = Here(text)
-            played = {trace: referee.play(policy, arrivals) for trace, arrivals in games.public().items()}
+            played = {trace: referee.play_trace(policy, arrivals) for trace, arrivals in games.public_traces().items()}
         except Foul as foul:
             return {"foul": f"disqualified ({foul.word}): {foul}"}
         except Exception as error:

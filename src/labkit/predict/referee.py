@@ -20,12 +20,12 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.predict.audit import audit, service_gap, worst_slowdown
-from labkit.predict.field import FIELD, Field
+from labkit.predict.field import FIELD, PlayingField
 from labkit.predict.player import PR_SET_PDEATHSIG
 from labkit.predict.policy import Foul, Player
 from labkit.predict.refereed import Refereed
 from labsched.figures import figures
-from labsched.recording import Arrival, Row
+from labsched.recording import Arrival, StepRow
 from labsched.replay import Replay, scheduler_of
 from labsched.slo import Slo
 
@@ -48,17 +48,17 @@ COLUMNS = (
 class Game:
     """A game that was played to its end. ``after``: how many steps were over when each request came."""
 
-    rows: Sequence[Row]
+    rows: Sequence[StepRow]
     after: Mapping[str, int]
     figures: dict[str, float]
 
 
-def play(policy: Player, arrivals: Sequence[Arrival], ground: Field = FIELD) -> dict[str, float]:
+def play_trace(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField = FIELD) -> dict[str, float]:
     """The figures of one game. See :func:`game`."""
     return game(policy, arrivals, ground).figures
 
 
-def game(policy: Player, arrivals: Sequence[Arrival], ground: Field = FIELD) -> Game:
+def game(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField = FIELD) -> Game:
     """One game in virtual time.
 
     Raises:
@@ -68,7 +68,7 @@ def game(policy: Player, arrivals: Sequence[Arrival], ground: Field = FIELD) -> 
     assert isinstance(scheduler, Refereed)
     most, time, asked = most_steps(arrivals, ground), ground.step_time(), policy.seconds
 
-    def seconds(row: Row) -> float:
+    def seconds(row: StepRow) -> float:
         if len(course.rows) > most:
             raise Foul("starves", TOO_LONG.format(most))
         return time(row)
@@ -83,7 +83,7 @@ def game(policy: Player, arrivals: Sequence[Arrival], ground: Field = FIELD) -> 
     return Game(course.rows, course.after, found)
 
 
-def retimed(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field) -> None:
+def retime_steps(rows: Sequence[StepRow], arrivals: Sequence[Arrival], ground: PlayingField) -> None:
     """Give the steps of a server the times that they take on the GPU, and begin each after its requests came."""
     at, time, now = {arrival.name: arrival.at for arrival in arrivals}, ground.step_time(), 0.0
     for row in rows:
@@ -91,12 +91,14 @@ def retimed(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field) -> 
         row.over = now = row.began + time(row)
 
 
-def most_steps(arrivals: Sequence[Arrival], ground: Field) -> int:
+def most_steps(arrivals: Sequence[Arrival], ground: PlayingField) -> int:
     """After so many steps a game is not waited for."""
     return LONGEST + LONGEST * sum(ground.alone(arrival)[0] for arrival in arrivals)
 
 
-def verdict(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field, seconds: float) -> dict[str, float]:
+def verdict(
+    rows: Sequence[StepRow], arrivals: Sequence[Arrival], ground: PlayingField, seconds: float
+) -> dict[str, float]:
     """The figures of COLUMNS and those of :func:`figures`; ``seconds``: processor time that the policy took.
 
     Raises:
@@ -130,8 +132,11 @@ class Standing:
         return math.fsum(values) if column in ("recomputed_tokens", "cached_tokens", "steps") else max(values)
 
 
-def judge(
-    path: Path, traces: Mapping[str, Sequence[Arrival]], ground: Field = FIELD, tell: Callable[[str], object] = str
+def judge_policy(
+    path: Path,
+    traces: Mapping[str, Sequence[Arrival]],
+    ground: PlayingField = FIELD,
+    tell: Callable[[str], object] = str,
 ) -> Standing:
     """All games of a policy; the first foul ends them. ``tell`` gets the name of each trace.
 
@@ -148,7 +153,7 @@ def judge(
         with Player(path) as policy:
             for name, arrivals in traces.items():
                 tell(name)
-                games[name] = play(policy, arrivals, ground)
+                games[name] = play_trace(policy, arrivals, ground)
     except Foul as foul:
         return Standing(path.stem, games, foul.word, str(foul), name)
     return Standing(path.stem, games)
@@ -161,7 +166,7 @@ def _worker() -> None:
 
 
 def judge_all(
-    paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], ground: Field = FIELD
+    paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], ground: PlayingField = FIELD
 ) -> Iterator[Standing]:
     """The standing of each policy, in order; as many are judged at a time as there are processors.
 
@@ -170,4 +175,4 @@ def judge_all(
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), context, _worker) as pool:
-        yield from pool.map(functools.partial(judge, traces=traces, ground=ground), paths)
+        yield from pool.map(functools.partial(judge_policy, traces=traces, ground=ground), paths)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from labkit.predict.audit import ANSWER, PROMPT
 from labkit.predict.policy import Foul, Player
-from labsched.plan import Plan
+from labsched.plan import StepPlan
 from labsched.request import Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step
@@ -38,11 +38,11 @@ class Refereed(Scheduler):
         self.served, self.again = defaultdict(int), defaultdict(int)
         self._line: list[Request] | None = None
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepPlan:
         self._line = None
         return super().plan()
 
-    def step(self, plan: Plan | None = None) -> Step:
+    def step(self, plan: StepPlan | None = None) -> Step:
         step = super().step(plan)
         if self.player:
             self._account(step)

@@ -18,7 +18,7 @@ from labkit.predict.field import SERVED
 from labkit.predict.policy import Foul, Player
 from labkit.predict.referee import TOO_LONG
 from labkit.predict.refereed import Refereed
-from labsched.plan import Plan
+from labsched.plan import StepPlan
 from labsched.replay import STANDSTILL, row_of
 from labsched.step import Step
 
@@ -52,7 +52,7 @@ class GameFile:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GameOutcome:
     """How a game ended: ``seconds`` of processor time that the policy took, or why it was disqualified."""
 
     seconds: float = 0.0
@@ -60,7 +60,7 @@ class Outcome:
     why: str = ""
 
     @classmethod
-    def read(cls, folder: Path) -> Outcome | None:
+    def read(cls, folder: Path) -> GameOutcome | None:
         """None: the game has not ended."""
         path = folder / OUTCOME
         return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
@@ -79,9 +79,9 @@ class Served(Refereed):
         self.arrived = self._game.arrived if self._game else {}
         self._seconds = SERVED.step_time()
         self._computed = self._empty = 0
-        self._planned: tuple[object, Plan] | None = None
+        self._planned: tuple[object, StepPlan] | None = None
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepPlan:
         """The plan of the next step: the same however often it is asked for, unless other requests are there."""
         if not (self._game and (self.waiting or self.running)):
             return self._shipped()
@@ -92,11 +92,11 @@ class Served(Refereed):
             try:
                 self._planned = there, self._ask_policy()
             except Foul as foul:
-                self._end(Outcome(foul=foul.word, why=str(foul)))
+                self._end(GameOutcome(foul=foul.word, why=str(foul)))
                 raise
         return self._planned[1]
 
-    def _shipped(self) -> Plan:
+    def _shipped(self) -> StepPlan:
         """A plan by the shipped answers; the policy learns nothing of it."""
         self.player, player = None, self.player
         try:
@@ -104,14 +104,14 @@ class Served(Refereed):
         finally:
             self.player = player
 
-    def _ask_policy(self) -> Plan:
+    def _ask_policy(self) -> StepPlan:
         assert self._game
         if self.player is None:
             self.begin(Player(Path(self._game.policy), self._game.python), self)
         self.now = max(self.now, *(self.arrived[request.name] for request in self.waiting), 0.0)
         return super().plan()
 
-    def step(self, plan: Plan | None = None) -> Step:
+    def step(self, plan: StepPlan | None = None) -> Step:
         step = super().step(plan)
         self._planned = None
         if not (self._game and self.player):
@@ -121,15 +121,15 @@ class Served(Refereed):
             self.now += self._seconds(row_of(step))
         self._computed, self._empty = (self._computed + 1, 0) if step.batch else (self._computed, self._empty + 1)
         if not (self.running or self.waiting):
-            atomic_write(self.folder / OUTCOME, json.dumps(asdict(Outcome(self.player.seconds))))
+            atomic_write(self.folder / OUTCOME, json.dumps(asdict(GameOutcome(self.player.seconds))))
         elif self._empty > STANDSTILL or self._computed > self._game.most:
             stuck = self._empty > STANDSTILL
             why = STUCK.format(len(self.waiting)) if stuck else TOO_LONG.format(self._game.most)
-            self._end(Outcome(foul="starves", why=why))
+            self._end(GameOutcome(foul="starves", why=why))
             raise Foul("starves", why)
         return step
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: GameOutcome) -> None:
         atomic_write(self.folder / OUTCOME, json.dumps(asdict(outcome)))
         self._game = None  # a policy that was disqualified plays no more
         if self.player:

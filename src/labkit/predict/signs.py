@@ -33,7 +33,7 @@ def overtakings(steps: Sequence[Line]) -> Iterator[Overtaking]:
                 yield Overtaking(step, name, others)
 
 
-def late(step: Line) -> float:
+def lateness(step: Line) -> float:
     """Seconds that a step took longer than its engine, and than the GPU's model says."""
     return float(step["dur"] - max(step["engine_us"], step.get("paced_us", 0)) / 1e6)
 

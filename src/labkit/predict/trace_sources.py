@@ -36,7 +36,7 @@ class Converted:
     remarks: Sequence[str] = field(default_factory=list)
 
 
-def read(path: Path) -> Converted:
+def convert_trace(path: Path) -> Converted:
     """The requests in a file of another tool. Raises LabError: it is of none, or lacks what a trace needs."""
     try:
         text = nofollow.read_text(path)
@@ -78,8 +78,8 @@ def _aiperf(rows: Sequence[Mapping[str, Any]]) -> Converted:
         if row.get("error") or about.get("was_cancelled") or not all(lengths):
             left_out += 1
         elif about.get("benchmark_phase", "profiling") == "profiling":
-            prompt, made = (cells.whole({"tokens": length}, "tokens") for length in lengths)
-            at = cells.number(about, "request_start_ns") / NANO
+            prompt, made = (cells.integer_cell({"tokens": length}, "tokens") for length in lengths)
+            at = cells.number_cell(about, "request_start_ns") / NANO
             found.append(_arrival(str(number), at, prompt, made))
     return Converted(found, _remark(left_out))
 
@@ -90,8 +90,10 @@ def _guidellm(report: Mapping[str, Any]) -> Converted:
         requests = benchmark["requests"]
         left_out += len(requests.get("errored") or ()) + len(requests.get("incomplete") or ())
         for row in requests["successful"]:
-            at = cells.number(row["info"]["timings"], "request_start")
-            prompt, made = (cells.whole(row[name], "text_tokens", 0) for name in ("input_metrics", "output_metrics"))
+            at = cells.number_cell(row["info"]["timings"], "request_start")
+            prompt, made = (
+                cells.integer_cell(row[name], "text_tokens", 0) for name in ("input_metrics", "output_metrics")
+            )
             if prompt and made:
                 found.append(_arrival(row["request_id"], at, prompt, made))
             else:

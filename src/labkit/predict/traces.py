@@ -49,13 +49,15 @@ SAMPLES = {  # the beginning of each format
 FORMS = "it begins like one of these: " + "; ".join(f"{sample}  ({name})" for name, sample in SAMPLES.items())
 
 
-def find(path: Path, shipped: Path) -> Path:
+def find_trace(path: Path, shipped: Path) -> Path:
     """The file, or the cut in the folder ``shipped`` that is called so (scripts/cut_traces.py)."""
     named = [] if path.exists() or len(path.parts) > 1 else sorted(shipped.glob(f"{path}.[cj]s*"))
     return named[0] if named else path
 
 
-def read(path: Path, count: int | None = None, left_out: Callable[[int], object] = lambda rows: None) -> list[Arrival]:
+def read_trace(
+    path: Path, count: int | None = None, left_out: Callable[[int], object] = lambda rows: None
+) -> list[Arrival]:
     """The first ``count`` requests of a trace, or all of them; the first is at 0.
 
     Args:
@@ -141,19 +143,19 @@ def _mooncake(line: str, number: int) -> Arrival | None:
     ids = row.get("hash_ids")
     if not isinstance(ids, list | None):
         raise ValueError("hash_ids is no list")
-    blocks = [cells.whole({"hash_ids": block}, "hash_ids") for block in ids or ()]
+    blocks = [cells.integer_cell({"hash_ids": block}, "hash_ids") for block in ids or ()]
     if not (answer := _answer(row, "output_length")):
         return None
-    at = cells.number(row, "timestamp")
+    at = cells.number_cell(row, "timestamp")
     at, size = (at, SMALL_BLOCK) if "chat_id" in row else (at / 1e3, BLOCK)
-    return _arrival(number, at, cells.whole(row, "input_length"), answer, blocks, size)
+    return _arrival(number, at, cells.integer_cell(row, "input_length"), answer, blocks, size)
 
 
 def _answer(row: Mapping[str, Any], name: str) -> int:
     """The tokens of a row's answer; 0 where the field says nothing. Raises ValueError: the row has no such field."""
     if name not in row:
         raise ValueError(f"it has no {name}")
-    return cells.whole(row, name, missing=0)
+    return cells.integer_cell(row, name, missing=0)
 
 
 OWN = ("arrival_s", "prompt_tokens", "output_tokens")
@@ -163,7 +165,7 @@ def _own(row: dict[str, str], number: int) -> Arrival | None:
     at, prompt, answer = OWN
     if not (tokens := _answer(row, answer)):
         return None
-    found = _arrival(number, cells.number(row, at), cells.whole(row, prompt), tokens)
+    found = _arrival(number, cells.number_cell(row, at), cells.integer_cell(row, prompt), tokens)
     return replace(found, tenant=row.get("tenant") or "")
 
 
@@ -178,7 +180,9 @@ def _azure(row: dict[str, str], number: int) -> Arrival | None:
         raise ValueError(f"{time} is {row.get(time, '')!r}, and no time") from None
     if not (tokens := _answer(row, answer)):
         return None
-    return _arrival(number, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), cells.whole(row, prompt), tokens)
+    return _arrival(
+        number, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), cells.integer_cell(row, prompt), tokens
+    )
 
 
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
@@ -188,11 +192,11 @@ def _burstgpt(row: dict[str, str], number: int) -> Arrival | None:
     time, prompt, answer = BURSTGPT
     if not (tokens := _answer(row, answer)):
         return None
-    return _arrival(number, cells.number(row, time), cells.whole(row, prompt), tokens)
+    return _arrival(number, cells.number_cell(row, time), cells.integer_cell(row, prompt), tokens)
 
 
 def _blis(row: dict[str, str], number: int) -> Arrival | None:
-    if (found := blis.tokens(row)) is None:
+    if (found := blis.blis_row(row)) is None:
         return None
     at, group, shared, prompt, limit = found
     arrival = _arrival(number, at, prompt, limit)
@@ -209,12 +213,12 @@ def export(path: Path, recording: Recording) -> list[Path]:
         LabError: the file has another ending.
     """
     if path.suffix == ".jsonl":
-        write(path, recording.arrivals)
+        write_mooncake_trace(path, recording.arrivals)
         return [path]
     if path.suffix == ".yaml":
-        return [path, blis.write(path, recording)]
+        return [path, blis.write_blis(path, recording)]
     if path.suffix == ".csv":
-        write_csv(path, recording.arrivals)
+        write_trace_csv(path, recording.arrivals)
         return [path]
     raise LabError(
         f"no trace format ends in '{path.suffix}'",
@@ -224,7 +228,7 @@ def export(path: Path, recording: Recording) -> list[Path]:
     )
 
 
-def write_csv(path: Path, arrivals: Sequence[Arrival]) -> None:
+def write_trace_csv(path: Path, arrivals: Sequence[Arrival]) -> None:
     """Write requests that were answered as a CSV of one's own; with tenants only where there are some."""
     tenants = any(arrival.tenant for arrival in arrivals)
     out = io.StringIO()
@@ -236,7 +240,7 @@ def write_csv(path: Path, arrivals: Sequence[Arrival]) -> None:
     atomic_write(path, out.getvalue())
 
 
-def write(path: Path, arrivals: Sequence[Arrival]) -> None:
+def write_mooncake_trace(path: Path, arrivals: Sequence[Arrival]) -> None:
     """Write requests as a Mooncake trace; hashes become numbers from 0, in order of appearance."""
     numbers: dict[bytes, int] = {}
     lines = []
@@ -256,7 +260,7 @@ def write(path: Path, arrivals: Sequence[Arrival]) -> None:
     atomic_write(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def scaled(arrivals: Sequence[Arrival], factor: int = SMALLER) -> list[Arrival]:
+def scale_lengths(arrivals: Sequence[Arrival], factor: int = SMALLER) -> list[Arrival]:
     """The same requests, every length divided by ``factor``: rounded up for prompts, down to at least 1 for answers.
 
     Of the hashes every ``factor``-th stays, so that prompts share the same part of their beginnings. Times stay.

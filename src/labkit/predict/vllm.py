@@ -15,9 +15,9 @@ from typing import Any
 
 from labkit.errors import LabError
 from labsched.policy import gather_s
-from labsched.recording import Recording, Settings
-from labsched.replay import WHERE, Played, Replay, StepTime, changed_words
-from labserve.model_shape import Shape
+from labsched.recording import Recording, SchedulerSettings
+from labsched.replay import WHERE, Replay, ReplayResult, StepTime, changed_words
+from labserve.model_shape import ModelShape
 from labserve.vllm import settings as served
 
 NAMES = {  # vLLM's arguments: the labs' settings that set them (docs/guide/vllm.md)
@@ -34,7 +34,7 @@ CACHE = "max_tokens_in_paged_kv_cache"
 BLOCKS, SHARE = "num_gpu_blocks_override", "gpu_memory_utilization"  # vLLM's arguments that set CACHE
 
 
-def labs_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
+def labs_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> dict[str, str]:
     """The assignments under the labs' names, where vLLM's own were given for a recording of vLLM.
 
     Raises LabError: what such an argument comes to is not known.
@@ -67,7 +67,7 @@ def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def their_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str, str]:
+def their_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> dict[str, str]:
     """The assignments under vLLM's names, for a recording of vLLM; the same ones for another."""
     if not settings.vllm:
         return dict(assignments)
@@ -80,7 +80,7 @@ def their_names(settings: Settings, assignments: Mapping[str, str]) -> dict[str,
     }
 
 
-def _blocks(settings: Settings, name: str, value: str) -> int:
+def _blocks(settings: SchedulerSettings, name: str, value: str) -> int:
     """The KV blocks, without the null block, that one of vLLM's arguments comes to."""
     known = settings.recorded
     try:
@@ -97,8 +97,10 @@ def _blocks(settings: Settings, name: str, value: str) -> int:
         ) from None
 
 
-def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:
-    """As :func:`labsched.replay.changed`. Raises LabError also where vLLM would refuse the settings, or does more."""
+def change_vllm_settings(settings: SchedulerSettings, assignments: Mapping[str, str]) -> SchedulerSettings:
+    """As :func:`labsched.replay.change_settings`. Raises LabError also where vLLM would refuse the settings, or does
+    more.
+    """
     if settings.beyond:
         raise LabError(
             "this server cannot be replayed",
@@ -112,9 +114,9 @@ def changed(settings: Settings, assignments: Mapping[str, str]) -> Settings:
         given[CACHE] = str(settings.blocks * settings.block_size)
     if not words["max_num_tokens"]:  # the usual number is another on a GPU
         given["max_num_tokens"] = str(settings.step_tokens)
-    shape = Shape(settings.vocabulary, settings.context, 1, head_dim=served.HEADS[0])
+    shape = ModelShape(settings.vocabulary, settings.context, 1, head_dim=served.HEADS[0])
     try:
-        made = served.Settings.of(lambda name: given.get(name, ""), shape)
+        made = served.VllmSettings.of(lambda name: given.get(name, ""), shape)
     except ValueError as error:
         raise LabError(
             "these settings cannot be predicted", str(error), WHERE, code="settings-unpredictable"
@@ -140,8 +142,8 @@ class VllmReplays:
         self._pool.shutdown()
 
     def replay(
-        self, recording: Recording, settings: Settings, seconds: StepTime | None = None, in_flight: int = 0
-    ) -> Played:
+        self, recording: Recording, settings: SchedulerSettings, seconds: StepTime | None = None, in_flight: int = 0
+    ) -> ReplayResult:
         """As :func:`labsched.replay.replay`; ``seconds`` goes into another process."""
         try:
             return self._pool.submit(_replay, replace(recording, rows=[]), settings, seconds, in_flight).result()
@@ -157,9 +159,11 @@ def _read_first(packages: str) -> None:
     os.environ["PYTHONPATH"] = packages  # vLLM 0.26 inspects a model's class in a process of its own
 
 
-def _replay(recording: Recording, settings: Settings, seconds: StepTime | None, in_flight: int) -> Played:
+def _replay(
+    recording: Recording, settings: SchedulerSettings, seconds: StepTime | None, in_flight: int
+) -> ReplayResult:
     """In the process with vLLM."""
-    from labserve.vllm.counting import counted
+    from labserve.vllm.counting import make_counted_vllm
 
     words = {
         **settings.words,
@@ -168,9 +172,9 @@ def _replay(recording: Recording, settings: Settings, seconds: StepTime | None, 
         "max_num_tokens": str(settings.step_tokens),
     }
     try:
-        scheduler: Any = counted(lambda name: words.get(name, ""), settings.context, settings.vocabulary)
+        scheduler: Any = make_counted_vllm(lambda name: words.get(name, ""), settings.context, settings.vocabulary)
     except ValueError as error:
         raise LabError("vLLM refuses these settings", str(error), WHERE, code="settings-unpredictable") from error
     gather = gather_s(lambda name: words.get(name, ""))
     done = Replay(scheduler, recording.arrivals, seconds, in_flight, gather_s=gather)
-    return Played(done.run(), done.arrived)
+    return ReplayResult(done.run(), done.arrived)

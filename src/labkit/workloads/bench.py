@@ -13,7 +13,7 @@ from typing import Any
 from labkit import results, stats
 from labkit.clients import llm_api
 from labkit.clients.ask import connection
-from labkit.clients.base import InFlight
+from labkit.clients.base import InFlightClient
 from labkit.clients.conversation import count_tokens
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
@@ -55,13 +55,13 @@ def prompts_from(path: Path) -> list[str]:
     wanted = 'a JSON list of texts, or of {"input": ..., "instruction": ...}'
     return [
         row
-        if isinstance(row, str) and dataset.sendable(row)
-        else " ".join(dataset.text_of(path, number, row, name, wanted) for name in ("input", "instruction"))
+        if isinstance(row, str) and dataset.is_unicode(row)
+        else " ".join(dataset.field_text(path, number, row, name, wanted) for name in ("input", "instruction"))
         for number, row in enumerate(dataset.read_rows(path, wanted), 1)
     ]
 
 
-def run(
+def measure_model(
     endpoints: Mapping[str, str],
     model: str,
     workload: Workload,
@@ -84,7 +84,7 @@ def run(
         LabError: a request failed; nothing is averaged.
     """
 
-    def ask(stream: InFlight, number: int) -> RequestRecord:
+    def ask(stream: InFlightClient, number: int) -> RequestRecord:
         prompt = workload.prompts[number % len(workload.prompts)]
         return asked.send(stream, prompt, workload.output_tokens, to_the_end=True)
 
@@ -102,7 +102,7 @@ def run(
     def tell(answered: int, count: int) -> None:
         progress(f"{answered} of {count} answered")
 
-    def connect(endpoint: str) -> InFlight:
+    def connect(endpoint: str) -> InFlightClient:
         return connection(asked, endpoint)
 
     def warming(answered: int, count: int) -> None:
@@ -133,7 +133,9 @@ def run(
     if asked.tells_end:  # it may have made fewer than were asked for, and a response may be several
         wanted = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
         for record, tokens in zip(records, wanted, strict=True):
-            llm_api.count_tokens(record, tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir))
+            llm_api.set_token_count(
+                record, tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir)
+            )
     for record in records:
         record.input_tokens = record.input_tokens or count_tokens(record.prompt, tokenizer_dir or asked.tokenizer_dir)
     result = stats.metrics(records, workload.slo, workload.price)
@@ -203,9 +205,9 @@ def _context(folder: str) -> int:
         return 0
 
 
-def priced(price: float) -> str:
+def cost_note(price: float) -> str:
     """What a cost is true for: this machine alone."""
-    machine = results.machine()
+    machine = results.describe_machine()
     return f"Cost: at {price:g} an hour for this machine ({machine['cores']} cores, {machine['cpu']})."
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.clients.base import Tell
-from labkit.predict.clinic import Phase
+from labkit.predict.clinic import RequestPhase
 from labkit.records import RequestRecord
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
@@ -19,7 +19,7 @@ ANSWER_S = 300.0
 LOOK_S = 0.02
 
 
-def send(endpoint: str, phases: Sequence[Phase], tell: Tell | None = None) -> None:
+def send_phases(endpoint: str, phases: Sequence[RequestPhase], tell: Tell | None = None) -> None:
     """Send the phases, one after the other. Raises LabError: a request failed, or had no answer in ANSWER_S."""
     before, whole = 0, sum(len(phase.requests) for phase in phases)
     for phase in phases:
@@ -28,7 +28,7 @@ def send(endpoint: str, phases: Sequence[Phase], tell: Tell | None = None) -> No
             if tell:
                 tell(before + answered, whole)
 
-        def ask(stream: Any, number: int, phase: Phase = phase) -> RequestRecord:
+        def ask(stream: Any, number: int, phase: RequestPhase = phase) -> RequestRecord:
             arrival = phase.requests[number]
             return _leave(endpoint, arrival) if arrival.cancelled else _ask(stream, arrival)
 

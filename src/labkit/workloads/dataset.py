@@ -80,7 +80,7 @@ def read_rows(path: Path, wanted: str) -> list[Any]:
     return rows
 
 
-def load(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
+def load_dataset(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
     """A CNN/DailyMail-style file: a JSON list of {"input", "instruction", "output"}.
 
     Raises:
@@ -89,12 +89,14 @@ def load(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
     wanted = 'a JSON list of {"input": ..., "instruction": ..., "output": ...}'
     items = []
     for number, row in enumerate(read_rows(path, wanted), 1):
-        given, told, output = (text_of(path, number, row, name, wanted) for name in ("input", "instruction", "output"))
+        given, told, output = (
+            field_text(path, number, row, name, wanted) for name in ("input", "instruction", "output")
+        )
         items.append(Item(f"{given} {told}", expected_tokens(output, words_to_tokens)))
     return items
 
 
-def text_of(path: Path, number: int, row: Any, name: str, wanted: str) -> str:
+def field_text(path: Path, number: int, row: Any, name: str, wanted: str) -> str:
     """The text of a field of the dataset's row of that number. Raises LabError: it is none."""
     if not isinstance(row, dict):
         why = f"row {number} is {_KINDS.get(type(row), 'a number')}"
@@ -102,19 +104,19 @@ def text_of(path: Path, number: int, row: Any, name: str, wanted: str) -> str:
         why = f"row {number} has no '{name}'"
     elif not isinstance(row[name], str):
         why = f"row {number}: '{name}' is {_KINDS.get(type(row[name]), 'a number')}, and no text"
-    elif not sendable(row[name]):
+    elif not is_unicode(row[name]):
         why = f"row {number}: '{name}' has half of a surrogate pair, which is no character"
     else:
         return str(row[name])
     raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable")
 
 
-def sendable(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Whether a text is Unicode; JSON's escapes can write what is none."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def articles(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:
+def make_articles(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:
     """Long prompts, short answers; at ``scale`` 1 the workshop's means: 799.66 tokens in, 41.49 out.
 
     The spread is that of news articles and their summaries: lognormal, sigma 0.45 and 0.35; the means are met
@@ -126,7 +128,7 @@ def articles(count_tokens: Count, count: int = 98, seed: int = 0, scale: float =
     return _items(rng, count_tokens, inputs, outputs)
 
 
-def chat(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:
+def make_chats(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:
     """Chat-like: prompts of about 100 tokens, answers whose lengths vary widely (lognormal, sigma 1, mean 51).
 
     ``scale`` shortens the answers for a quick run.

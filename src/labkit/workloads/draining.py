@@ -25,7 +25,7 @@ ANSWER_S = 60.0  # a token of the server comes by then
 
 
 @dataclass(frozen=True)
-class Act:
+class TryOutcome:
     """What happens to one try: an HTTP ``status`` other than 200, or the answer.
 
     Attributes:
@@ -56,7 +56,7 @@ class User:
         closed: the client closed a connection before the answer was there.
     """
 
-    script: Sequence[Act] = ()
+    script: Sequence[TryOutcome] = ()
     leaves: int = 0
     tries: list[Try] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _generate(self, name: str, user: User, request: dict[str, Any]) -> None:
         key, after = f"{name}/{self.headers['Idempotency-Key']}", int(self.headers["Last-Event-ID"])
-        act = user.script[len(user.tries)] if len(user.tries) < len(user.script) else Act()
+        act = user.script[len(user.tries)] if len(user.tries) < len(user.script) else TryOutcome()
         user.tries.append(Try(user.clock, key, after))
         if act.status != 200:
             self.send_response(act.status)

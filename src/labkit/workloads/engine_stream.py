@@ -20,7 +20,7 @@ POLL_S = 0.02
 LOGGED = ("openvino", "transformers", "vllm")  # engines whose steps are in a log
 
 
-class Phase(Protocol):
+class StepSource(Protocol):
     """What is needed here of a phase: its settings, and the steps of a model while some requests were answered."""
 
     @property
@@ -61,7 +61,7 @@ class EngineStream(TextStream):
         return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
 
 
-def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[StepRecord]:
+def steps_of(lab: StepSource, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[StepRecord]:
     """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.
 
     A step's line is written after its tokens are sent, so the last one is waited for. An engine of NVIDIA's has no log:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from labkit.clients import llm_api, trtllm
-from labkit.clients.base import InFlight, Tell
+from labkit.clients.base import InFlightClient, Tell
 from labkit.clients.tensors import kind_of, tensor
 from labkit.clients.unary import UnaryClient
 from labkit.disk import atomic_write
@@ -63,7 +63,7 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
     return requests
 
 
-def run(
+def run_identity_test(
     endpoint: str,
     requests: Sequence[Ids],
     gap_s: float = 0.0,
@@ -82,7 +82,9 @@ def run(
     """
     length = kind_of(endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
     with UnaryClient(endpoint) as client:
-        warming = [send(client, unlike(requests[number % len(requests)]), length) for number in range(warmup)]
+        warming = [
+            send_ids(client, unlike_prompt(requests[number % len(requests)]), length) for number in range(warmup)
+        ]
         client.wait(*warming, timeout=timeout)
         # A collection of everything that was imported takes tenths of a second: not while requests are being sent.
         gc.collect()
@@ -92,7 +94,7 @@ def run(
             for request in requests:
                 if gap_s and records:
                     time.sleep(gap_s)
-                records.append(send(client, request, length))
+                records.append(send_ids(client, request, length))
             client.wait(*records, timeout=timeout, tell=tell)
         finally:
             gc.unfreeze()
@@ -124,26 +126,26 @@ def run_as_text(
         LabError: a request failed, or ended neither at its length nor at the end of its text.
     """
     with UnaryClient(endpoint) as client:
-        warming = [_send_text(client, model, unlike(r)) for r in (*requests, *requests)[:WARMUP]]
+        warming = [_send_text(client, model, unlike_prompt(r)) for r in (*requests, *requests)[:WARMUP]]
         client.wait(*warming, timeout=timeout)
         records = [_send_text(client, model, request) for request in requests]
         client.wait(*records, timeout=timeout, tell=tell)
     for record, request in zip(records, requests, strict=True):
-        llm_api.count_tokens(record, request.output_tokens, count)
+        llm_api.set_token_count(record, request.output_tokens, count)
     return records
 
 
-def unlike(request: Ids) -> Ids:
+def unlike_prompt(request: Ids) -> Ids:
     """A prompt as long as this one that shares no beginning with it: a KV cache that is reused helps neither."""
     return replace(request, prompt=request.prompt[::-1], text=" ".join(reversed(request.text.split())))
 
 
-def _send_text(client: InFlight, model: str, request: Ids) -> RequestRecord:
+def _send_text(client: InFlightClient, model: str, request: Ids) -> RequestRecord:
     inputs = llm_api.inputs(request.text, request.output_tokens)
     return client.send_inputs(model, request.name, inputs, input_tokens=len(request.prompt))
 
 
-def send(client: InFlight, request: Ids, length: type[Any], **more: Any) -> RequestRecord:
+def send_ids(client: InFlightClient, request: Ids, length: type[Any], **more: Any) -> RequestRecord:
     """One request to the engine.
 
     Args:
@@ -160,7 +162,7 @@ def send(client: InFlight, request: Ids, length: type[Any], **more: Any) -> Requ
     )
 
 
-def table(records: Sequence[RequestRecord]) -> dict[str, float]:
+def identity_metrics(records: Sequence[RequestRecord]) -> dict[str, float]:
     """The ten rows, in their order."""
     latencies = [record.latency_ms for record in records]
     total = (max(r.end for r in records) - min(r.start for r in records)) * 1e3
@@ -181,7 +183,7 @@ def table(records: Sequence[RequestRecord]) -> dict[str, float]:
     return dict(zip(ROWS, map(float, values), strict=True))
 
 
-def write_csv(path: Path, rows: Mapping[str, Mapping[str, float]]) -> None:
+def append_identity_csv(path: Path, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Append one line per named run; the header is written once."""
     out = io.StringIO()
     writer = csv.writer(out)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from labkit.clients.base import TELL_S, InFlight, Tell
+from labkit.clients.base import TELL_S, InFlightClient, Tell
 from labkit.clients.stream import TextStream
 from labkit.records import RequestRecord
 
@@ -51,7 +51,7 @@ def closed_loop(
     send: Callable[[Any, int], RequestRecord],
     timeout: float,
     tell: Tell | None = None,
-    connect: Callable[[str], InFlight] = TextStream,
+    connect: Callable[[str], InFlightClient] = TextStream,
 ) -> list[RequestRecord]:
     """Send ``count`` requests with ``concurrency`` of them in flight: each user sends its next after its last answer.
 

@@ -42,7 +42,7 @@ class Stage:
 
 
 @dataclass
-class Load:
+class SteppedLoad:
     """Everything that was measured. Times are ``time.monotonic()`` seconds."""
 
     stages: list[Stage]
@@ -76,7 +76,7 @@ class Load:
         return rows
 
 
-def run(
+def run_stepped_load(
     users: Sequence[type[Any]],
     steps: Sequence[int],
     seconds: float,
@@ -84,7 +84,7 @@ def run(
     endpoint: str,
     tokens: int,
     progress: Callable[[str], None],
-) -> Load:
+) -> SteppedLoad:
     """Load a server with each number of users in turn, without a pause in between.
 
     Args:
@@ -112,7 +112,7 @@ def run(
         records.append(record)
 
     runner.environment.events.request.add_listener(answered)
-    load = Load([], [(time.monotonic(), 0, metrics.scrape(endpoint))], records)
+    load = SteppedLoad([], [(time.monotonic(), 0, metrics.scrape(endpoint))], records)
 
     def watch() -> None:
         while True:

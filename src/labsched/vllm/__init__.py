@@ -9,7 +9,7 @@ is used, and nothing needs another package.
 import os
 from typing import Any
 
-from labsched.vllm.recorder import FOLDER, recording
+from labsched.vllm.recorder import FOLDER, recording_class
 
 __all__ = ["RecordingScheduler"]
 
@@ -26,4 +26,4 @@ class RecordingScheduler:
         from vllm.v1.core.sched.scheduler import Scheduler
 
         kind = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
-        return recording(kind, os.environ.get(FOLDER, ""))(vllm_config, *args, **named)
+        return recording_class(kind, os.environ.get(FOLDER, ""))(vllm_config, *args, **named)

@@ -59,7 +59,7 @@ class Decision:
         return "".join(letters)
 
 
-def shared(scheduler: Any, request: Any) -> int:
+def shared_blocks(scheduler: Any, request: Any) -> int:
     """Blocks of a waiting request that running requests hold already. Nothing is counted or changed by asking."""
     groups = scheduler.kv_cache_config.kv_cache_groups
     if not scheduler.cache_config.enable_prefix_caching or len(groups) != 1:
@@ -73,7 +73,7 @@ Shared = Callable[[Any, Any], int]
 
 
 def decision(
-    scheduler: Any, output: Any, began: float, most_waiting: int | None = None, shared: Shared = shared
+    scheduler: Any, output: Any, began: float, most_waiting: int | None = None, shared: Shared = shared_blocks
 ) -> Decision:
     """What `scheduler` has just decided in `output`, a call that began at `began` (monotonic seconds).
 
@@ -104,7 +104,7 @@ def decision(
         [request.request_id for request in islice(queue(scheduler), most_waiting)],
         length,
         [one.request_id for one in queue(scheduler) if one.request_id in gone] if gone else [],
-        why(scheduler, first, output.total_num_scheduled_tokens, bool(gone), blocks, shared),
+        why_not_admitted(scheduler, first, output.total_num_scheduled_tokens, bool(gone), blocks, shared),
         blocks - pool.get_num_free_blocks(),
         began,
     )
@@ -127,7 +127,9 @@ def _length(scheduler: Any) -> int:
     return len(scheduler.waiting) + len(getattr(scheduler, "kv_holding_waiting", ()))
 
 
-def why(scheduler: Any, first: Any, tokens: int, preempted: bool, blocks: int, shared: Shared = shared) -> Reason:
+def why_not_admitted(
+    scheduler: Any, first: Any, tokens: int, preempted: bool, blocks: int, shared: Shared = shared_blocks
+) -> Reason:
     """Why `first`, the first waiting request, was not admitted: the conditions of `Scheduler.schedule`, in its order.
 
     Args:
@@ -155,7 +157,7 @@ def why(scheduler: Any, first: Any, tokens: int, preempted: bool, blocks: int, s
 
 
 @dataclass
-class InFlight:
+class StepsInFlight:
     """The steps that were decided and whose results have not come, oldest first, with vLLM's own word for each."""
 
     steps: deque[tuple[Any, Decision]] = field(default_factory=deque)

@@ -143,7 +143,7 @@ def _encoded(line: Line) -> bytes:
     return ENCODE(line).encode() + b"\n"
 
 
-def named(rank: int) -> str:
+def recording_name(rank: int) -> str:
     """A name for the recording of this process: they sort by the time at which the servers were started."""
     now = time.time()
     return f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}{int(now % 1 * 1000):03}-{os.getpid()}-{rank}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labsched.errors import LabError
-from labsched.files import json_object, reading
+from labsched.files import json_object, open_to_read
 from labsched.steplog import REQUEST, SCHEDULER
 from labsched.vllm.files import PREFIX
 
@@ -32,7 +32,7 @@ def is_recording(path: Path) -> bool:
     return any(path.glob(f"{PREFIX}*.jsonl")) if path.is_dir() else path.name.startswith(PREFIX)
 
 
-def runs(path: Path) -> dict[str, list[Path]]:
+def recordings_in(path: Path) -> dict[str, list[Path]]:
     """The files of each recording in a folder, oldest first; for a file, its recording alone."""
     folder, name = (path, "") if path.is_dir() else (path.parent, _run(path))
     found: dict[str, list[Path]] = defaultdict(list)
@@ -46,9 +46,9 @@ def _run(file: Path) -> str:
     return file.name.partition(".")[0]
 
 
-def latest(path: Path, run: str = "") -> str:
+def latest_recording(path: Path, run: str = "") -> str:
     """The recording of that name, or the one written to last. Raises LabError: there is none."""
-    found = runs(path)
+    found = recordings_in(path)
     if run and run not in found:
         raise LabError(
             f"{path} has no recording '{run}'",
@@ -68,8 +68,8 @@ def latest(path: Path, run: str = "") -> str:
 
 def is_written(path: Path) -> bool:
     """Whether the newest recording is being written: a moment ago, or by a process that still runs on this machine."""
-    name = latest(path)
-    if time.time() - runs(path)[name][-1].stat().st_mtime < WRITTEN_S:
+    name = latest_recording(path)
+    if time.time() - recordings_in(path)[name][-1].stat().st_mtime < WRITTEN_S:
         return True
     try:
         os.kill(int(name.split("-")[-2]), 0)
@@ -80,7 +80,7 @@ def is_written(path: Path) -> bool:
     return True
 
 
-def read(path: Path, run: str = "") -> list[Line]:
+def read_vllm_recording(path: Path, run: str = "") -> list[Line]:
     """The whole lines of a recording, the settings first. A request without an end has what it got so far.
 
     ``partial`` in the settings says that older files are gone: then the requests that had come before are left out,
@@ -89,8 +89,8 @@ def read(path: Path, run: str = "") -> list[Line]:
     Raises:
         LabError: there is no such recording, or a line of it is damaged.
     """
-    name = latest(path, run)
-    files = runs(path)[name]
+    name = latest_recording(path, run)
+    files = recordings_in(path)[name]
     whole, facts, made = Whole(), dict[str, Line](), defaultdict[str, int](int)
     found: list[Line] = []
     for file in files:
@@ -140,7 +140,7 @@ def _prefixes(line: Mapping[str, Any], head: Mapping[str, Any]) -> str:
 def _texts(file: Path) -> Iterator[bytes]:
     """The lines of a file; a last one without its end is still being written, or its server was killed."""
     try:
-        with reading(file) as stream:
+        with open_to_read(file) as stream:
             *texts, _ = stream.read().split(b"\n")
     except FileNotFoundError:
         return  # it was rotated away
@@ -185,7 +185,7 @@ class Whole:
         return line
 
 
-class Tail:
+class RecordingTail:
     """Follows the newest recording of a folder while it is written; at first from the beginning of its last file.
 
     ``run`` is that recording's name.
@@ -199,8 +199,8 @@ class Tail:
     def read(self) -> list[Line]:
         """The steps that were written since the last call, whole."""
         lines: list[Line] = []
-        self.run = latest(self._folder)
-        newest = runs(self._folder).get(self.run, [])
+        self.run = latest_recording(self._folder)
+        newest = recordings_in(self._folder).get(self.run, [])
         for file in newest[-1:] if self._file not in newest else newest[newest.index(self._file) :]:
             if file != self._file:
                 self._file, self._place, self._rest, self._whole = file, 0, b"", Whole()
@@ -209,7 +209,7 @@ class Tail:
 
     def _lines(self, file: Path) -> list[Line]:
         try:
-            with reading(file) as stream:
+            with open_to_read(file) as stream:
                 stream.seek(min(self._place, os.fstat(stream.fileno()).st_size))
                 data = stream.read()
         except OSError:
@@ -220,6 +220,6 @@ class Tail:
         return [line for line in found if line["kind"] in ("step", "change")]
 
 
-def ids(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def vllm_ids(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """vLLM's ids of the requests of a recording, by their names in it."""
     return {line["name"]: str(line["id"]) for line in lines if line["kind"] == REQUEST}

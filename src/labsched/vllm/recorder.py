@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labsched.vllm import files
-from labsched.vllm.decision import Decision, InFlight, decision, shared
+from labsched.vllm.decision import Decision, StepsInFlight, decision, shared_blocks
 from labsched.vllm.files import Files, Line
 
 FOLDER = "LABS_RECORD"
@@ -50,7 +50,7 @@ class Ended(NamedTuple):
     at: float  # monotonic seconds
 
 
-def recording(kind: Any, folder: str) -> Any:
+def recording_class(kind: Any, folder: str) -> Any:
     """A subclass of a scheduler class of vLLM which records into `folder`; with "" it records nothing.
 
     No error of a recording reaches vLLM: it ends the recording, with one line in vLLM's log.
@@ -120,7 +120,7 @@ class Notes:
 
     def __init__(self, written: Files) -> None:
         self.files = written
-        self._in_flight = InFlight()
+        self._in_flight = StepsInFlight()
         self._head: tuple[str, int] = "", 0  # the request for which shared blocks were counted, and how many
         weakref.finalize(self, written.close)
 
@@ -131,8 +131,8 @@ class Notes:
             files.log.warning("nothing is recorded: set %s to a folder", FOLDER)
             return None
         rank = int(getattr(scheduler.parallel_config, "data_parallel_rank", 0) or 0)
-        lines = Lines(head(scheduler), str(rank))
-        written = Files(Path(folder), files.named(rank), lines.of, lines.begin, files.most_bytes())
+        lines = Lines(scheduler_line(scheduler), str(rank))
+        written = Files(Path(folder), files.recording_name(rank), lines.of, lines.begin, files.most_bytes())
         files.log.info("recording each step of the scheduler into %s", folder)
         return cls(written)
 
@@ -157,7 +157,7 @@ class Notes:
     def _shared(self, scheduler: Any, request: Any) -> int:
         """Counted once while a request is the first: it costs the more the longer its prompt is."""
         if self._head[0] != request.request_id:
-            self._head = request.request_id, shared(scheduler, request)
+            self._head = request.request_id, shared_blocks(scheduler, request)
         return self._head[1]
 
     def forget(self) -> None:
@@ -168,7 +168,7 @@ class Notes:
         self.files.close()
 
 
-def head(scheduler: Any) -> dict[str, Any]:
+def scheduler_line(scheduler: Any) -> dict[str, Any]:
     """The settings of a scheduler, as the step log's line `scheduler` has them, and vLLM's own words for them."""
     import vllm
 

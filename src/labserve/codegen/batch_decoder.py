@@ -24,7 +24,7 @@ class BatchDecoder(Protocol):
         """Go on with the rows `keep` of the batch, each with its new token; scores as above, for these rows."""
 
 
-def load(folder: str, device: str, threads: int, exact: bool) -> BatchDecoder:
+def load_batch_decoder(folder: str, device: str, threads: int, exact: bool) -> BatchDecoder:
     """The decoder of an engine's folder, or of a Hugging Face model's. `exact`: fp32 throughout."""
     if (Path(folder) / ENGINE).is_file():
         return OpenVinoDecoder(folder, threads, exact)

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.params import BadInput
-from labserve.tensors import Read, bounded, words
+from labserve.tensors import Read, check_range, read_word_lists
 from labserve.text.sampling import Sampler, likeliest
 
 MOST_TOP_K = 2**32 - 1
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class TextRow:
     """A text in the making, and how each next token of it is chosen: nobody else in the batch has a say in it."""
 
     ids: list[int]
@@ -33,7 +33,7 @@ class Row:
     request: Any = None  # Triton's
     name: str = ""  # in the step log
 
-    def restart(self) -> "Row":
+    def restart(self) -> "TextRow":
         """As it was before its first token: a batch that failed begins again, each row alone."""
         del self.ids[self.prompt :]
         self.log_probs.clear()
@@ -78,7 +78,7 @@ class Row:
         return not stopped and token != self.end_id and len(self.ids) < self.prompt + self.limit
 
 
-def advance(rows: list[Row], logits: np.ndarray[Any, Any]) -> list[int]:
+def advance(rows: list[TextRow], logits: np.ndarray[Any, Any]) -> list[int]:
     """One more token for each row, by its scores `logits` [rows, vocabulary]; the places of the rows that go on."""
     best, tokens = likeliest(logits)
     for place, (row, score) in enumerate(zip(rows, best, strict=True)):
@@ -95,7 +95,7 @@ def advance(rows: list[Row], logits: np.ndarray[Any, Any]) -> list[int]:
     return [place for place, row in enumerate(rows) if row.error is None and row.accept(tokens[place])]
 
 
-def parse(read: Read, shape: Shape) -> list[Row]:
+def parse_codegen_request(read: Read, shape: ModelShape) -> list[TextRow]:
     """The rows of a request, all of them or none. Raises BadInput."""
     prompts = _prompts(read, shape)
     count = len(prompts)
@@ -109,7 +109,7 @@ def parse(read: Read, shape: Shape) -> list[Row]:
         return [check(value) for value in values.reshape(-1).tolist()]
 
     def within(name: str, default: float, least: float, most: float) -> list[Any]:
-        return column(name, default, lambda value: bounded(name, value, least, most))
+        return column(name, default, lambda value: check_range(name, value, least, most))
 
     limits = column("request_output_len", 0)
     for prompt, limit in zip(prompts, limits, strict=True):
@@ -127,7 +127,7 @@ def parse(read: Read, shape: Shape) -> list[Row]:
     log_probs = column("is_return_log_probs", False)
     bad, stop = _words(read, "bad_words_list", count), _words(read, "stop_words_list", count)
     return [
-        Row(
+        TextRow(
             ids=prompt,
             prompt=len(prompt),
             limit=limits[i],
@@ -151,7 +151,7 @@ def _sampler(temperature: float, top_k: int, top_p: float, seed: int | None) -> 
     return Sampler(temperature if asked and top_k != 1 else 0.0, top_k, top_p or 1.0, seed)
 
 
-def _prompts(read: Read, shape: Shape) -> list[list[int]]:
+def _prompts(read: Read, shape: ModelShape) -> list[list[int]]:
     ids, lengths = read("input_ids"), read("input_lengths")
     if lengths.size != len(ids):
         raise BadInput("input_lengths", f"one value a row, please; {lengths.size} for {len(ids)} rows")
@@ -177,10 +177,10 @@ def _words(read: Read, name: str, count: int) -> list[list[list[int]]]:
         return [[]] * count
     if tensor.ndim != 3 or tensor.shape[:2] != (count, 2):
         raise BadInput(name, f"the shape must be [{count}, 2, n]; it is {list(tensor.shape)}")
-    return [[word for word in words(row) if min(word) >= 0] for row in tensor]
+    return [[word for word in read_word_lists(row) if min(word) >= 0] for row in tensor]
 
 
-def outputs(rows: list[Row]) -> dict[str, np.ndarray[Any, Any]]:
+def outputs(rows: list[TextRow]) -> dict[str, np.ndarray[Any, Any]]:
     """The four tensors of an answer, one row a text (and one beam): [n, 1, width], [n, 1], [n, 1], [n, 1, limit].
 
     Log probabilities are the model's own, before temperature and the like; zeros where nobody asked for them.

@@ -7,14 +7,14 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from labsched.slots import Slots
-from labserve.batches import together
+from labserve.batches import compute_together
 from labserve.codegen import batch_decoder
-from labserve.codegen.request import Row, advance, outputs, parse
+from labserve.codegen.request import TextRow, advance, outputs, parse_codegen_request
 from labserve.guard import Guard
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.observe.steps import Steps
 from labserve.observe.texts import GrownText, find_tokenizer
-from labserve.triton import device, parameter, reader
+from labserve.triton import device, input_reader, parameter
 
 LOOK_AROUND = 16  # steps between two questions whether the clients are still there
 
@@ -28,34 +28,34 @@ class Rows:
     def __init__(self, args: dict[str, str]) -> None:
         folder, exact = parameter(args, "model_dir"), parameter(args, "exact") == "true"
         self.guard = Guard(args)
-        self._shape = Shape.of(folder)
-        self.decoder = batch_decoder.load(folder, device(args), int(parameter(args, "threads")), exact)
+        self._shape = ModelShape.of(folder)
+        self.decoder = batch_decoder.load_batch_decoder(folder, device(args), int(parameter(args, "threads")), exact)
         memory = int(parameter(args, "kv_cache_memory_mib")) * 2**20
         number = 4 if exact else 2  # bytes
         self.most_tokens = max(self._shape.context, memory // (self._shape.token_values * number))
         self.slots = json.loads(args["model_config"])["max_batch_size"]
         self.steps = Steps(args, self.slots, lambda: find_tokenizer(folder))
-        self._before: dict[Row, int] = {}  # the rows of the last step, with their places in it
+        self._before: dict[TextRow, int] = {}  # the rows of the last step, with their places in it
 
-    def answer(self, requests: Sequence[Any], generate: Callable[[list[Row]], None]) -> list[Any]:
+    def answer(self, requests: Sequence[Any], generate: Callable[[list[TextRow]], None]) -> list[Any]:
         """A response for each request; `generate` runs rows to their ends.
 
         If it raises, each request is tried alone, so that only the culprit fails.
         """
 
-        def answers(asked: Sequence[tuple[Any, list[Row]]]) -> list[Any]:
+        def answers(asked: Sequence[tuple[Any, list[TextRow]]]) -> list[Any]:
             generate([row.restart() for _, rows in asked for row in rows])
             failed = [next((row.error for row in rows if row.error), None) for _, rows in asked]
             return [error or outputs(rows) for error, (_, rows) in zip(failed, asked, strict=True)]
 
         responses, good = self.guard.read(requests, self._rows_of)
         asked = [(requests[place], rows) for place, rows in good]
-        for (place, _), tensors in zip(good, together(asked, answers), strict=True):
+        for (place, _), tensors in zip(good, compute_together(asked, answers), strict=True):
             responses[place] = self._response(tensors)
         return responses
 
-    def _rows_of(self, request: Any) -> list[Row]:
-        rows = parse(reader(request), self._shape)
+    def _rows_of(self, request: Any) -> list[TextRow]:
+        rows = parse_codegen_request(input_reader(request), self._shape)
         for row in rows:
             row.request = request
         return rows
@@ -69,7 +69,7 @@ class Rows:
         except Exception as error:
             return self.guard.failed(error)
 
-    def begin(self, batch: list[Row]) -> list[Row]:
+    def begin(self, batch: list[TextRow]) -> list[TextRow]:
         """These rows, and no others, are the batch from now on."""
         self._before = {}
         self.steps.slots = Slots(max(self.slots, len(batch)))
@@ -78,7 +78,7 @@ class Rows:
             self.steps.join(row.name)
         return batch
 
-    def step(self, rows: list[Row]) -> list[Row]:
+    def step(self, rows: list[TextRow]) -> list[TextRow]:
         """One more token for each row of the batch that is still running; returns those that need another one."""
         first = not self._before
         tokens = [len(row.ids) if first else 1 for row in rows]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from labserve.codegen.request import Row
+from labserve.codegen.request import TextRow
 from labserve.params import BadInput
 
 Array = np.ndarray[Any, Any]
@@ -26,7 +26,7 @@ class Dialect:
     words_and_scores: bool
     vocabulary: int
 
-    def inputs(self, row: Row) -> dict[str, Array]:
+    def inputs(self, row: TextRow) -> dict[str, Array]:
         """The request's tensors, each with a batch of one. Raises BadInput for what this release cannot do."""
         kind, sampler = INTEGERS[self.integers], row.sampler
         greedy = sampler.temperature == 0.0
@@ -52,7 +52,7 @@ class Dialect:
             raise BadInput("bad_words_list", "this release of TensorRT-LLM cannot forbid words")
         return tensors
 
-    def outputs(self, row: Row) -> list[str]:
+    def outputs(self, row: TextRow) -> list[str]:
         """The outputs to ask for. A release without log probabilities has ``output_ids`` alone.
 
         0.17.0 refuses a request that does not ask for both ``output_ids`` and ``sequence_length``.
@@ -63,7 +63,7 @@ class Dialect:
         return [OUTPUT_IDS, SEQUENCE_LENGTH, *scores]
 
 
-def finish(row: Row, answer: Mapping[str, Array]) -> None:
+def finish_row(row: TextRow, answer: Mapping[str, Array]) -> None:
     """End a row with an answer's tensors by their names.
 
     ``output_ids`` is [1, 1, prompt and continuation], ``sequence_length`` says how many of these count, and

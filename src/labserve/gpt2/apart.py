@@ -7,7 +7,7 @@ from typing import Any
 
 from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.decoders import step as compute
-from labserve.gpt2.kept import Desk, HandedOver, Kept, put, taken
+from labserve.gpt2.kept import Desk, HandedOver, Kept, put_in_slot, take_from_slot
 from labserve.gpt2.loading import count_slots, load_with_tokenizer
 from labserve.gpt2.routed import INPUT, route_of
 from labserve.gpt2.sequences import Sequence
@@ -15,9 +15,9 @@ from labserve.loop import Job, Loop
 from labserve.observe.gauges import Value
 from labserve.observe.texts import GrownText
 from labserve.params import BadInput
-from labserve.tensors import one
+from labserve.tensors import read_single
 from labserve.text.logprobs import LOGPROBS, as_json
-from labserve.triton import parameter, reader, respond, text_of
+from labserve.triton import input_reader, parameter, respond, text_of
 
 
 @dataclass(eq=False, kw_only=True)
@@ -58,10 +58,10 @@ class Texts(Loop):
         super().__init__(args, count_slots(args), self._text_of, step, lambda: tokenizer, **counters)
 
     def _text_of(self, request: Any) -> Text:
-        read = reader(request)
+        read = input_reader(request)
         sequence = self._begin(text_of(request, "text_input"), request.parameters())
-        hands_over, route = bool(one(read, "hand_over", False)), route_of(one(read, INPUT, b""))
-        name = one(read, "handed_over", b"")
+        hands_over, route = bool(read_single(read, "hand_over", False)), route_of(read_single(read, INPUT, b""))
+        name = read_single(read, "handed_over", b"")
         taken_over = self._desk.fetch(name.decode(errors="replace")) if name else None
         if sequence.rivals is not None and (hands_over or taken_over):
             raise BadInput(LOGPROBS, "a request that is handed over has none of its first token")
@@ -85,7 +85,7 @@ class Texts(Loop):
         sequence.slot = self.decoder.cache.take()
         if text.taken_over:
             ids, kv = text.taken_over
-            put(self.decoder.cache, sequence.slot, 0, kv)
+            put_in_slot(self.decoder.cache, sequence.slot, 0, kv)
             loaded, text.cached = kv.nbytes, len(ids) - 1
             self.steps.gauges.update(moved_bytes_total={"fetched": loaded})
         else:
@@ -121,7 +121,7 @@ class Texts(Loop):
             if isinstance(piece, Exception):
                 raise piece
             if job.hands_over and not sequence.finished:
-                kv = taken(self.decoder.cache, sequence.slot, slice(sequence.cached))
+                kv = take_from_slot(self.decoder.cache, sequence.slot, slice(sequence.cached))
                 respond(job.request, "", last=True, handed_over=self._desk.hand_over(sequence.ids, kv))
                 self.steps.gauges.update(moved_bytes_total={"sent": kv.nbytes})
                 sequence.finish("handed over")

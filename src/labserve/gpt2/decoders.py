@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import torch
 
-from labserve.batches import together
-from labserve.gpt2.kvcache import KVCache, Packed, Prompt, Run, causal
+from labserve.batches import compute_together
+from labserve.gpt2.kvcache import KVCache, NewPrompt, Packed, SlotRun, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.params import Refusal
@@ -60,11 +60,11 @@ class CachedDecoder(Decoder):
         slots: list[int] = []
         positions: list[int] = []
         last: dict[int, int] = {}  # slot to the place of its sequence's last token in the pass
-        prompts: list[Prompt] = []
+        prompts: list[NewPrompt] = []
         for place, sequence in enumerate(running + newcomers):
             new = sequence.ids[sequence.cached :]
             if place >= len(running):
-                prompts.append(Prompt(len(ids), len(ids) + len(new), _slot(sequence), sequence.cached))
+                prompts.append(NewPrompt(len(ids), len(ids) + len(new), _slot(sequence), sequence.cached))
             ids += new
             slots += [_slot(sequence)] * len(new)
             positions += range(sequence.cached, len(sequence.ids))
@@ -80,7 +80,7 @@ class CachedDecoder(Decoder):
             sequence.cached = len(sequence.ids)
         return logits
 
-    def _runs(self, running: list[Sequence]) -> list[Run]:
+    def _runs(self, running: list[Sequence]) -> list[SlotRun]:
         """The running sequences, which are in the order of their slots, as runs of neighbours."""
         runs = []
         first = 0
@@ -92,7 +92,7 @@ class CachedDecoder(Decoder):
             mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._model.device)
             mask.masked_fill_(hidden, float("-inf"))
             low = _slot(running[first])
-            runs.append(Run(slice(first, end), slice(low, low + end - first), mask[:, None, None]))
+            runs.append(SlotRun(slice(first, end), slice(low, low + end - first), mask[:, None, None]))
             first = end
         return runs
 
@@ -152,7 +152,7 @@ def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
         except Refusal as error:  # of its grammar
             return sequence.fail(error)
 
-    return [accept(*pair) for pair in zip(batch, together(batch, tokens), strict=True)]
+    return [accept(*pair) for pair in zip(batch, compute_together(batch, tokens), strict=True)]
 
 
 def _slot(sequence: Sequence) -> int:

@@ -42,12 +42,12 @@ class KV(NamedTuple):
         return int(self.keys.nbytes + self.values.nbytes)
 
 
-def taken(cache: KVCache, slot: int, tokens: slice) -> KV:
+def take_from_slot(cache: KVCache, slot: int, tokens: slice) -> KV:
     """A copy of what a slot holds of these tokens."""
     return KV(cache.keys[:, slot, :, tokens].clone(), cache.values[:, slot, :, tokens].clone())
 
 
-def put(cache: KVCache, slot: int, start: int, kv: KV) -> None:
+def put_in_slot(cache: KVCache, slot: int, start: int, kv: KV) -> None:
     """Into a slot, from the token `start` on."""
     end = start + kv.keys.shape[2]
     cache.keys[:, slot, :, start:end] = kv.keys
@@ -78,7 +78,7 @@ class Kept:
         loaded = 0
         for place, key in enumerate(_keys(ids)):
             self._blocks.move_to_end(key)
-            put(self._cache, slot, place * SIZE, self._blocks[key])
+            put_in_slot(self._cache, slot, place * SIZE, self._blocks[key])
             loaded += self._blocks[key].nbytes
         return loaded
 
@@ -86,7 +86,7 @@ class Kept:
         """Copy the full blocks of `ids` from their slot; those that are kept already count as used now."""
         for place, key in enumerate(_keys(ids)):
             if key not in self._blocks:
-                self._blocks[key] = taken(self._cache, slot, slice(place * SIZE, (place + 1) * SIZE))
+                self._blocks[key] = take_from_slot(self._cache, slot, slice(place * SIZE, (place + 1) * SIZE))
             self._blocks.move_to_end(key)
         while len(self._blocks) > self._most:
             self._blocks.popitem(last=False)

@@ -54,7 +54,7 @@ class KVCache:
         heapq.heappush(self._free, slot)
 
 
-class Run(NamedTuple):
+class SlotRun(NamedTuple):
     """Running sequences whose slots are neighbours: their keys and values are read where they are."""
 
     tokens: slice  # of the pass, one of each sequence
@@ -62,7 +62,7 @@ class Run(NamedTuple):
     mask: torch.Tensor  # [sequences, 1, 1, longest] 0 for a cached token that the sequence may see, else -inf
 
 
-class Prompt(NamedTuple):
+class NewPrompt(NamedTuple):
     """A newcomer, and where its tokens are in the pass; the first `cached` tokens of its prompt are in the slot."""
 
     start: int
@@ -81,8 +81,8 @@ class Packed:
 
     cache: KVCache
     rows: torch.Tensor  # [tokens * heads] where the key of each token and head belongs: see `KVCache.rows`
-    runs: list[Run]
-    prompts: list[Prompt]
+    runs: list[SlotRun]
+    prompts: list[NewPrompt]
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attention of each token over its own sequence; everything is [tokens, heads, head_dim].

@@ -23,7 +23,7 @@ def count_slots(args: dict[str, str]) -> int:
     return int(parameter(args, "slots", "0")) or int(json.loads(args["model_config"])["max_batch_size"])
 
 
-def load(args: dict[str, str]) -> tuple[Callable[[bytes, str], Sequence], Decoder]:
+def load_gpt2(args: dict[str, str]) -> tuple[Callable[[bytes, str], Sequence], Decoder]:
     """A function that begins a sequence, from a prompt and a request's parameters, and the decoder of the sequences.
 
     `args` are those of Triton's `initialize`.
@@ -33,7 +33,7 @@ def load(args: dict[str, str]) -> tuple[Callable[[bytes, str], Sequence], Decode
 
 
 def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Sequence], Decoder, Tokenizer]:
-    """As :func:`load`, and the tokenizer."""
+    """As :func:`load_gpt2`, and the tokenizer."""
     folder, precision = parameter(args, "model_path"), parameter(args, "precision", "auto")
     model = GPT2(folder, device(args), int(parameter(args, "threads")), precision)
     if model.shortfall:

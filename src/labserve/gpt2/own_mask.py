@@ -10,7 +10,7 @@ from labserve.gpt2.own import OwnFile
 from labserve.params import json_schema
 from labserve.text.grammar import Grammar, Grammars
 from labserve.text.sampling import as_array
-from labserve.text.vocabulary import spelling, whole
+from labserve.text.vocabulary import is_whole_text, spelling
 
 FILE = "mask.py"
 
@@ -50,15 +50,15 @@ class OwnGrammars(Grammars):
     def __init__(self, tokenizer: Tokenizer, size: int, end_id: int | None, own: OwnFile) -> None:
         super().__init__(tokenizer, size, end_id)
         self._own, self._end = own, end_id or 0
-        self._words = words_of(tokenizer, size, self._end)
+        self._words = token_texts(tokenizer, size, self._end)
 
     def open(self, raw: str) -> Grammar:
         json_schema(raw)
         return OwnGrammar(self._words, self._end, self._own)
 
 
-def words_of(tokenizer: Tokenizer, size: int, end_id: int) -> list[str]:
+def token_texts(tokenizer: Tokenizer, size: int, end_id: int) -> list[str]:
     """The text of each token, [size]; "" for the end token, and for one that is half a character."""
     spelled = spelling(tokenizer)
     raw = [spelled.get(id, b"") if id != end_id else b"" for id in range(size)]
-    return [text.decode() if whole(text) else "" for text in raw]
+    return [text.decode() if is_whole_text(text) else "" for text in raw]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from labserve.params import MOST_STRUCTURED, SAMPLING, STRUCTURED, BadInput, Field, parse, text
+from labserve.params import MOST_STRUCTURED, SAMPLING, STRUCTURED, BadInput, RequestParameter, parse_parameters, text
 from labserve.text.detok import Detokenizer
 from labserve.text.grammar import Grammar, Grammars
 from labserve.text.logprobs import MOST, LogProb
@@ -14,10 +14,10 @@ from labserve.text.sampling import Sampler
 
 DEFAULT_MAX_TOKENS = 32
 FIELDS = {
-    "max_tokens": Field(int, 1),
-    "ignore_eos": Field(bool),
-    "logprobs": Field(int, 0, MOST),
-    STRUCTURED: Field(str, most=MOST_STRUCTURED),
+    "max_tokens": RequestParameter(int, 1),
+    "ignore_eos": RequestParameter(bool),
+    "logprobs": RequestParameter(int, 0, MOST),
+    STRUCTURED: RequestParameter(str, most=MOST_STRUCTURED),
     **SAMPLING,
 }
 
@@ -91,7 +91,7 @@ def new_sequence(
     `context` is how many tokens the model can see at most, `end_id` the token that ends a text, `grammars` makes the
     grammar of a request that asks for one. Raises BadInput, which names the input at fault.
     """
-    asked = parse(parameters, FIELDS)
+    asked = parse_parameters(parameters, FIELDS)
     # Few tokens spell more than a dozen bytes: what is longer than this is refused before it costs anything.
     words = text(prompt, "text_input", most_bytes=64 * context)
     ids: list[int] = tokenizer.encode(words).ids

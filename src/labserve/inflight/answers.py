@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from labsched.request import End, Request
 from labserve.guard import Guard
-from labserve.text.logprobs import LOGPROBS, joined
+from labserve.text.logprobs import LOGPROBS, join_token_texts
 from labserve.triton import FINAL
 
 CONTEXT = 8  # ids before a new one that a detokenizer may need
@@ -43,7 +43,7 @@ class Answers:
         scored = request.scored.of(tokens) if request.scored else [""] * len(tokens)
         for index, (token, said) in enumerate(zip(tokens, scored, strict=True), len(ids) - len(tokens)):
             last = request.end is not None and index == len(ids) - 1
-            send(request.source, [token], ids[max(0, index - CONTEXT) : index], last, said)
+            send_tokens(request.source, [token], ids[max(0, index - CONTEXT) : index], last, said)
             if last:
                 self._final.add(request.number)
 
@@ -65,8 +65,8 @@ class Answers:
     def last(self, request: Request) -> None:
         """Send the final response of a request whose last token did not carry the final flag."""
         whole = request.end is not End.CANCELLED and not (self.decoupled and request.streaming)
-        said = joined(request.scored.of(request.output)) if whole and request.scored else ""
-        send(request.source, request.prompt + request.output if whole else [], [], last=True, log_probs=said)
+        said = join_token_texts(request.scored.of(request.output)) if whole and request.scored else ""
+        send_tokens(request.source, request.prompt + request.output if whole else [], [], last=True, log_probs=said)
 
     def refuse(self, number: int, error: Exception) -> None:
         """Send an error as the final response of a request that was not submitted."""
@@ -82,12 +82,12 @@ class Answers:
         """Send an empty final response: what the request asked for is done."""
         source = self._open.pop(number)
         try:
-            send(source, [], [], last=True)
+            send_tokens(source, [], [], last=True)
         except Exception as error:
             self._guard.refuse(source, error)
 
 
-def send(source: Any, ids: Sequence[int], context: Sequence[int], last: bool, log_probs: str = "") -> None:
+def send_tokens(source: Any, ids: Sequence[int], context: Sequence[int], last: bool, log_probs: str = "") -> None:
     """Send new tokens, and the tokens before them; the `last` response carries the final flag.
 
     `log_probs` of the tokens are an output of their own, which is left out if they are empty.

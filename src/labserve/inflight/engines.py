@@ -7,12 +7,14 @@ from typing import Any
 
 from labsched.features import AUTO, Features
 from labsched.kv_budget import KVBudget
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
 
 
-def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: str) -> tuple[Any, KVBudget, Features]:
+def open_engine(
+    word: Callable[[str], str], shape: ModelShape, batch: int, device: str
+) -> tuple[Any, KVBudget, Features]:
     """The engine that a model's configuration names, warmed up, the KV cache that it may fill, and what is in force.
 
     Args:
@@ -37,7 +39,7 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
     stored = features.kv_precision
     token_bytes = own_bytes = kind.token_bytes(shape, exact, device, stored)
     if features.draft_model:
-        draft = Shape.of(features.draft_model)
+        draft = ModelShape.of(features.draft_model)
         if draft.vocabulary != shape.vocabulary:
             raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
         token_bytes += kind.token_bytes(draft, exact, device, stored)

@@ -10,10 +10,10 @@ from labsched.policy import GATHER_S
 from labsched.request import Request
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
-from labserve.inflight.parse import parse, rivals, schema, standing
+from labserve.inflight.parse import parse_generation, rivals, schema, tenant_and_priority
 from labserve.inflight.setup import AnySetup
-from labserve.tensors import one
-from labserve.triton import reader
+from labserve.tensors import read_single
+from labserve.triton import input_reader
 from labserve.vllm.engine import VllmScheduler
 
 CLOSE = object()
@@ -104,19 +104,19 @@ class Inbox:
 
     def _take(self, source: Any) -> None:
         """Submit a request, or answer it with an error that names what is wrong."""
-        number, read = self._answers.expect(source), reader(source)
+        number, read = self._answers.expect(source), input_reader(source)
         try:
-            if one(read, "stop", False):
+            if read_single(read, "stop", False):
                 self._stop(source.request_id())
                 self._answers.confirm(number)
                 return
             self._guard.check(source)
-            given = parse(read, self._shape)
+            given = parse_generation(read, self._shape)
             id = source.request_id() or f"#{number}"
             request = Request(
                 id, given.prompt, given.limit, given.sampling, given.stop_words, given.streaming, source, number=number
             )
-            request.tenant, request.priority = standing(source.parameters())
+            request.tenant, request.priority = tenant_and_priority(source.parameters())
             request.schema = schema(source.parameters(), able=isinstance(self._scheduler, VllmScheduler))
             if (wanted := rivals(source.parameters())) is not None:
                 request.rivals, request.scored = wanted, self._log_probs.open(request)

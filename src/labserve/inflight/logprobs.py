@@ -30,7 +30,7 @@ class LogProbs:
         self._tokenizer: Tokenizer | None = None
         self._reader: OpenVinoDecoder | None = None
 
-    def open(self, request: Request) -> "Scored":
+    def open(self, request: Request) -> "RequestScores":
         """Those of one request, for its `rivals`. Raises BadInput where the engine cannot give them."""
         if self._engine not in ("openvino", "vllm"):
             raise BadInput(LOGPROBS, f"engine={self._engine} gives no log probabilities; engine=openvino and vllm do")
@@ -38,14 +38,14 @@ class LogProbs:
         if self._tokenizer is None:
             raise BadInput(LOGPROBS, f"{self._folder} has no tokenizer that spells the tokens")
         if self._engine == "vllm":
-            return Scored(request, self._tokenizer)
+            return RequestScores(request, self._tokenizer)
         if self._reader is None:
             threads = threads_of(int(self._threads), self._folder)
             self._reader = OpenVinoDecoder(self._folder, threads, self._exact)
         return Computed(request, self._tokenizer, self._reader.another())
 
 
-class Scored:
+class RequestScores:
     """Those of one request, from the engine itself (`Request.scores`)."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
@@ -59,7 +59,7 @@ class Scored:
         return self._request.scores.pop(0)
 
 
-class Computed(Scored):
+class Computed(RequestScores):
     """Those of one request, by a pass over each of its tokens; `reader` is its own."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer, reader: OpenVinoDecoder) -> None:

@@ -13,7 +13,7 @@ import openvino_genai as genai
 from labsched.features import AUTO, DRAFT, NONE, PROMPT_LOOKUP, U8, Features
 from labsched.kv_budget import KVBudget
 from labsched.sampling_options import Sampling
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 from labserve.processor import threads_of
 
@@ -27,7 +27,7 @@ NGRAM = 3  # equal tokens before a draft from the text, at most
 
 
 @dataclass(slots=True, eq=False)
-class Handle:
+class OpenVinoHandle:
     """A sequence in the engine; `began`: its prompt is computed."""
 
     generation: Any
@@ -66,9 +66,9 @@ class OpenVinoEngine:
         self._pipeline = genai.ContinuousBatchingPipeline(folder, config, "CPU", properties)
         self._count = 0
         self._features = features
-        self._unfinished: list[Handle] = []  # dropped before their prompts were computed
+        self._unfinished: list[OpenVinoHandle] = []  # dropped before their prompts were computed
 
-    def add(self, ids: list[int], limit: int, sampling: Sampling) -> Handle:
+    def add(self, ids: list[int], limit: int, sampling: Sampling) -> OpenVinoHandle:
         """Begin a sequence and return its handle. Raises BadInput for what the engine cannot do."""
         if self._features.speculation != NONE and sampling.min_length and sampling.end_id is not None:
             # It forbids the end token by how many tokens there are before a step, and takes several in one.
@@ -78,7 +78,7 @@ class OpenVinoEngine:
         self._count += 1
         prompt = ov.Tensor(np.array([ids], dtype=np.int64))
         draft = self._features.num_assistant_tokens
-        return Handle(self._pipeline.add_request(self._count, prompt, _config(limit, sampling, draft)))
+        return OpenVinoHandle(self._pipeline.add_request(self._count, prompt, _config(limit, sampling, draft)))
 
     def step(self) -> None:
         if self._pipeline.has_non_finished_requests():
@@ -88,7 +88,7 @@ class OpenVinoEngine:
             handle.began = True
             self._unfinished.remove(handle)
 
-    def read(self, handle: Handle) -> tuple[list[int], bool]:
+    def read(self, handle: OpenVinoHandle) -> tuple[list[int], bool]:
         """Raises RuntimeError where the engine gave the sequence up."""
         tokens: list[int] = []
         while handle.generation.can_read():
@@ -100,13 +100,13 @@ class OpenVinoEngine:
             raise RuntimeError(f"the engine gave the sequence up: {status}")
         return tokens, status == genai.GenerationStatus.FINISHED
 
-    def drop(self, handle: Handle) -> None:
+    def drop(self, handle: OpenVinoHandle) -> None:
         if self.must_finish(handle):
             self._unfinished.append(handle)
         else:
             handle.generation.cancel()
 
-    def must_finish(self, handle: Handle) -> bool:
+    def must_finish(self, handle: OpenVinoHandle) -> bool:
         # A block is known by its tokens as soon as it is taken. If a prompt were given up in the middle of a block, the
         # next one that begins alike would find keys and values there that nothing has computed.
         return self._features.kv_cache_reuse and not handle.began
@@ -128,7 +128,7 @@ class OpenVinoEngine:
         return int(self._pipeline.get_metrics().kv_cache_size_in_bytes)
 
     @staticmethod
-    def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str = AUTO) -> int:
+    def token_bytes(shape: ModelShape, exact: bool, device: str, kv_precision: str = AUTO) -> int:
         """Bytes of one token: a number takes 1 with `U8`, else 4 in exact mode and at most 2 otherwise."""
         if kv_precision == U8:  # a head's values have a scale for each token, its keys one for each number and block
             heads = shape.token_values // shape.head_dim // 2

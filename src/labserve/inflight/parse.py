@@ -10,16 +10,16 @@ import numpy as np
 from labsched.request import DEFAULT_PRIORITY, MOST_PRIORITY
 from labsched.sampling_options import Sampling
 from labserve import params
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.params import BadInput
-from labserve.tensors import Read, number, one, words
+from labserve.tensors import Read, read_number, read_single, read_word_lists
 from labserve.text.logprobs import LOGPROBS, MOST
 
 LONGEST_TENANT = 64
 
 
 @dataclass(slots=True)
-class Generation:
+class GenerationRequest:
     """What is to be generated."""
 
     prompt: list[int]
@@ -29,10 +29,10 @@ class Generation:
     streaming: bool
 
 
-def parse(read: Read, shape: Shape) -> Generation:
+def parse_generation(read: Read, shape: ModelShape) -> GenerationRequest:
     """Raises BadInput."""
     prompt = _prompt(read, shape)
-    limit = int(one(read, "request_output_len", 0))
+    limit = int(read_single(read, "request_output_len", 0))
     if limit < 1:
         raise BadInput("request_output_len", f"{limit} is out of range; it must be at least 1")
     if len(prompt) + limit > shape.context:
@@ -40,16 +40,20 @@ def parse(read: Read, shape: Shape) -> Generation:
             "request_output_len",
             f"{limit:,} is too many: of {shape.context:,} tokens the prompt leaves {shape.context - len(prompt):,}",
         )
-    if int(one(read, "beam_width", 1)) > 1:
+    if int(read_single(read, "beam_width", 1)) > 1:
         raise BadInput("beam_width", "this engine has no beam search; it must be 1")
-    if words(read("bad_words_list")):
+    if read_word_lists(read("bad_words_list")):
         raise BadInput("bad_words_list", "this engine cannot forbid words (bad_words)")
-    return Generation(
-        prompt, limit, _sampling(read), words(read("stop_words_list")), bool(one(read, "streaming", False))
+    return GenerationRequest(
+        prompt,
+        limit,
+        _sampling(read),
+        read_word_lists(read("stop_words_list")),
+        bool(read_single(read, "streaming", False)),
     )
 
 
-def standing(parameters: str) -> tuple[str, int]:
+def tenant_and_priority(parameters: str) -> tuple[str, int]:
     """Whose a request is and how urgent: its parameters `tenant` and `request_priority`, which no tensor carries.
 
     Triton keeps a request's own `priority` for the queue in front of a model, and tells the model nothing of it.
@@ -64,7 +68,9 @@ def standing(parameters: str) -> tuple[str, int]:
     if not isinstance(tenant, str) or len(tenant) > LONGEST_TENANT:
         raise BadInput("tenant", f"expected a text of at most {LONGEST_TENANT} characters")
     asked = {name: value for name, value in given.items() if name == "request_priority"}
-    found = params.parse(json.dumps(asked), {"request_priority": params.Field(int, 1, MOST_PRIORITY)})
+    found = params.parse_parameters(
+        json.dumps(asked), {"request_priority": params.RequestParameter(int, 1, MOST_PRIORITY)}
+    )
     return tenant, found.get("request_priority", DEFAULT_PRIORITY)
 
 
@@ -75,7 +81,9 @@ def rivals(parameters: str) -> int | None:
     """
     given = json.loads(parameters) if parameters else {}
     asked = {name: value for name, value in given.items() if name == LOGPROBS}
-    found: int | None = params.parse(json.dumps(asked), {LOGPROBS: params.Field(int, 0, MOST)}).get(LOGPROBS)
+    found: int | None = params.parse_parameters(
+        json.dumps(asked), {LOGPROBS: params.RequestParameter(int, 0, MOST)}
+    ).get(LOGPROBS)
     return found
 
 
@@ -96,7 +104,7 @@ def schema(parameters: str, able: bool) -> dict[str, Any] | None:
     return params.json_schema(raw)
 
 
-def _prompt(read: Read, shape: Shape) -> list[int]:
+def _prompt(read: Read, shape: ModelShape) -> list[int]:
     ids = read("input_ids")
     if ids is None:
         raise BadInput("input_ids", "it is missing")
@@ -104,7 +112,7 @@ def _prompt(read: Read, shape: Shape) -> list[int]:
     if ids.ndim != 2 or len(ids) != 1:
         raise BadInput("input_ids", f"one row per request, please; this one has shape {list(ids.shape)}")
     # Existing clients send lengths that disagree with the row: the shorter of both is meant.
-    width = min(int(one(read, "input_lengths", ids.shape[1])), ids.shape[1])
+    width = min(int(read_single(read, "input_lengths", ids.shape[1])), ids.shape[1])
     if width < 1:
         raise BadInput("input_lengths", "the prompt is empty")
     if width >= shape.context:
@@ -117,20 +125,20 @@ def _prompt(read: Read, shape: Shape) -> list[int]:
 
 def _sampling(read: Read) -> Sampling:
     """Greedy unless something says otherwise, as in TensorRT-LLM: top_k 1 is greedy, top_k and top_p 0 are off."""
-    temperature = number(read, "temperature", 1.0, 0.0, 100.0)
-    top_k = int(number(read, "runtime_top_k", 0, 0, 2**31 - 1))
-    top_p = number(read, "runtime_top_p", 0.0, 0.0, 1.0)
+    temperature = read_number(read, "temperature", 1.0, 0.0, 100.0)
+    top_k = int(read_number(read, "runtime_top_k", 0, 0, 2**31 - 1))
+    top_p = read_number(read, "runtime_top_p", 0.0, 0.0, 1.0)
     asked = top_k > 1 or 0.0 < top_p < 1.0 or temperature != 1.0
     end_id = read("end_id")
-    number(read, "len_penalty", 1.0, -math.inf, math.inf)  # of beams, of which there is one
+    read_number(read, "len_penalty", 1.0, -math.inf, math.inf)  # of beams, of which there is one
     return Sampling(
         sample=asked and top_k != 1 and temperature > 0.0,
         temperature=temperature or 1.0,
         top_k=top_k,
         top_p=top_p or 1.0,
-        repetition_penalty=number(read, "repetition_penalty", 1.0, 1e-3, 1e3),
-        presence_penalty=number(read, "presence_penalty", 0.0, -2.0, 2.0),
-        min_length=int(number(read, "min_length", 0, 0, 2**31 - 1)),
-        seed=int(one(read, "random_seed", 0)),
-        end_id=None if end_id is None else int(one(read, "end_id", 0)),
+        repetition_penalty=read_number(read, "repetition_penalty", 1.0, 1e-3, 1e3),
+        presence_penalty=read_number(read, "presence_penalty", 0.0, -2.0, 2.0),
+        min_length=int(read_number(read, "min_length", 0, 0, 2**31 - 1)),
+        seed=int(read_single(read, "random_seed", 0)),
+        end_id=None if end_id is None else int(read_single(read, "end_id", 0)),
     )

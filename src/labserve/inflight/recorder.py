@@ -8,20 +8,20 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from labsched.account import Account
-from labsched.plan import Plan
-from labsched.recording import Settings
+from labsched.plan import StepPlan
+from labsched.recording import SchedulerSettings
 from labsched.request import Request
 from labsched.request_log import WORDS, RequestLog
 from labsched.step import Step
-from labsched.steplog import Names, queued
+from labsched.steplog import RequestNames, queue_fields
 from labserve.inflight.setup import AnySetup
 from labserve.observe import effective
-from labserve.observe.clock import Clock
+from labserve.observe.clock import StepClock
 from labserve.observe.gauges import Gauges
 from labserve.observe.later import Later
 from labserve.observe.texts import GrownText, StepTexts, find_tokenizer
 from labserve.observe.watched_log import WatchedLog
-from labserve.triton import instance, words
+from labserve.triton import instance, model_parameters
 
 
 @dataclass(slots=True)
@@ -45,17 +45,17 @@ class Recorder:
     """
 
     def __init__(self, args: dict[str, str], setup: AnySetup) -> None:
-        word, model = words(args), args["model_name"]
+        word, model = model_parameters(args), args["model_name"]
         self._scheduler, kv = setup.scheduler, setup.kv
         self._account = Account(setup.features)
-        self._names = Names()
+        self._names = RequestNames()
         self._ended: dict[str, str] = {}  # requests that ended since the last line, and why
         self._log = WatchedLog(word("run_dir"), model, instance(args))
         self._later = Later("recorder")  # its thread alone uses the texts, the account and the gauges
         self._texts = StepTexts(self._log, lambda: find_tokenizer(word("gpt_model_path")))
         self._requests = RequestLog(
             self._log,
-            Settings(
+            SchedulerSettings(
                 {name: word(name) for name in WORDS},
                 kv.blocks,
                 kv.block_size,
@@ -65,7 +65,7 @@ class Recorder:
                 setup.own,
             ),
         )
-        self._clock = Clock(word("run_dir"), model, instance(args))
+        self._clock = StepClock(word("run_dir"), model, instance(args))
         self._gauges = Gauges(
             model,
             slots=self._scheduler.max_running,
@@ -100,7 +100,7 @@ class Recorder:
         """Whether no clock holds the model or moves it on a step at a time."""
         return self._clock.free
 
-    def ready(self, plan: Plan) -> bool:
+    def ready(self, plan: StepPlan) -> bool:
         """Whether the step may be computed now; False while the clock holds it, and shows the plan."""
         if plan.batch or plan.waiting:
             return self._clock.ready(lambda: self._held(plan))
@@ -139,7 +139,7 @@ class Recorder:
         self._gauges.close()
         self._log.close()
 
-    def _held(self, plan: Plan) -> dict[str, Any]:
+    def _held(self, plan: StepPlan) -> dict[str, Any]:
         """The fields of a step that waits for the clock."""
         self.settle()
         return {"ids": [request.name for request in plan.batch], **_queue(plan), "seats": self._scheduler.slots.names}
@@ -227,7 +227,7 @@ class Recorder:
             self._gauges.gone(name, why)
 
 
-def _queue(plan: Plan) -> dict[str, Any]:
+def _queue(plan: StepPlan) -> dict[str, Any]:
     """The fields about the requests that wait: which, why, and the numbers of the first one's refusal."""
-    fields = queued([request.name for request in plan.waiting], plan.because.why)
+    fields = queue_fields([request.name for request in plan.waiting], plan.because.why)
     return {**fields, "because": plan.because.numbers()} if plan.waiting else fields

@@ -14,16 +14,16 @@ from labsched.policy import BATCHING, effective_policy
 from labsched.scheduler import Scheduler
 from labserve.inflight.engines import open_engine
 from labserve.inflight.logprobs import LogProbs
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.vllm.setup import VllmSetup
-from labserve.vllm.setup import set_up as vllm
+from labserve.vllm.setup import set_up_vllm as vllm
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The scheduler and its engine; and the policy as asked, with the reason if another one is in force."""
 
-    shape: Shape
+    shape: ModelShape
     engine: Engine
     kv: KVBudget
     features: Features
@@ -67,10 +67,10 @@ def open_scheduler(word: Callable[[str], str], device: str, beside: Path | None 
     """
     if word("engine") == "vllm":
         return vllm(word, device, beside)
-    return set_up(word, device, scheduler_beside(beside) if beside else Scheduler)
+    return set_up_scheduler(word, device, scheduler_beside(beside) if beside else Scheduler)
 
 
-def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Setup:
+def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Setup:
     """Load the engine and warm it up.
 
     Args:
@@ -88,7 +88,7 @@ def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Se
     asked = word("asked_batch_scheduler_policy") or word("batch_scheduler_policy")
     policy, reason = effective_policy(asked, static)
     limit = int(word("max_num_sequences") or 16)
-    shape = Shape.of(word("gpt_model_path"))
+    shape = ModelShape.of(word("gpt_model_path"))
     engine, kv, features = open_engine(word, shape, limit, device)
     scheduler = kind(engine, kv, policy, limit, static, features, order(word("scheduling")))
     scheduler.pace = Pace.of(word("pace"), word("pace_shape"), word("pace_slower") or "1", word("pace_table"))

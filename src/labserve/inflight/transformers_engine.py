@@ -16,7 +16,7 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.sampling_options import Sampling
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 from labserve.processor import has_bf16, threads_of
 
@@ -29,7 +29,7 @@ STORES: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Handle:
+class TransformersHandle:
     """A sequence in the engine, and how many of its tokens have been read."""
 
     state: RequestState
@@ -72,12 +72,12 @@ class TransformersEngine:
         self._processor = self._manager.batch_processor
         self._ids = itertools.count()
 
-    def add(self, ids: list[int], limit: int, sampling: Sampling) -> Handle:
+    def add(self, ids: list[int], limit: int, sampling: Sampling) -> TransformersHandle:
         """Begin a sequence and return its handle. Raises BadInput for what this engine cannot do."""
         _only_greedy(sampling)
         state = RequestState(str(next(self._ids)), list(ids), max_new_tokens=limit, eos_token_id=sampling.end_id)
         self._processor.scheduler.add_waiting_request(state)
-        return Handle(state)
+        return TransformersHandle(state)
 
     def step(self) -> None:
         with torch.inference_mode():
@@ -91,7 +91,7 @@ class TransformersEngine:
             except queue.Empty:
                 return
 
-    def read(self, handle: Handle) -> tuple[list[int], bool]:
+    def read(self, handle: TransformersHandle) -> tuple[list[int], bool]:
         """Raises RuntimeError where the engine gave the sequence up."""
         state = handle.state
         if state.status is RequestStatus.FAILED:
@@ -100,10 +100,10 @@ class TransformersEngine:
         handle.read += len(tokens)
         return tokens, state.status is RequestStatus.FINISHED
 
-    def drop(self, handle: Handle) -> None:
+    def drop(self, handle: TransformersHandle) -> None:
         self._processor.scheduler.set_request_cancellation(handle.state.request_id)
 
-    def must_finish(self, handle: Handle) -> bool:
+    def must_finish(self, handle: TransformersHandle) -> bool:
         return False
 
     def drafts(self, ids: Sequence[int], left: int) -> int:
@@ -122,7 +122,7 @@ class TransformersEngine:
         return sum(t.numel() * t.element_size() for t in (*cache.key_cache, *cache.value_cache))
 
     @staticmethod
-    def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str) -> int:
+    def token_bytes(shape: ModelShape, exact: bool, device: str, kv_precision: str) -> int:
         """Keys and values of one token: 4 bytes a number in fp32, 2 otherwise."""
         return shape.token_values * (4 if in_fp32(exact, device) else 2)
 

@@ -8,12 +8,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from labserve.batches import together
+from labserve.batches import compute_together
 from labserve.guard import Guard
-from labserve.logits.ragged import cut, pad
+from labserve.logits.ragged import pad, split_padded
 from labserve.observe.executions import Executions
 from labserve.params import BadInput
-from labserve.triton import names
+from labserve.triton import request_names
 
 
 class LogitsModel:
@@ -40,21 +40,21 @@ class LogitsModel:
         raise NotImplementedError
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        with self.executions.execution(names(requests)) as line:
+        with self.executions.execution(request_names(requests)) as line:
             responses, good = self.guard.read(requests, self.ids_of)
             blocks = [block for _, block in good]
-            for (place, _), part in zip(good, together(blocks, self.logits), strict=True):
+            for (place, _), part in zip(good, compute_together(blocks, self.logits), strict=True):
                 if isinstance(part, Exception):
                     responses[place] = self.guard.failed(part)
                 else:
                     tensor = pb_utils.Tensor(self.output, np.ascontiguousarray(part))
                     responses[place] = pb_utils.InferenceResponse([tensor])
-            line["ids"] = names([requests[place] for place, _ in good])
+            line["ids"] = request_names([requests[place] for place, _ in good])
             line.update({"rows": [place for place, _ in good], "tokens": [block.size for block in blocks]})
         return responses
 
     def logits(self, blocks: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
-        return cut(self.forward(pad(blocks)), [block.shape for block in blocks])
+        return split_padded(self.forward(pad(blocks)), [block.shape for block in blocks])
 
     def ids_of(self, request: Any) -> NDArray[np.int64]:
         ids: NDArray[np.int64] = pb_utils.get_input_tensor_by_name(request, self.input).as_numpy()

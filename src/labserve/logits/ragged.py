@@ -20,7 +20,7 @@ def pad(blocks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return padded
 
 
-def cut(values: NDArray[np.float32], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
+def split_padded(values: NDArray[np.float32], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
     """The inverse: of [rows, width, ...] the part of each block, given the blocks' (rows, length)."""
     parts, top = [], 0
     for rows, length in shapes:

@@ -17,7 +17,7 @@ CONTROL = "clock.json"  # in the stack's run folder, written by labctl
 POLL_S = 0.005  # so often a model that is held looks again
 
 
-class Clock:
+class StepClock:
     """One of each model instance. It asks before each step, and says when the step is done.
 
     While the clock runs free, to ask costs a stat. `now` is the scheduler's time: that in which it stands still does

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from labsched.steplog import Names
-from labserve.observe.clock import Clock
+from labsched.steplog import RequestNames
+from labserve.observe.clock import StepClock
 from labserve.observe.watched_log import WatchedLog
 from labserve.triton import control, instance, parameter
 
@@ -21,8 +21,8 @@ class Executions:
     def __init__(self, args: dict[str, str]) -> None:
         run_dir, model = parameter(args, "run_dir", ""), args["model_name"]
         self.log = WatchedLog(run_dir, model, instance(args))
-        self._names = Names()
-        self._clock = Clock(run_dir, model, instance(args))
+        self._names = RequestNames()
+        self._clock = StepClock(run_dir, model, instance(args))
 
     @contextmanager
     def execution(self, ids: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from labserve.observe.held import Held
 from labserve.observe.replica import own_folder
 from labserve.observe.watchdog import Watchdog, loading
 from labserve.observe.watched_log import WatchedLog
-from labserve.triton import FINAL, control, instance, names, parameter, refuse
+from labserve.triton import FINAL, control, instance, parameter, refuse_request, request_names
 
 START = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -30,7 +30,7 @@ FINISHED = "a request that has its last answer was given back to Triton (RESCHED
 DROPPED = "a request was neither answered to its end nor given back to Triton (RESCHEDULE)"
 
 
-class Seen:
+class ObservedRequest:
     """One request, as the learner's model gets it. Counts its answers, and keeps how it is to be released."""
 
     def __init__(self, request: Any) -> None:
@@ -50,7 +50,7 @@ class Seen:
 
 
 class _Sender:
-    def __init__(self, seen: Seen, sender: Any) -> None:
+    def __init__(self, seen: ObservedRequest, sender: Any) -> None:
         self._seen, self._sender = seen, sender
 
     def __getattr__(self, name: str) -> Any:
@@ -112,7 +112,7 @@ class Observer:
             self._note(error)
             raise
         finally:
-            ids = [control(one, "CORR_ID", name) for one, name in zip(real, names(real), strict=True)]
+            ids = [control(one, "CORR_ID", name) for one, name in zip(real, request_names(real), strict=True)]
             empty, widest = len(requests) - len(real), self.held.widest()
             self.log.write(began, ids, empty=empty, widest=widest, kept=self.held.grown())
 
@@ -135,7 +135,7 @@ class Observer:
             self._release(one, error)
         self.turns += 1
 
-    def _handed_on(self, requests: Sequence[Any]) -> list[Seen]:
+    def _handed_on(self, requests: Sequence[Any]) -> list[ObservedRequest]:
         """The requests of this turn, as Triton might hand them over.
 
         Triton promises no order in which requests that were given back come again, and not that they come together.
@@ -153,13 +153,13 @@ class Observer:
                 one.set_release_flags(RESCHEDULE)
         if self.turns % 2:
             again.reverse()
-        return [Seen(one) for one in (*again, *fresh)]
+        return [ObservedRequest(one) for one in (*again, *fresh)]
 
     def _computed(self) -> tuple[int, int]:
         """Forward passes and prompts of the model's decoder since it was loaded."""
         return getattr(self.held.cache, "passes", 0), getattr(self.held.cache, "prompts", 0)
 
-    def _record(self, began: float, seen: Sequence[Seen], passes: int, prompts: int) -> None:
+    def _record(self, began: float, seen: Sequence[ObservedRequest], passes: int, prompts: int) -> None:
         """The turn's line in the step log.
 
         `passes`: forward passes of the decoder; `prompts`: those that it computed; `left_out`: requests between their
@@ -193,18 +193,18 @@ class Observer:
                 slots_used=getattr(self.held.cache, "used", None),
             )
 
-    def _release(self, one: Seen, error: Exception | None) -> None:
+    def _release(self, one: ObservedRequest, error: Exception | None) -> None:
         """Give a request back, or end it. What Triton could not go on with is noted, and does not reach it."""
         if one.final:
             if one.release & RESCHEDULE and not error:
                 self._write(FINISHED)
         elif error:
-            refuse(one.request, f"the model raised {type(error).__name__}")
+            refuse_request(one.request, f"the model raised {type(error).__name__}")
         elif one.release & RESCHEDULE:
             one.request.set_release_flags(one.release)
         else:
             self._write(DROPPED)
-            refuse(one.request, DROPPED)
+            refuse_request(one.request, DROPPED)
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Observer:
             pass
 
 
-def observed(path: Path) -> Callable[[], Observer]:
+def observed_model(path: Path) -> Callable[[], Observer]:
     """The class that Triton finds in the place of the one in ``path``."""
 
     class TritonPythonModel(Observer):

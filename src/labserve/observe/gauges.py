@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.observe.goodput import Goodput, Life
+from labserve.observe.goodput import GoodputCounter, Life
 from labserve.observe.periodic import PeriodicCall
 from labserve.observe.tracing import Tracer
 
@@ -80,7 +80,7 @@ class Gauges:
         self._shown: dict[tuple[str, str], float] = {}  # gauges as the server has them
         self._parts: dict[str, float] = {}  # of USAGE
         self._lives: dict[str, Life] = {}  # by the names of live requests
-        self._goodput = Goodput()
+        self._goodput = GoodputCounter()
         self._tracer = Tracer(model)
         self.update(**first)
         self.flush()
@@ -185,7 +185,7 @@ class Gauges:
                 values.pop((name, label))
             for (name, label), every in observed.items():
                 metric = self._metric(name, label)
-                for value in thinned(every):
+                for value in thin_out(every):
                     metric.observe(value)
         except Exception:
             with self._lock:  # what the server has not been told is told the next time
@@ -213,6 +213,6 @@ class Gauges:
             self.flush()
 
 
-def thinned(values: Sequence[float], most: int = MOST_OBSERVATIONS) -> list[float]:
+def thin_out(values: Sequence[float], most: int = MOST_OBSERVATIONS) -> list[float]:
     """At most so many of them, evenly taken."""
     return [values[index * len(values) // most] for index in range(most)] if len(values) > most else list(values)

@@ -36,7 +36,7 @@ class Life:
         return self.tokens > 0 and all(times[name] <= limit for name, limit in limits.items())
 
 
-class Goodput:
+class GoodputCounter:
     """Counts the requests that have ended; one that its client gave up counts on neither side."""
 
     def __init__(self) -> None:

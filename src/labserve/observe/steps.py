@@ -9,8 +9,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from labsched.slots import Slots
-from labsched.steplog import Names, queued
-from labserve.observe.clock import Clock
+from labsched.steplog import RequestNames, queue_fields
+from labserve.observe.clock import StepClock
 from labserve.observe.gauges import Gauges, Value
 from labserve.observe.texts import GrownText, StepTexts
 from labserve.observe.watched_log import WatchedLog
@@ -18,7 +18,7 @@ from labserve.triton import instance, parameter
 
 
 @dataclass
-class Step:
+class ObservedStep:
     """What was observed of a step: its requests after it, their new texts if the model spells them anyway, and counts.
 
     `more` are other fields of the step's line (docs/develop/step-log.md).
@@ -48,11 +48,11 @@ class Steps:
     ) -> None:
         run_dir, model = parameter(args, "run_dir", ""), args["model_name"]
         self.log = WatchedLog(run_dir, model, instance(args))
-        self.clock = Clock(run_dir, model, instance(args))
+        self.clock = StepClock(run_dir, model, instance(args))
         self.gauges = Gauges(model, **{"slots": slots, "running": 0, "steps_total": 0, "tokens_total": 0, **gauges})
         self.slots = Slots(slots)
         self._texts = StepTexts(self.log, tokenizer)
-        self._names = Names()
+        self._names = RequestNames()
         self._joined: list[str] = []  # these three since the last line
         self._evicted: list[str] = []
         self.ended: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Steps:
     @contextmanager
     def step(
         self, names: Sequence[str], phase: str, tokens: Sequence[int], waiting: "Sequence[str] | None" = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[ObservedStep]:
         """Surround a step: wait for the clock before it, and log and count it afterwards.
 
         Args:
@@ -111,8 +111,8 @@ class Steps:
         Yields what is to be filled in. If the step raises, nothing is logged and its requests are forgotten.
         """
         line: dict[str, Any] = {"rows": [self.slots.of(name) for name in names], "phase": phase, "tokens": tokens}
-        line |= {} if waiting is None else queued(waiting, "no slot")
-        step = Step()
+        line |= {} if waiting is None else queue_fields(waiting, "no slot")
+        step = ObservedStep()
         try:
             self.clock.wait(lambda: {"ids": list(names), **line, "seats": self.slots.names})
             started = time.monotonic()

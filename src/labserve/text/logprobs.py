@@ -46,6 +46,6 @@ def as_json(found: Mapping[int, LogProb], tokenizer: Tokenizer) -> str:
     return json.dumps([spelled])
 
 
-def joined(texts: Sequence[str]) -> str:
+def join_token_texts(texts: Sequence[str]) -> str:
     """The texts of several tokens (`as_json`) as that of all of them."""
     return json.dumps([token for text in texts for token in json.loads(text)])

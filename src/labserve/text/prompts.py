@@ -32,7 +32,7 @@ def texts(query: np.ndarray[Any, Any]) -> list[str]:
     return [text(raw, "QUERY", MOST_BYTES) for raw in query[:, 0]]
 
 
-def padded(prompts: Sequence[Sequence[int]], kind: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def pad_prompts(prompts: Sequence[Sequence[int]], kind: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """`[rows, longest]` ids, filled up with zeros, and the `[rows, 1]` lengths that count."""
     lengths = np.array([len(prompt) for prompt in prompts], dtype=kind)[:, None]
     ids = np.zeros((len(prompts), int(lengths.max())), dtype=kind)

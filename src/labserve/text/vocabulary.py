@@ -29,7 +29,7 @@ def spelling(tokenizer: Any) -> dict[int, bytes]:
     }
 
 
-def whole(raw: bytes) -> bool:
+def is_whole_text(raw: bytes) -> bool:
     """Whether bytes are text by themselves: not empty, and UTF-8 without half a character at either end."""
     try:
         return bool(raw.decode("utf-8"))
@@ -40,5 +40,5 @@ def whole(raw: bytes) -> bool:
 def mask(words: Mapping[int, bytes], size: int) -> NDArray[np.bool_]:
     """[size], true for the ids whose bytes are `whole`; ids beyond the tokenizer's vocabulary have no text at all."""
     allowed = np.zeros(size, dtype=bool)
-    allowed[[id for id, raw in words.items() if id < size and whole(raw)]] = True
+    allowed[[id for id, raw in words.items() if id < size and is_whole_text(raw)]] = True
     return allowed

@@ -11,13 +11,13 @@ from typing import Any
 
 from labsched.policy import BATCHING
 from labsched.request import Request
-from labsched.vllm.recorder import ARGUMENTS, recording
-from labserve.model_shape import Shape
+from labsched.vllm.recorder import ARGUMENTS, recording_class
+from labserve.model_shape import ModelShape
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.gate import Gate
-from labserve.vllm.settings import Settings, Word
+from labserve.vllm.settings import VllmSettings, Word
 from labserve.vllm.setup import ENVIRONMENT, IN_FLIGHT
-from labserve.vllm.watched import watched
+from labserve.vllm.watched import watched_scheduler
 
 HEAD = 64  # numbers of an attention head: any that vLLM takes, for none is computed
 TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HEAD, "intermediate_size": HEAD}
@@ -29,7 +29,7 @@ class CountedVllm(VllmScheduler):
 
     memory = SimpleNamespace(leaving=())  # what is dropped is free at once
 
-    def __init__(self, engine: Any, settings: Settings, static: bool) -> None:
+    def __init__(self, engine: Any, settings: VllmSettings, static: bool) -> None:
         super().__init__(engine, settings, static)
         self.features = settings.features
 
@@ -118,7 +118,7 @@ class CountingLLM:
         return ModelRunnerOutput(ids, {id: place for place, id in enumerate(ids)}, sampled)
 
 
-def counted(word: Word, context: int, vocabulary: int, record: str = "") -> CountedVllm:
+def make_counted_vllm(word: Word, context: int, vocabulary: int, record: str = "") -> CountedVllm:
     """vLLM's own scheduler with the settings in `word`, for a model of these sizes.
 
     Args:
@@ -127,21 +127,21 @@ def counted(word: Word, context: int, vocabulary: int, record: str = "") -> Coun
     Raises:
         ValueError: vLLM cannot do what is asked of it.
     """
-    settings = Settings.of(word, Shape(vocabulary, context, 1, head_dim=HEAD))
-    config = configuration(settings, word, vocabulary)
+    settings = VllmSettings.of(word, ModelShape(vocabulary, context, 1, head_dim=HEAD))
+    config = vllm_configuration(settings, word, vocabulary)
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
     static, ahead = BATCHING[word("gpt_model_type") or "inflight_batching"], word("async_scheduling") == "true"
     kind = AsyncScheduler if ahead else Scheduler
     if record:
-        kind = recording(kind, record)
-    scheduler = of_kind(watched(kind, Gate(settings.max_running) if static else None), config, settings)
+        kind = recording_class(kind, record)
+    scheduler = of_kind(watched_scheduler(kind, Gate(settings.max_running) if static else None), config, settings)
     engine = CountingLLM(config, scheduler, hasher(config, settings), IN_FLIGHT if ahead else 1)
     return CountedVllm(engine, settings, static)
 
 
-def configuration(settings: Settings, word: Word, vocabulary: int) -> Any:
+def vllm_configuration(settings: VllmSettings, word: Word, vocabulary: int) -> Any:
     """vLLM's `VllmConfig` for a model of one layer, which is in no file but its configuration. Raises ValueError."""
     os.environ.update(ENVIRONMENT)
     from vllm import EngineArgs
@@ -158,7 +158,7 @@ def configuration(settings: Settings, word: Word, vocabulary: int) -> Any:
     return config
 
 
-def of_kind(kind: Any, config: Any, settings: Settings) -> Any:
+def of_kind(kind: Any, config: Any, settings: VllmSettings) -> Any:
     """A scheduler of this class of vLLM's, over one layer of full attention."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
@@ -174,7 +174,7 @@ def of_kind(kind: Any, config: Any, settings: Settings) -> Any:
     )
 
 
-def hasher(config: Any, settings: Settings) -> Any:
+def hasher(config: Any, settings: VllmSettings) -> Any:
     """What hashes the blocks of a request; None without prefix caching."""
     if not settings.features.kv_cache_reuse:
         return None

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import compress
 from typing import Any
 
-from labsched.plan import Because, Plan, Shares
+from labsched.plan import Because, Shares, StepPlan
 from labsched.policy import Policy
 from labsched.request import End, Request
 from labsched.sampling_options import Sampling
@@ -21,7 +21,7 @@ from labsched.slots import Slots
 from labsched.step import Step
 from labsched.vllm.decision import Decision, queue
 from labserve.params import STRUCTURED, BadInput, Refusal
-from labserve.vllm.settings import Settings
+from labserve.vllm.settings import VllmSettings
 
 PATIENCE_S = 0.005, 0.1  # at least and at most: what a step of a GPU takes, about
 DEAD = "vLLM's engine has ended after an error (see the server's log); restart the stack"
@@ -40,7 +40,7 @@ class VllmScheduler:
     policy = Policy.MAX_UTILIZATION  # it always admits what fits now
     ahead = True
 
-    def __init__(self, engine: Any, settings: Settings, static: bool = False) -> None:
+    def __init__(self, engine: Any, settings: VllmSettings, static: bool = False) -> None:
         self.static = static
         self.engine, self._settings = engine, settings
         self._scheduler = engine.engine_core.engine_core.scheduler
@@ -133,13 +133,13 @@ class VllmScheduler:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepPlan:
         """The requests as they stand. vLLM decides about a step only when it computes it."""
         running = self.running
         shares = Shares("d" * len(running), [0] * len(running), [0] * len(running))
-        return Plan([], [], running, self.waiting, shares, self._because)
+        return StepPlan([], [], running, self.waiting, shares, self._because)
 
-    def step(self, plan: Plan | None = None) -> Step:
+    def step(self, plan: StepPlan | None = None) -> Step:
         """The next step that ends. The plan has no influence on it.
 
         vLLM decides a step and waits for one. With asynchronous scheduling that is the one before, and where none was
@@ -184,7 +184,7 @@ class VllmScheduler:
             self.slots.take(request, request.name or request.id)
         shares = Shares(phase, tokens, [decided.drafted.get(id, 0) for id in here] if decided.drafted else none)
         batch, waiting = self._known(here), self._known(decided.waiting)
-        plan = Plan(victims, admitted, batch, waiting, shares, because_of(decided))
+        plan = StepPlan(victims, admitted, batch, waiting, shares, because_of(decided))
         tables = [*map(decided.tables.__getitem__, here)]
         return Step(
             plan,

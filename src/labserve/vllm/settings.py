@@ -6,7 +6,7 @@ from typing import Any
 
 from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features
 from labsched.kv_budget import KVBudget
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.processor import has_bf16
 
 Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
@@ -30,7 +30,7 @@ NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VllmSettings:
     """What vLLM is asked for: `arguments` of `vllm.EngineArgs`, and the same in the labs' terms."""
 
     arguments: dict[str, Any]
@@ -40,7 +40,7 @@ class Settings:
     longest: int  # tokens of one sequence, prompt and answer
 
     @classmethod
-    def of(cls, word: Word, shape: Shape, device: str = "cpu") -> "Settings":
+    def of(cls, word: Word, shape: ModelShape, device: str = "cpu") -> "VllmSettings":
         """From a configuration's words; an empty one is not given.
 
         Args:
@@ -54,7 +54,7 @@ class Settings:
         if not gpu:
             _refuse_heads("model", shape)
             if word("speculation") == DRAFT:
-                _refuse_heads("draft_model", Shape.of(word("draft_model")))
+                _refuse_heads("draft_model", ModelShape.of(word("draft_model")))
         features, limit = _features(word, STEP_TOKENS[device.partition(":")[0]]), int(word("max_num_sequences") or 16)
         fp32 = word("exact") == "true" or (not gpu and not has_bf16())
         cache = word("kv_cache_dtype") or "auto"
@@ -103,7 +103,7 @@ class Settings:
         return cls(arguments, kv, features, limit, longest)
 
     @classmethod
-    def of_engine(cls, arguments: dict[str, Any], config: Any) -> "Settings":
+    def of_engine(cls, arguments: dict[str, Any], config: Any) -> "VllmSettings":
         """What an engine that was made from `arguments` has, by its `VllmConfig`."""
         scheduler, cache, draft = config.scheduler_config, config.cache_config, config.speculative_config
         features = Features(
@@ -165,7 +165,7 @@ def _refuse(word: Word) -> None:
         )
 
 
-def _refuse_heads(name: str, shape: Shape) -> None:
+def _refuse_heads(name: str, shape: ModelShape) -> None:
     if shape.head_dim not in HEADS:
         sizes = ", ".join(map(str, HEADS))
         raise ValueError(f"{name}: its attention heads have {shape.head_dim} numbers; vLLM on a CPU takes {sizes}")

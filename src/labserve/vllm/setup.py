@@ -14,12 +14,12 @@ from labsched.kv_budget import KVBudget
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
 from labserve.inflight.logprobs import LogProbs
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.gate import Gate
-from labserve.vllm.settings import COMPILED, Settings, Word
-from labserve.vllm.watched import watched
+from labserve.vllm.settings import COMPILED, VllmSettings, Word
+from labserve.vllm.watched import watched_scheduler
 
 ARGUMENTS = "vllm.json"
 NO_COMPILER = "TORCH_COMPILE_DISABLE"
@@ -41,8 +41,8 @@ ENVIRONMENT = {
 class VllmSetup:
     """vLLM's engine as `Setup` of labserve/inflight/setup.py has the others."""
 
-    shape: Shape
-    settings: Settings
+    shape: ModelShape
+    settings: VllmSettings
     scheduler: VllmScheduler
     log_probs: LogProbs
     own: str = ""  # the learner's files that change vLLM's scheduler or its arguments
@@ -67,7 +67,7 @@ class VllmSetup:
         )
 
 
-def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) -> VllmSetup:
+def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = None) -> VllmSetup:
     """Load the engine and warm it up.
 
     Args:
@@ -79,21 +79,23 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
     Raises:
         ValueError: vLLM is not installed, or cannot do what is asked of it.
     """
-    shape = Shape.of(word("gpt_model_path"))
-    settings = Settings.of(word, shape, device)
+    shape = ModelShape.of(word("gpt_model_path"))
+    settings = VllmSettings.of(word, shape, device)
     if device != "cpu":
         _require_gpu()
     static = BATCHING[word("gpt_model_type") or "inflight_batching"]
     own = arguments_beside(beside)
     threads = threads_of(int(word("threads") or 0), word("gpt_model_path"))
     try:
-        engine = open_engine(settings.arguments | own, threads, beside, static, compiled=word("execution") == COMPILED)
+        engine = open_vllm_engine(
+            settings.arguments | own, threads, beside, static, compiled=word("execution") == COMPILED
+        )
     except (TypeError, ValueError) as error:
         if not own:
             raise
         raise ValueError(f"{ARGUMENTS}: {error}") from error
     if own:
-        settings = Settings.of_engine(settings.arguments | own, engine.vllm_config)
+        settings = VllmSettings.of_engine(settings.arguments | own, engine.vllm_config)
     files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
     return VllmSetup(shape, settings, VllmScheduler(engine, settings, static), LogProbs(word), ", ".join(files))
 
@@ -130,14 +132,14 @@ def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
     folder = str(arguments["model"])
     given = {"enforce_eager": True, "disable_log_stats": True, **arguments, "async_scheduling": False}
     try:
-        engine = open_engine(given, threads_of(int(word("threads") or 0), folder))
+        engine = open_vllm_engine(given, threads_of(int(word("threads") or 0), folder))
     except TypeError as error:
         raise ValueError(f"model.json: {error}") from error
-    settings = Settings.of_engine(given, engine.vllm_config)
-    return VllmSetup(Shape.of(folder), settings, VllmScheduler(engine, settings), LogProbs(word))
+    settings = VllmSettings.of_engine(given, engine.vllm_config)
+    return VllmSetup(ModelShape.of(folder), settings, VllmScheduler(engine, settings), LogProbs(word))
 
 
-def open_engine(
+def open_vllm_engine(
     arguments: dict[str, Any], threads: int, beside: Path | None = None, static: bool = False, compiled: bool = False
 ) -> Any:
     """A `vllm.LLMEngine` in this process, whose scheduler is watched: vLLM's own, or the subclass `beside`."""
@@ -158,7 +160,9 @@ def open_engine(
         if name == "structured_outputs_config" and isinstance(value, dict)
     }
     gate = Gate(int(arguments["max_num_seqs"])) if static else None
-    engine = LLMEngine.from_engine_args(EngineArgs(**arguments | structured, scheduler_cls=watched(kind, gate)))
+    engine = LLMEngine.from_engine_args(
+        EngineArgs(**arguments | structured, scheduler_cls=watched_scheduler(kind, gate))
+    )
     core = engine.engine_core.engine_core
     # A schema is compiled when its request comes, not beside the steps: a request never waits for that in the queue.
     core.structured_output_manager._use_async_grammar_compilation = False

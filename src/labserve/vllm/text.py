@@ -13,8 +13,8 @@ from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.inbox import Inbox
 from labserve.params import STRUCTURED, BadInput, text
-from labserve.tensors import Read, one
-from labserve.triton import FINAL, reader
+from labserve.tensors import Read, read_single
+from labserve.triton import FINAL, input_reader
 from labserve.vllm.engine import client_errors
 from labserve.vllm.setup import VllmSetup
 
@@ -23,7 +23,7 @@ MORE = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "
 
 
 @dataclass(slots=True)
-class Asked:
+class TextOptions:
     """What one request wants to be told."""
 
     stream: bool
@@ -42,17 +42,17 @@ class TextInbox(Inbox):
         self._encode = setup.scheduler.engine.get_tokenizer().encode
 
     def _take(self, source: Any) -> None:
-        number, read = self._answers.expect(source), reader(source)
+        number, read = self._answers.expect(source), input_reader(source)
         try:
             self._guard.check(source)
-            prompt = text(one(read, "text_input", b""), "text_input", LONGEST)
+            prompt = text(read_single(read, "text_input", b""), "text_input", LONGEST)
             for name in ("image", "embedding_request"):
                 if read(name) is not None:
                     raise BadInput(name, "this model takes text, and answers with text")
             params = sampling(json_of(read, source))
             ids = self._encode(prompt)
             request = Request(source.request_id() or f"#{number}", ids, 0, params, number=number)
-            request.source, request.asked = source, asked(read, prompt)
+            request.source, request.asked = source, text_options(read, prompt)
             request.streaming = request.asked.stream
             self._scheduler.submit(request)
             self._arrived(request)
@@ -77,18 +77,20 @@ class TextAnswers(Answers):
             sender.send(response(request), FINAL)
 
 
-def asked(read: Read, prompt: str) -> Asked:
+def text_options(read: Read, prompt: str) -> TextOptions:
     """Raises BadInput."""
-    stream = bool(one(read, "stream", False))
-    exclude = bool(one(read, "exclude_input_in_output", stream))
+    stream = bool(read_single(read, "stream", False))
+    exclude = bool(read_single(read, "exclude_input_in_output", stream))
     if stream and not exclude:
         raise BadInput("exclude_input_in_output", "it must be true when streaming")
-    return Asked(stream, "" if exclude else prompt, [name for name in MORE if bool(one(read, f"return_{name}", False))])
+    return TextOptions(
+        stream, "" if exclude else prompt, [name for name in MORE if bool(read_single(read, f"return_{name}", False))]
+    )
 
 
 def json_of(read: Read, source: Any) -> dict[str, Any]:
     """The sampling parameters: of the tensor, else of the request itself. Raises BadInput."""
-    given = one(read, "sampling_parameters", None)
+    given = read_single(read, "sampling_parameters", None)
     try:
         found = json.loads(given if given is not None else source.parameters() or "{}")
     except ValueError:
@@ -136,7 +138,7 @@ def _kind(annotation: Any) -> Any:
 
 def response(request: Request) -> Any:
     """What has come since the last response: text, and what else was asked for."""
-    told: Asked = request.asked
+    told: TextOptions = request.asked
     output = request.latest
     answer = output.outputs[0]
     piece = (told.prompt if not told.said and not told.stream else "") + answer.text[told.said :]
@@ -147,7 +149,7 @@ def response(request: Request) -> Any:
     return pb_utils.InferenceResponse(tensors)
 
 
-def _more(name: str, output: Any, answer: Any, told: Asked) -> Any:
+def _more(name: str, output: Any, answer: Any, told: TextOptions) -> Any:
     if name == "finish_reason":
         return _text(name, str(answer.finish_reason))
     if name == "cumulative_logprob":

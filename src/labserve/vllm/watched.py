@@ -5,30 +5,30 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from labsched.vllm.decision import Decision, InFlight, Reason, decision
+from labsched.vllm.decision import Decision, Reason, StepsInFlight, decision
 from labserve.vllm.gate import Gate
 
 
-class Table(list[int]):
+class BlockIds(list[int]):
     """The ids of a request's KV blocks. `text` is it as JSON: most steps leave it as it is, or add a block."""
 
     @cached_property
     def text(self) -> str:
         return f"[{','.join(map(str, self))}]"
 
-    def grown(self, ids: Sequence[int]) -> "Table":
+    def grown(self, ids: Sequence[int]) -> "BlockIds":
         """The table of the same request with these blocks."""
-        table, here = Table(ids), len(self)
+        table, here = BlockIds(ids), len(self)
         if here and "text" in vars(self) and table[:here] == self:
             more = "".join(f",{id}" for id in table[here:])
             table.text = f"{self.text[:-1]}{more}]"
         return table
 
 
-EMPTY = Table()
+EMPTY = BlockIds()
 
 
-def watched(kind: Any, gate: Gate | None = None) -> Any:
+def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
     """A subclass of a scheduler of vLLM, for `EngineArgs.scheduler_cls`, which tells what was decided.
 
     Args:
@@ -45,10 +45,10 @@ def watched(kind: Any, gate: Gate | None = None) -> Any:
 
         def __init__(self, *args: Any, **named: Any) -> None:
             super().__init__(*args, **named)
-            self.in_flight = InFlight()
+            self.in_flight = StepsInFlight()
             self.landed: Decision | None = None
             self.grounded = False
-            self.tables: dict[str, Table] = {}  # of the last step
+            self.tables: dict[str, BlockIds] = {}  # of the last step
 
         def has_requests(self) -> bool:
             return not self.grounded and bool(super().has_requests())
@@ -93,7 +93,7 @@ def watched(kind: Any, gate: Gate | None = None) -> Any:
     return Watched
 
 
-def block_tables(scheduler: Any, output: Any, before: Mapping[str, Table]) -> dict[str, Table]:
+def block_tables(scheduler: Any, output: Any, before: Mapping[str, BlockIds]) -> dict[str, BlockIds]:
     """The KV blocks of each request in a step; `before` are those of the step before it.
 
     A table to which nothing was added is the same object.

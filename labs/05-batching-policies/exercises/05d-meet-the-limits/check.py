@@ -7,7 +7,7 @@ import json
 from collections import Counter
 
 from labkit.stats import Slo
-from labsched.counted_time import Batch, Cost, latencies, replayed
+from labsched.counted_time import ComputedStep, Cost, latencies, replay_counted
 
 MODEL, SETTINGS = "tensorrt_llm", {"max_num_sequences": int, "max_num_tokens": int, "scheduling": str}
 COST = Cost(step=20, decode=2, prompt=0.4)  # milliseconds
@@ -53,12 +53,12 @@ def check(trial):
 
 def served(trial, lengths, times):
     """TTFT and TPOT of each request in counted milliseconds, the server's steps, and the names of the requests."""
-    after, _ = replayed(trial.parameters(MODEL), lengths, times, COST)
+    after, _ = replay_counted(trial.parameters(MODEL), lengths, times, COST)
     requests = [([trial.rng.randint(5, 2000) for _ in range(prompt)], answer) for prompt, answer in lengths]
     first = after.count(0)
     records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
     ids = [record.id for record in records]
-    return latencies([Batch.of(step) for step in steps], ids, times, COST), steps, ids
+    return latencies([ComputedStep.of(step) for step in steps], ids, times, COST), steps, ids
 
 
 def why_late(steps, late, documents, slots):

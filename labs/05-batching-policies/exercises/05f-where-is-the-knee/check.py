@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from labkit.stats import Slo
-from labsched.counted_time import Batch, Cost, good_share, latencies, replayed
+from labsched.counted_time import ComputedStep, Cost, good_share, latencies, replay_counted
 
 MODEL, REQUESTS, SLOTS = "tensorrt_llm", 60, 8
 GOOD = 0.9  # of the requests
@@ -104,9 +104,9 @@ class Load:
     def replayed(self, rate, gaps=None, cost=None):
         """The replay at a rate. It is the same whatever the limits are, so each is computed once."""
         if gaps or cost:
-            return replayed(self.words, self.lengths, self.times(rate, gaps), cost or self.cost)
+            return replay_counted(self.words, self.lengths, self.times(rate, gaps), cost or self.cost)
         if rate not in self.known:
-            self.known[rate] = replayed(self.words, self.lengths, self.times(rate), self.cost)
+            self.known[rate] = replay_counted(self.words, self.lengths, self.times(rate), self.cost)
         return self.known[rate]
 
     def share(self, rate, slo=None, **other):
@@ -126,7 +126,7 @@ def served(trial, load, rate):
     first = after.count(0)
     records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
     ids = [record.id for record in records]
-    found = latencies([Batch.of(step) for step in steps], ids, load.times(rate), load.cost)
+    found = latencies([ComputedStep.of(step) for step in steps], ids, load.times(rate), load.cost)
     late, slow = (sum(ttft > load.slo.ttft for ttft, _ in found), sum(tpot > load.slo.tpot for _, tpot in found))
     return good_share(found, load.slo), late, slow
 

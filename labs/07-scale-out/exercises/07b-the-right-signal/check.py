@@ -27,7 +27,7 @@ def check(trial):
             return
     for model, where in LOADS.items():
         page = overloaded(trial, model, trial.rng.randint(6, 9))
-        seen = metrics.parse(page)
+        seen = metrics.parse_metrics(page)
         said, wait = trial.call("waiting.py", "waiting", page, model), seen.waiting(model)
         sentence = f"{model}: {wait:.0f} requests waited in {where}."
         if said == wait + running(seen, model):
@@ -53,8 +53,8 @@ def overloaded(trial, model, count):
 
 def when(trial, wanted):
     """The first page that shows what is wanted."""
-    page = trial.wait_for(trial.page, lambda page: wanted(metrics.parse(page)))
-    if not wanted(metrics.parse(page)):
+    page = trial.wait_for(trial.page, lambda page: wanted(metrics.parse_metrics(page)))
+    if not wanted(metrics.parse_metrics(page)):
         raise trial.Error(
             "the server was never as this check needs it",
             "is the machine very busy?",

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from labkit.workloads.draining import Act, Draining, User
+from labkit.workloads.draining import Draining, TryOutcome, User
 
 MODEL, WORDS = "streams", ("one", "two", "three", "four", "five", "six", "seven")
 CAP, HERD, REFUSALS, DEADLINE = 8.0, 5, 6, 60
@@ -24,15 +24,15 @@ WORD = 'ask returns how it ended: "answered", "refused", "late" or "left".'
 def check(trial):
     rng = trial.rng
     after, cut = rng.randint(10, 20), rng.randint(2, 5)  # seconds, tokens
-    herd = {f"herd-{number}": User([Act(503)] * REFUSALS) for number in range(1, 1 + HERD)}
+    herd = {f"herd-{number}": User([TryOutcome(503)] * REFUSALS) for number in range(1, 1 + HERD)}
     users = {
-        "drained": User([Act(503, retry_after=after)]),
-        "wrong": User([Act(rng.choice((400, 404, 422)))] * 3),
+        "drained": User([TryOutcome(503, retry_after=after)]),
+        "wrong": User([TryOutcome(rng.choice((400, 404, 422)))] * 3),
         **herd,
-        "too-late": User([Act(503, retry_after=DEADLINE + 10)] * 2),
-        "never": User([Act(503)] * 50),
-        "swallowed": User([Act(cut=0)]),
-        "cut": User([Act(cut=cut), Act(503, retry_after=2), Act(cut=cut + 2)]),
+        "too-late": User([TryOutcome(503, retry_after=DEADLINE + 10)] * 2),
+        "never": User([TryOutcome(503)] * 50),
+        "swallowed": User([TryOutcome(cut=0)]),
+        "cut": User([TryOutcome(cut=cut), TryOutcome(503, retry_after=2), TryOutcome(cut=cut + 2)]),
         "left": User(leaves=rng.randint(3, 6)),
     }
     asked = {name: rng.choices(WORDS, k=rng.randint(8, 12)) for name in users}

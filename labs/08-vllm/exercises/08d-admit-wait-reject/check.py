@@ -9,7 +9,7 @@ from collections import Counter
 from labkit.names import letter
 from labkit.stats import Slo
 from labsched import admission, admission_file
-from labsched.counted_time import Batch, Cost, latencies
+from labsched.counted_time import ComputedStep, Cost, latencies
 
 RUNNING = (8, 11)  # requests that may run within TPOT
 ENOUGH = 0.95  # of the reference's goodput
@@ -41,10 +41,10 @@ def check(trial):
     error = told.get("error", "")
     if not trial.expect("admission.py", "decides", error or "decides", not error, f"{error}."):
         return
-    played = admission.again(load, {number: (at, said) for number, at, said in told["rounds"]})
+    played = admission.replay_decisions(load, {number: (at, said) for number, at, said in told["rounds"]})
     found = served(trial, load, played)
     goodput = sum(load.requests[number][2] for number in found if load.slo.is_met(*found[number]))
-    best = admission.play(load, reference)
+    best = admission.play_load(load, reference)
     reached = counted(load, best)
     most = sum(load.requests[number][2] for number in reached if load.slo.is_met(*reached[number]))
     lost, first = losses(load, played, found)
@@ -82,7 +82,9 @@ def served(trial, load, played):
     after = [played.after[number] for number in order]
     first = after.count(0)
     records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
-    return from_arrival(load, played, order, [record.id for record in records], [Batch.of(step) for step in steps])
+    return from_arrival(
+        load, played, order, [record.id for record in records], [ComputedStep.of(step) for step in steps]
+    )
 
 
 def counted(load, played):
@@ -94,7 +96,7 @@ def counted(load, played):
         coming = coming[len(joined) :]
         ids, prompts = [*left, *joined], [load.requests[number][1] for number in joined]
         phase, tokens = "d" * len(left) + "p" * len(joined), [1] * len(left) + prompts
-        batches.append(Batch([f"{number}" for number in ids], phase, tokens, [1] * len(ids)))
+        batches.append(ComputedStep([f"{number}" for number in ids], phase, tokens, [1] * len(ids)))
         left |= {number: load.requests[number][2] for number in joined}
         left = {number: more - 1 for number, more in left.items() if more > 1}
     return from_arrival(load, played, order, [f"{number}" for number in order], batches)
@@ -152,4 +154,4 @@ def load_of(rng):
             now += gap / share * rng.uniform(0.5, 1.5)
             times.append(now)
         requests += [(at, rng.randint(*PROMPT), rng.randint(*ANSWER)) for at in sorted(times)]
-    return admission.Load(requests, cost, Slo(ttft=round(rng.uniform(26, 32) * tpot), tpot=tpot))
+    return admission.AdmissionLoad(requests, cost, Slo(ttft=round(rng.uniform(26, 32) * tpot), tpot=tpot))

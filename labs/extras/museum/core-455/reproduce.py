@@ -1,11 +1,11 @@
 """A fast producer before a slow consumer: how many responses pile up between them?"""
 
-from labkit.exhibit import Found, Server
+from labkit.exhibit import ExhibitServer, Observation
 
 CHUNKS, SAFE = 2000, 16
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     peak = 0.0
 
     def look() -> bool:
@@ -18,4 +18,4 @@ def reproduce(server: Server) -> Found:
         server.wait(look, "the producer is done")
         server.holds(lambda: look() and False, 0.2)
     sent = SAFE if server.workaround else CHUNKS
-    return Found(peak > CHUNKS / 4, f"{peak:.0f} of {sent} responses of one request waited before the consumer")
+    return Observation(peak > CHUNKS / 4, f"{peak:.0f} of {sent} responses of one request waited before the consumer")

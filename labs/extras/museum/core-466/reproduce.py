@@ -1,9 +1,9 @@
 """An ensemble whose second step refuses requests: its queue holds 4, and 16 come at once."""
 
-from labkit.exhibit import Found, Server
+from labkit.exhibit import ExhibitServer, Observation
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     with server.stream() as stream:
         stream.send("both", 16)
         server.wait(lambda: server.counters("producer").exec_count or stream.ended(), "the first step is done")
@@ -12,4 +12,4 @@ def reproduce(server: Server) -> Found:
         refused = server.counters("consumer").rejected
         end = "no end in 8 s" if stuck else f"ended: {str(stream.messages[-1])[:60]}"
         measured = f"{len(stream.messages)} messages, {end}; consumer: {pending:.0f} pending, {refused:.0f} refused"
-        return Found(stuck and not pending, measured)
+        return Observation(stuck and not pending, measured)

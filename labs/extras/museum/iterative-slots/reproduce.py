@@ -1,11 +1,11 @@
 """Clients leave during the last step of their iterative sequences: do the slots come back?"""
 
-from labkit.exhibit import Found, Server
+from labkit.exhibit import ExhibitServer, Observation
 
 SLOTS = 4
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     with server.stream() as healthy:
         healthy.send("steps", sequence_id=1, sequence_start=True)
         server.wait(healthy.ended, "a sequence that nobody cancels")
@@ -19,4 +19,4 @@ def reproduce(server: Server) -> Found:
         silent = server.holds(lambda: not newcomer.ended(), 8)
         pending = server.counters("steps").pending
     said = f"no answer in 8 s, {pending:.0f} pending" if silent else "answered"
-    return Found(silent, f"{SLOTS} sequences cancelled in their last step, one for each slot; a new one: {said}")
+    return Observation(silent, f"{SLOTS} sequences cancelled in their last step, one for each slot; a new one: {said}")

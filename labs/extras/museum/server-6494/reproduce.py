@@ -1,10 +1,10 @@
 """Eight requests that a decoupled model has taken and not answered: what does Triton's gauge of pending ones say?"""
 
 from labkit.evidence.metrics import scrape
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     own = ("own_loop", "labs_unanswered")
     with server.stream() as stream:
         for _ in range(8):
@@ -17,4 +17,4 @@ def reproduce(server: Server) -> Found:
             raise CannotTell("some were answered before the gauge was read")
         gauge = scrape(server.metrics).own[own] if server.workaround else pending
     measured = f"8 unanswered: pending {pending:.0f} (a model that blocks: 7), the model's own gauge 8"
-    return Found(gauge < 8, measured)
+    return Observation(gauge < 8, measured)

@@ -1,9 +1,9 @@
 """A client cancels a request that runs: does the model learn of it, alone and as a step of an ensemble?"""
 
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 
-def told(server: Server, model: str, seconds: float) -> bool:
+def told(server: ExhibitServer, model: str, seconds: float) -> bool:
     """Whether `inner` saw that a request of `model` was cancelled in the middle of its execution."""
     runs, ends = len(server.logged("execution begins")), len(server.logged("cancellation"))
     answer = server.send(model, seconds)
@@ -13,9 +13,11 @@ def told(server: Server, model: str, seconds: float) -> bool:
     return server.logged("cancellation (seen|not seen)")[-1] == "seen"
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     if not told(server, "inner", 30):
         raise CannotTell("the model alone saw no cancellation in 30 s")
     inside = told(server, "inner" if server.workaround else "outer", 4)
     name = "again alone" if server.workaround else "in the ensemble"
-    return Found(not inside, f"the model saw the cancellation: alone yes, {name} {'yes' if inside else 'no, for 4 s'}")
+    return Observation(
+        not inside, f"the model saw the cancellation: alone yes, {name} {'yes' if inside else 'no, for 4 s'}"
+    )

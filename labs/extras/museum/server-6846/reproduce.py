@@ -1,13 +1,13 @@
 """A sequence whose client goes silent: Triton drops it. Is the model told?"""
 
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     server.infer("chat", sequence_id=5, sequence_start=True)
     server.holds(lambda: True, 3)  # six times the idle limit
     late = server.infer("chat", sequence_id=5)
     if "START" not in late.error:
         raise CannotTell(f"the sequence was not dropped: {late.error or 'the late request was served'}")
     told = bool(server.logged(r"(?:controls|freed):.*END"))
-    return Found(not told, f"dropped ({late.error[-60:]}); the model saw its end: {'yes' if told else 'no'}")
+    return Observation(not told, f"dropped ({late.error[-60:]}); the model saw its end: {'yes' if told else 'no'}")

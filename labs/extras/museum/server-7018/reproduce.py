@@ -2,12 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 LOAD = "/v2/repository/models/slow/load"
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     with ThreadPoolExecutor(2) as clients:
         loads = [clients.submit(server.call, "POST", LOAD, {})]
         if server.workaround:  # the second client waits for its turn, then asks for the state first
@@ -18,4 +18,4 @@ def reproduce(server: Server) -> Found:
     begun = len(server.logged("initialize begins"))
     if begun == 1 and not server.workaround and not server.logged("compiled: True"):
         raise CannotTell("Python wrote no __pycache__ beside the model, which is part of the fault")
-    return Found(begun > 1, f"2 clients, status of {len(answers)} loads {answers}: initialized {begun} times")
+    return Observation(begun > 1, f"2 clients, status of {len(answers)} loads {answers}: initialized {begun} times")

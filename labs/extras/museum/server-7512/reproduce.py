@@ -3,12 +3,12 @@
 import time
 from statistics import median
 
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 TIMEOUT_S, PROBES = 0.05, 9
 
 
-def late(server: Server, **options: float) -> float:
+def late(server: ExhibitServer, **options: float) -> float:
     """Median time from the end of the time-out to the refusal, in seconds."""
     times = []
     for _ in range(PROBES):
@@ -19,7 +19,7 @@ def late(server: Server, **options: float) -> float:
     return median(times)
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     server.send("work", 60.0)
     server.wait(lambda: server.counters("work").pending == 0 and server.state("work") == "READY", "the long one runs")
     own = late(server, client_timeout=TIMEOUT_S)
@@ -27,4 +27,4 @@ def reproduce(server: Server) -> Found:
     measured = f"median lateness: queue time-out {queue * 1e3:.0f} ms, a client's deadline {own * 1e3:.0f} ms"
     if own > 0.2:
         raise CannotTell(f"this machine is too busy for a verdict about times: {measured}")
-    return Found(queue - own > 0.2, measured)
+    return Observation(queue - own > 0.2, measured)

@@ -1,9 +1,9 @@
 """Ten requests of 0.3 s with a deadline of 0.5 s: how many does the server execute, and how many for a client?"""
 
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     answers = [server.send("work", 0.3, client_timeout=0.5) for _ in range(10)]
     server.wait(lambda: all(answer.done.is_set() for answer in answers), "an answer or a deadline for each")
     given_up = sum(not answer.ok for answer in answers)
@@ -16,4 +16,4 @@ def reproduce(server: Server) -> Found:
         f"{given_up} of 10 clients gave up; executed {counters.exec_count:.0f}, failed {counters.failed:.0f}, "
         f"cancelled {counters.canceled:.0f}"
     )
-    return Found(counters.exec_count == 10, measured)
+    return Observation(counters.exec_count == 10, measured)

@@ -1,11 +1,11 @@
 """A request that asks for the classification of a text."""
 
-from labkit.exhibit import Found, Server
+from labkit.exhibit import ExhibitServer, Observation
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     inputs = [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [0]}]
     output = {"name": "Y", "parameters": {} if server.workaround else {"classification": 1}}
     status, text = server.call("POST", "/v2/models/text/infer", {"inputs": inputs, "outputs": [output]})
     how = server.wait_dead(3)
-    return Found(bool(how), f"status {status}, {text[:60]}; the server: {how or 'lives'}")
+    return Observation(bool(how), f"status {status}, {text[:60]}; the server: {how or 'lives'}")

@@ -2,10 +2,10 @@
 
 import socket
 
-from labkit.exhibit import Found, Server
+from labkit.exhibit import ExhibitServer, Observation
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     chunks = 100 if server.workaround else 1_000_000
     head = f"POST /v2/models/work/infer HTTP/1.1\r\nHost: {server.http}\r\nTransfer-Encoding: chunked\r\n\r\n"
     host, _, port = server.http.partition(":")
@@ -16,4 +16,6 @@ def reproduce(server: Server) -> Found:
         except OSError as error:
             answer = str(error)
     how = server.wait_dead(3)
-    return Found(bool(how), f"{chunks:,} chunks: {answer[:40].strip() or 'no answer'}; the server: {how or 'lives'}")
+    return Observation(
+        bool(how), f"{chunks:,} chunks: {answer[:40].strip() or 'no answer'}; the server: {how or 'lives'}"
+    )

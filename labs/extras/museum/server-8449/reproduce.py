@@ -1,11 +1,11 @@
 """A second sequence behind the only slot, while the first one goes on: does it ever hear anything?"""
 
-from labkit.exhibit import Found, Server
+from labkit.exhibit import ExhibitServer, Observation
 
 TURNS = 25
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     server.infer("chat", sequence_id=1, sequence_start=True)
     second = server.send("chat", sequence_id=2, sequence_start=True)
     turns = 0
@@ -15,4 +15,4 @@ def reproduce(server: Server) -> Found:
         if not (server.workaround and turns > 3):
             server.infer("chat", sequence_id=1, sequence_end=end)
     said = f"had an {'answer' if second.ok else 'error'}" if second.done.is_set() else "had neither answer nor error"
-    return Found(not second.done.is_set(), f"after {turns} turns of the first (idle limit 1 s) the second {said}")
+    return Observation(not second.done.is_set(), f"after {turns} turns of the first (idle limit 1 s) the second {said}")

@@ -1,15 +1,17 @@
 """The model's process is dead, and each request fails: what do the readiness probes say?"""
 
-from labkit.exhibit import Found, Server
+from labkit.exhibit import ExhibitServer, Observation
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     server.infer("work", -1)
     error = server.wait(lambda: server.infer("work").error, "requests fail")
     if server.workaround:  # a probe that asks for an answer
         ready = server.infer("work").ok
-        return Found(ready, f"requests fail ({error[-40:]}); a probe by inference says {'' if ready else 'not '}ready")
+        return Observation(
+            ready, f"requests fail ({error[-40:]}); a probe by inference says {'' if ready else 'not '}ready"
+        )
     healthy = server.holds(lambda: server.call("GET", "/v2/health/ready")[0] == 200, 3)
     model = server.call("GET", "/v2/models/work/ready")[0]
     measured = f"requests fail ({error[-40:]}); server {'' if healthy else 'not '}ready, model ready: status {model}"
-    return Found(healthy and model == 200, measured)
+    return Observation(healthy and model == 200, measured)

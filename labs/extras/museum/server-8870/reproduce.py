@@ -1,11 +1,11 @@
 """Bursts make the batcher's count of idle instances drift; then requests wait although instances are idle."""
 
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 INSTANCES, ROUNDS, BURSTS, BURST = 8, 2, 100, 32
 
 
-def waiting(server: Server) -> float:
+def waiting(server: ExhibitServer) -> float:
     """Requests that still wait when there is one long request for each instance."""
     answers = []
     for _ in range(INSTANCES):
@@ -17,7 +17,7 @@ def waiting(server: Server) -> float:
     return pending
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     if before := waiting(server):
         raise CannotTell(f"{before:.0f} requests wait for idle instances even before the bursts")
     bursts, after = 0, 0.0
@@ -27,4 +27,4 @@ def reproduce(server: Server) -> Found:
         bursts += BURSTS
         after = waiting(server)
     measured = f"0 before, {after:.0f} after {bursts} bursts"
-    return Found(after > 0, f"of {INSTANCES} requests for {INSTANCES} instances wait: {measured}")
+    return Observation(after > 0, f"of {INSTANCES} requests for {INSTANCES} instances wait: {measured}")

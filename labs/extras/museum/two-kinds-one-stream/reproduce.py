@@ -4,7 +4,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from labkit.clients.base import channel_options
-from labkit.exhibit import CannotTell, Found, Server
+from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 ROUNDS, REQUESTS, PATIENCE_S = 300, 2, 10
 
@@ -16,7 +16,7 @@ def wrong(model: str) -> service_pb2.ModelInferRequest:
     return made
 
 
-def end(server: Server, models: list[str]) -> str:
+def end(server: ExhibitServer, models: list[str]) -> str:
     """How a stream of such requests ends."""
     requests = [wrong(models[n % len(models)]) for n in range(REQUESTS)]
     options = [*channel_options(server.grpc), ("grpc.use_local_subchannel_pool", 1)]
@@ -30,15 +30,17 @@ def end(server: Server, models: list[str]) -> str:
     return "OK"
 
 
-def reproduce(server: Server) -> Found:
+def reproduce(server: ExhibitServer) -> Observation:
     for number in range(1, ROUNDS + 1):
         for models in [["tokens"], ["work"]] if server.workaround else [["tokens", "work"]]:
             code = end(server, models)
             how = server.ended() or (code != "OK" and server.wait_dead(3))
             if how:
-                return Found(True, f"stream {number} ended with {code}; the server: {how}")
+                return Observation(True, f"stream {number} ended with {code}; the server: {how}")
             if code == "DEADLINE_EXCEEDED":
-                return Found(True, f"stream {number} was not answered in full in {PATIENCE_S} s; the server lives")
+                return Observation(
+                    True, f"stream {number} was not answered in full in {PATIENCE_S} s; the server lives"
+                )
     if not server.workaround:
         raise CannotTell(f"{ROUNDS} streams ended well; it is a race, which proves nothing")
-    return Found(False, f"{ROUNDS} streams for each model ended well")
+    return Observation(False, f"{ROUNDS} streams for each model ended well")

@@ -12,10 +12,10 @@ import triton_python_backend_utils as pb_utils
 from labserve.codegen import request as codegen_request
 from labserve.codegen import trtllm_request
 from labserve.guard import Guard
-from labserve.model_shape import Shape
+from labserve.model_shape import ModelShape
 from labserve.observe.watched_log import WatchedLog
 from labserve.params import Refusal
-from labserve.triton import instance, parameter, reader
+from labserve.triton import input_reader, instance, parameter
 
 ENGINE = "tensorrt_llm"
 
@@ -23,7 +23,7 @@ ENGINE = "tensorrt_llm"
 class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
-        self.shape = Shape.of(parameter(args, "model_dir"))
+        self.shape = ModelShape.of(parameter(args, "model_dir"))
         self.dialect = trtllm_request.Dialect(
             parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary
         )
@@ -39,7 +39,7 @@ class TritonPythonModel:
     async def answer(self, request):
         try:
             self.guard.check(request)
-            rows = codegen_request.parse(reader(request), self.shape)
+            rows = codegen_request.parse_codegen_request(input_reader(request), self.shape)
             self.begun += len(rows)
             await asyncio.gather(*(self.generate(row) for row in rows))
         except Exception as error:  # this request fails, the others of its batch do not
@@ -55,7 +55,7 @@ class TritonPythonModel:
         if answer.has_error():
             raise Refusal(f"{ENGINE}: {answer.error().message()}")
         tensors = {name: pb_utils.get_output_tensor_by_name(answer, name).as_numpy() for name in names}
-        trtllm_request.finish(row, tensors)
+        trtllm_request.finish_row(row, tensors)
 
     def finalize(self):
         self.log.close()

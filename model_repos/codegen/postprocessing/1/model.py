@@ -5,7 +5,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labserve.guard import Guard
-from labserve.triton import parameter, reader
+from labserve.triton import input_reader, parameter
 
 END = "<|endoftext|>"  # clients cut the text here
 
@@ -21,7 +21,7 @@ class TritonPythonModel:
         return self.guard.each(requests, self.tensors)
 
     def tensors(self, request):
-        read = reader(request)
+        read = input_reader(request)
         tokens = read("TOKENS_BATCH")
         rows = tokens.reshape(-1, tokens.shape[-1]) if tokens.size else []
         ends = read("END_ID")

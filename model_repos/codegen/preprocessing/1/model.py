@@ -4,8 +4,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.text.prompts import open_tokenizer, padded, texts, word_table
-from labserve.triton import parameter, reader
+from labserve.text.prompts import open_tokenizer, pad_prompts, texts, word_table
+from labserve.triton import input_reader, parameter
 
 
 class TritonPythonModel:
@@ -17,8 +17,8 @@ class TritonPythonModel:
         return self.guard.each(requests, self.tensors)
 
     def tensors(self, request):
-        rows = reader(request)
-        ids, lengths = padded([self.encode(text) for text in texts(rows("QUERY"))], np.uint32)
+        rows = input_reader(request)
+        ids, lengths = pad_prompts([self.encode(text) for text in texts(rows("QUERY"))], np.uint32)
         return [
             pb_utils.Tensor("INPUT_ID", ids),
             pb_utils.Tensor("REQUEST_INPUT_LEN", lengths),

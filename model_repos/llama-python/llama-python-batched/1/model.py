@@ -5,11 +5,11 @@ The requests that Triton hands over together are padded to one batch, which runs
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.batches import together
+from labserve.batches import compute_together
 from labserve.guard import Guard
 from labserve.observe.executions import Executions
 from labserve.text.hf_generate import Generator, describe_batch, read_prompts, text_array
-from labserve.triton import device, parameter, reader
+from labserve.triton import device, input_reader, parameter
 
 
 class TritonPythonModel:
@@ -24,7 +24,7 @@ class TritonPythonModel:
         asked = [prompt for _, prompts in good for prompt in prompts]
         ids = [requests[place].request_id() for place, prompts in good for _ in prompts]
         with self.executions.named(ids) as names, self.executions.execution(names) as line:
-            found = together(asked, self.generator.generate)
+            found = compute_together(asked, self.generator.generate)
             line.update(describe_batch(asked, found, names, self.executions.log.texts))
         texts = iter(found)
         for place, prompts in good:
@@ -32,7 +32,7 @@ class TritonPythonModel:
         return responses
 
     def prompts_of(self, request):
-        return read_prompts(reader(request), request.is_cancelled, self.generator)
+        return read_prompts(input_reader(request), request.is_cancelled, self.generator)
 
     def response(self, texts):
         error = next((text for text in texts if isinstance(text, Exception)), None)

@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 from labserve.guard import Guard
 from labserve.observe.executions import Executions
 from labserve.text.hf_generate import Generator, describe_batch, read_prompts, text_array
-from labserve.triton import device, parameter, reader
+from labserve.triton import device, input_reader, parameter
 
 
 class TritonPythonModel:
@@ -24,7 +24,7 @@ class TritonPythonModel:
     def answer(self, request):
         texts = [
             self.generate(prompt, request.request_id())
-            for prompt in read_prompts(reader(request), request.is_cancelled, self.generator)
+            for prompt in read_prompts(input_reader(request), request.is_cancelled, self.generator)
         ]
         return [pb_utils.Tensor("text_output", text_array(texts, (len(texts),)))]
 

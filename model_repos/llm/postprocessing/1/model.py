@@ -5,8 +5,8 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labserve.guard import Guard
-from labserve.tensors import one
-from labserve.triton import parameter, reader
+from labserve.tensors import read_single
+from labserve.triton import input_reader, parameter
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
@@ -21,10 +21,10 @@ class TritonPythonModel:
         return self.guard.each(requests, self.tensors)
 
     def tensors(self, request):
-        read = reader(request)
+        read = input_reader(request)
         tokens, context = read("TOKENS_BATCH"), read("CONTEXT_IDS")
         if context is not None and context.size and tokens.size:
-            texts = [self.piece(context.reshape(-1), tokens.reshape(-1), bool(one(read, "LAST", False)))]
+            texts = [self.piece(context.reshape(-1), tokens.reshape(-1), bool(read_single(read, "LAST", False)))]
         else:
             width = tokens.shape[-1]
             texts = [self.decode(row) for row in tokens.reshape(-1, width)] if width else [""]

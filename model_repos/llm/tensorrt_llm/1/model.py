@@ -18,7 +18,7 @@ from labserve.inflight.inbox import Inbox
 from labserve.inflight.recorder import Recorder
 from labserve.inflight.setup import open_scheduler
 from labserve.params import Refusal
-from labserve.triton import decoupled, device, words
+from labserve.triton import decoupled, device, model_parameters
 
 END_S = 10.0  # how long an unloaded model waits for its last step
 HERE = Path(__file__).parent
@@ -26,12 +26,12 @@ HERE = Path(__file__).parent
 
 class TritonPythonModel:
     def initialize(self, args):
-        setup = open_scheduler(words(args), device(args), HERE)
+        setup = open_scheduler(model_parameters(args), device(args), HERE)
         self.scheduler, self.guard = setup.scheduler, Guard(args)
         self.recorder = Recorder(args, setup)
         self.answers = Answers(self.guard, decoupled(args), self.recorder.ended)
         self.clients = Clients(self.scheduler, self.answers)
-        self.inbox = Inbox(setup, self.guard, self.answers, self.recorder.arrived, gather_s(words(args)))
+        self.inbox = Inbox(setup, self.guard, self.answers, self.recorder.arrived, gather_s(model_parameters(args)))
         self.thread = threading.Thread(target=self.serve, name="scheduler", daemon=True)
         self.thread.start()
 

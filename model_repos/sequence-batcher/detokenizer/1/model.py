@@ -15,7 +15,7 @@ from labserve.guard import Guard
 from labserve.observe.executions import Executions
 from labserve.params import BadInput
 from labserve.text.vocabulary import mask, spelling
-from labserve.triton import names, parameter
+from labserve.triton import parameter, request_names
 
 
 class TritonPythonModel:
@@ -29,7 +29,7 @@ class TritonPythonModel:
         self.executions = Executions(args)
 
     def execute(self, requests):
-        with self.executions.execution(names(requests)) as line:
+        with self.executions.execution(request_names(requests)) as line:
             responses, good = self.guard.read(requests, self.texts_of)
             for place, words in good:
                 # One-dimensional: one text per row of the batch, which is what clients of this ensemble iterate over.

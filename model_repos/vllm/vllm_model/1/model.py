@@ -12,7 +12,7 @@ from labserve.guard import Guard
 from labserve.inflight.clients import Clients
 from labserve.inflight.recorder import Recorder
 from labserve.params import Refusal
-from labserve.triton import words
+from labserve.triton import model_parameters
 from labserve.vllm.setup import set_up_arguments
 from labserve.vllm.text import TextAnswers, TextInbox
 
@@ -22,7 +22,7 @@ END_S = 10.0  # how long an unloaded model waits for its last step
 class TritonPythonModel:
     def initialize(self, args):
         arguments = json.loads((Path(__file__).parent / "model.json").read_text())
-        setup = set_up_arguments(arguments, words(args))
+        setup = set_up_arguments(arguments, model_parameters(args))
         self.vllm, self.guard = setup.scheduler, Guard(args)
         self.recorder = Recorder(args, setup)
         self.answers = TextAnswers(self.guard, True, self.recorder.ended)

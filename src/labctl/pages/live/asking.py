@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from labctl.pages.live.events import AskEvent
 from labkit.clients.ask import connection
 from labkit.clients.sequences import SequenceClient
-from labkit.clients.stop import configs, stop, stoppable
+from labkit.clients.stop import configs, stop_request, stoppable_steps
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.records import RequestRecord, request_id
@@ -41,7 +41,7 @@ class Asker:
         self._page = secrets.token_hex(2)  # of two pages for one server, neither uses an id of the other's
         self._open: dict[str, _Asked] = {}
         self._lock = threading.Lock()
-        self._stops = stoppable(endpoint, models)
+        self._stops = stoppable_steps(endpoint, models)
         known = configs(endpoint, models)
         self._iterative = {name for name, config in known.items() if config.sequence_batching.iterative_sequence}
         sequences = {name for name, config in known.items() if config.HasField("sequence_batching")}
@@ -124,7 +124,7 @@ class Asker:
             if not asked.cancelled.is_set():
                 stream.wait(record, timeout=TELL_S)  # says what went wrong
             elif asked.model in self._stops:  # Triton tells no model inside an ensemble that the client has gone
-                stop(self._endpoint, self._stops[asked.model], asked.number)
+                stop_request(self._endpoint, self._stops[asked.model], asked.number)
         text = record.text if model.decoupled else record.text.removeprefix(asked.prompt)
         return text.removesuffix(model.end_text or "\0"), _first(record)
 

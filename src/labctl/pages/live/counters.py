@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labctl.pages.live.events import ModelCounts
-from labkit.evidence.goodput import Goodput
+from labkit.evidence.goodput import GoodputMeter
 from labkit.evidence.metrics import ModelCounters, Snapshot
 
 FAR = 1.5  # counts that differ by this factor are worth a sentence
@@ -25,7 +25,7 @@ class _Done:
     firsts: list[float] = field(default_factory=list)  # seconds to the first token, as this page's requests saw it
 
 
-class Counters:
+class LiveCounters:
     """Both sides since the page was opened, or since the server was started again."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Counters:
         self._last = Snapshot()
         self._now = Snapshot()
         self._done: dict[str, _Done] = defaultdict(_Done)
-        self._goodput = Goodput()
+        self._goodput = GoodputMeter()
 
     def count(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Steps that came; before the first snapshot they do not count."""
@@ -77,7 +77,7 @@ class Counters:
             if done.firsts:
                 mean = sum(done.firsts) / len(done.firsts)
                 facts.append(("mean request, first token", _seconds(_mean_s(triton)), _seconds(mean)))
-            rows.append({"model": model, "facts": facts, "notes": notes(triton, done, batch)})
+            rows.append({"model": model, "facts": facts, "notes": difference_notes(triton, done, batch)})
         return rows
 
 
@@ -87,7 +87,7 @@ def _is_younger(now: Snapshot, before: Snapshot) -> bool:
     return any(now.models.get(name, none).exec_count < old.exec_count for name, old in before.models.items())
 
 
-def notes(triton: ModelCounters, done: Any, batch: float) -> list[str]:
+def difference_notes(triton: ModelCounters, done: Any, batch: float) -> list[str]:
     """Why the two sides differ, where they do."""
     said = []
     executions, steps = triton.exec_count, done.steps

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from labctl.pages.live.events import LaneEvent
 from labctl.pages.live.lines import CHANGE, HELD, Instance, Line
-from labkit.names import Names
+from labkit.names import LetterNames
 
 FIELDS = 5  # numbers of each member of a step: request, seat, 1 for prefill, new tokens, KV blocks
 LABEL = 120  # characters of a prompt that the page may show
@@ -30,8 +30,8 @@ class _Lane:
 class Feed:
     """Takes lines in order of time; keeps what it needs to name things."""
 
-    def __init__(self, names: Names | None = None) -> None:
-        self.names = Names() if names is None else names  # what a person calls the requests
+    def __init__(self, names: LetterNames | None = None) -> None:
+        self.names = LetterNames() if names is None else names  # what a person calls the requests
         self.labels: Mapping[str, str] = {}  # the prompts of requests, where the log has none
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._requests = 0

@@ -13,17 +13,17 @@ from pathlib import Path
 from labctl.clock import texts
 from labctl.clock.clock import Clock
 from labctl.pages.live.asking import MOST, SENT
-from labctl.pages.live.counters import Counters
+from labctl.pages.live.counters import LiveCounters
 from labctl.pages.live.events import AskEvent, ClockEvent, CountersEvent, Event, HeadEvent
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import HELD, Line, held_steps
 from labctl.pages.live.routes import RouteTail
-from labctl.pages.live.tail import Tail
+from labctl.pages.live.tail import StepLogTail
 from labctl.pages.live.whatif import WhatIf
 from labkit.errors import LabError
 from labkit.evidence import metrics
-from labkit.names import Names, Numbered
-from labsched.steplog import parsed, recorded
+from labkit.names import LetterNames, Numbered
+from labsched.steplog import parse_any_line, parse_step_line
 from labsched.vllm import reader
 
 LOOK_S = 0.04
@@ -38,7 +38,7 @@ class Audience(ABC):
 
     def __init__(self) -> None:
         self.head: HeadEvent = {"k": "head"}  # what a page is told first
-        self._names = Names()  # all pages call a request the same
+        self._names = LetterNames()  # all pages call a request the same
         self._lines: deque[Line] = deque(maxlen=RECENT)
         self._pages: set[asyncio.Queue[Message | None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -73,12 +73,12 @@ class Audience(ABC):
                 queue.put_nowait((lines, events))
 
 
-class Follower(Audience):
+class PageFollower(Audience):
     """Of a recording that a vLLM of somebody's own writes: nothing can be asked, and there is no clock."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._tail, self._run = reader.Tail(folder), ""
+        self._tail, self._run = reader.RecordingTail(folder), ""
         self.head = {
             "k": "head",
             "title": str(folder),
@@ -114,13 +114,13 @@ class Hub(Audience):
         super().__init__()
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
-        self._what_if, self._tail = what_if, Tail(clock.run_dir, recorded if what_if else parsed)
+        self._what_if, self._tail = what_if, StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
         self._chat, self._routes = "", RouteTail(clock.run_dir, self._names)
         self._epoch = time.time() - time.monotonic()
         self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
         self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for it
         self._asked: dict[str, AskEvent] = {}
-        self._counters = Counters()
+        self._counters = LiveCounters()
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()

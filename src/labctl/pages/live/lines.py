@@ -16,7 +16,7 @@ from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.errors import LabError
-from labsched.steplog import parsed
+from labsched.steplog import parse_step_line
 
 Line = Mapping[str, Any]
 
@@ -94,11 +94,13 @@ class Instance:
         return self.seats
 
 
-def read(log: Path) -> Iterator[dict[str, Any]]:
+def read_step_lines(log: Path) -> Iterator[dict[str, Any]]:
     """The lines of one step log, without the warm-up. Raises LabError: it cannot be read."""
     try:
-        with nofollow.reading(log) as stream:
-            yield from (line for text in stream if (line := parsed(text)) is not None and not line.get("warm_up"))
+        with nofollow.open_to_read(log) as stream:
+            yield from (
+                line for text in stream if (line := parse_step_line(text)) is not None and not line.get("warm_up")
+            )
     except OSError as error:
         raise LabError(
             f"{log} cannot be read", str(error), "name a folder below results/, or a stack", code="log-unreadable"
@@ -118,7 +120,7 @@ def held_steps(clock: Clock) -> list[Line]:
     return [state for state in states if state["state"] == "held"]
 
 
-def why(line: Line) -> str:
+def why_waiting(line: Line) -> str:
     """Why those wait who wait, in words for all of them."""
     reasons = line["why"]
     return reasons if isinstance(reasons, str) else ", ".join(sorted(set(reasons)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from labctl.pages.live.lines import CHANGE, HELD, Line
-from labctl.pages.live.story import Lane, events_of
+from labctl.pages.live.story import InstanceSteps, events_of
 from labkit.errors import LabError
 
 Names = Mapping[str, str]  # the names that both runs share, by the ids in one log
@@ -41,7 +41,7 @@ class Parting:
     ids: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def parting(one: Lane, other: Lane) -> Parting:
+def find_parting(one: InstanceSteps, other: InstanceSteps) -> Parting:
     """The first step at which the batches differ, or the tokens that are computed for a request.
 
     Requests are paired by their labels, or else by their order in the log, and named as in the first run. Raises
@@ -51,9 +51,9 @@ def parting(one: Lane, other: Lane) -> Parting:
     first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
     title = one.title if one.title == other.title else f"{one.title} and {other.title}"
     for at, lines in enumerate(zip_longest(first, second)):
-        if differ := differing(lines, names):
+        if differ := differing_requests(lines, names):
             seen = [{name for line in all_[:at] for name in line["ids"]} for all_ in (first, second)]
-            one_side, other_side = (side(*each, differ) for each in zip(lines, seen, names, strict=True))
+            one_side, other_side = (side_of_parting(*each, differ) for each in zip(lines, seen, names, strict=True))
             shown = {*one_side.names(), *other_side.names()}
             other_ids = {name: id for id, name in names[1].items()}
             ids = {name: (id, other_ids[name]) for id, name in names[0].items() if name in shown}
@@ -61,7 +61,9 @@ def parting(one: Lane, other: Lane) -> Parting:
     return Parting(title, len(names[0]), len(first))
 
 
-def pair_lanes(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lane]]:
+def pair_lanes(
+    some: Sequence[InstanceSteps], others: Sequence[InstanceSteps]
+) -> list[tuple[InstanceSteps, InstanceSteps]]:
     """The lanes of two runs that belong together: by phase and model, or by model where each has one phase of it.
 
     Raises LabError: there are none.
@@ -80,7 +82,7 @@ def pair_lanes(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane,
     )
 
 
-def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
+def _pair_requests(one: InstanceSteps, other: InstanceSteps) -> tuple[Names, Names]:
     asked = one.requests(), other.requests()
     if len(asked[0]) != len(asked[1]):
         raise LabError(
@@ -97,7 +99,7 @@ def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
     return {id: one.names[id] for id in pairs}, {theirs: one.names[id] for id, theirs in pairs.items()}
 
 
-def differing(lines: Sequence[Line | None], names: Sequence[Names]) -> list[str]:
+def differing_requests(lines: Sequence[Line | None], names: Sequence[Names]) -> list[str]:
     """The requests for which two steps compute different numbers of tokens; None: a run has no more steps."""
     mine, theirs = (_computed(line, called) for line, called in zip(lines, names, strict=True))
     return [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
@@ -109,7 +111,7 @@ def _computed(line: Line | None, called: Names) -> dict[str, int]:
     return {called[name]: count for name, count in counts if count}
 
 
-def side(line: Line | None, seen: Container[str], called: Names, differ: Sequence[str]) -> Side:
+def side_of_parting(line: Line | None, seen: Container[str], called: Names, differ: Sequence[str]) -> Side:
     """What a run did with the requests ``differ`` in one step; ``seen`` are those of the steps before."""
     if line is None:
         return Side(0, (), (), dict.fromkeys(differ, "the run is over"))

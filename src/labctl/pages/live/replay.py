@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labctl.pages.live.feed import LABEL, Feed
-from labctl.pages.live.lines import read
+from labctl.pages.live.lines import read_step_lines
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
 from labctl.pages.live.routes import RouteEvent, Routes
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.names import Names, Numbered
+from labkit.names import LetterNames, Numbered
 from labsched.vllm import reader
 
 NAME = "timeline.html"
@@ -24,7 +24,7 @@ NO_TEXTS = "texts were not recorded: labctl run --texts records them"
 Arrival = tuple[str, float]  # a request's name in the step log, and when it was sent
 
 
-def recording(folder: Path) -> dict[str, Any]:
+def page_recording(folder: Path) -> dict[str, Any]:
     """What the page takes of a run's folder: every step of every phase, warm-up left out.
 
     Raises LabError: the run has left no step log.
@@ -39,13 +39,13 @@ def recording(folder: Path) -> dict[str, Any]:
         phase = path.stem.removeprefix("steps-")
         named = [phase] if len(logs) > 1 else []
         first, lanes = True, list[int]()
-        for line in read(path):
+        for line in read_step_lines(path):
             if lines == MOST:
                 break
             if first:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
                 asked = asked_for(folder, phase)
-                feed.names = router.names = Names.of_groups([one.id for one in each] for each in asked.values())
+                feed.names = router.names = LetterNames.of_groups([one.id for one in each] for each in asked.values())
                 feed.labels = {one.id: one.prompt for each in asked.values() for one in each}
                 for model, each in asked.items():
                     arrivals = [(one.id, round(one.sent + shift, 6)) for one in each]
@@ -75,7 +75,7 @@ def recording(folder: Path) -> dict[str, Any]:
 
 def _of_vllm(folder: Path) -> dict[str, Any]:
     """The newest recording of somebody's own vLLM: its last steps, where there are more than a page holds."""
-    feed, packing, lines = Feed(), Packing(), reader.read(folder)
+    feed, packing, lines = Feed(), Packing(), reader.read_vllm_recording(folder)
     steps = [line for line in lines if line["kind"] in ("step", "change")][-MOST:]
     if not steps:
         raise LabError(f"{folder} has no step that can be shown", "", "send vLLM a request", code="steps-none")
@@ -94,7 +94,7 @@ def _of_vllm(folder: Path) -> dict[str, Any]:
     return {"head": head, **packing.document(), "sent": sent, "groups": groups}
 
 
-def page(folder: Path) -> str:
+def replay_page(folder: Path) -> str:
     """The page of a run: ``timeline.html`` as the run has left it, or made now.
 
     Raises LabError: the run has left no step log.
@@ -102,20 +102,20 @@ def page(folder: Path) -> str:
     try:
         return (folder / NAME).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return document(recording(folder))
+        return document(page_recording(folder))
 
 
-def write(folder: Path) -> Path | None:
+def write_timeline_page(folder: Path) -> Path | None:
     """``timeline.html`` in a run's folder; None where the run has no steps to show."""
     try:
-        page = document(recording(folder))
+        page = document(page_recording(folder))
     except LabError:
         return None
     atomic_write(folder / NAME, page)
     return folder / NAME
 
 
-class Asked(NamedTuple):
+class ClientRequest(NamedTuple):
     """A request of a run's own client: its id, the first words of its prompt, and when it was sent."""
 
     id: str
@@ -123,23 +123,23 @@ class Asked(NamedTuple):
     sent: float
 
 
-def asked_for(folder: Path, phase: str) -> dict[str, list[Asked]]:
+def asked_for(folder: Path, phase: str) -> dict[str, list[ClientRequest]]:
     """The requests of one phase by the model that they asked, in order of arrival, from ``requests.jsonl``.
 
     Times are seconds on the step log's clock; {} if the run has none. Where Triton gives a model ids of its own (an
     iterative sequence without one of the client's), the ids are those of the log, in the order in which it shows them.
     """
-    found: dict[str, list[Asked]] = {}
+    found: dict[str, list[ClientRequest]] = {}
     try:
         records = [json.loads(line) for line in nofollow.read_text(folder / "requests.jsonl").splitlines()]
         for data in records:
             if data["phase"] == phase and data["id"]:
-                one = Asked(str(data["id"]), str(data.get("prompt", ""))[:LABEL], float(data.get("start", 0.0)))
+                one = ClientRequest(str(data["id"]), str(data.get("prompt", ""))[:LABEL], float(data.get("start", 0.0)))
                 found.setdefault(str(data.get("model", "")), []).append(one)
     except (OSError, ValueError, LookupError, TypeError):
         return {}
     seen: dict[str, dict[str, None]] = {}
-    for line in read(folder / f"steps-{phase}.jsonl"):
+    for line in read_step_lines(folder / f"steps-{phase}.jsonl"):
         seen.setdefault(line["model"], {}).update(dict.fromkeys((*line["ids"], *line.get("waiting", ()))))
     logged = {id for ids in seen.values() for id in ids}
     for model, each in found.items():
@@ -159,4 +159,4 @@ def _title(folder: Path) -> str:
 
 def _began(path: Path) -> float:
     """When a phase's first step ended: the order in which the phases were run."""
-    return next((float(line["t"]) for line in read(path)), 0.0)
+    return next((float(line["t"]) for line in read_step_lines(path)), 0.0)

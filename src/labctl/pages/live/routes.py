@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from labctl.pages.live.tail import Tail
+from labctl.pages.live.tail import StepLogTail
 from labkit import nofollow
 from labkit.evidence.steplog import REPLICA
-from labkit.names import Names
-from labsched.steplog import parsed
+from labkit.names import LetterNames
+from labsched.steplog import parse_step_line
 
 KEPT = 200  # decisions that a page which comes later is told
 LITTLE = 0.5  # of the expected tokens: if a server finds fewer, its router is wrong about it
 
 
-class Server(TypedDict):
+class RouteCandidate(TypedDict):
     """A candidate: its score as text, and what the router knew of it, in tokens (``requests``: in requests)."""
 
     name: str
@@ -43,7 +43,7 @@ class RouteEvent(TypedDict):
     chosen: str
     prompt: int  # tokens
     found: int  # tokens of the prompt that the server had cached
-    servers: list[Server]
+    servers: list[RouteCandidate]
     words: str
     sum: str
 
@@ -80,8 +80,8 @@ class _Sums:
 class Routes:
     """Turns lines of step logs, in order of time, into decisions; the sums begin again where the policy changes."""
 
-    def __init__(self, names: Names | None = None) -> None:
-        self.names = Names() if names is None else names
+    def __init__(self, names: LetterNames | None = None) -> None:
+        self.names = LetterNames() if names is None else names
         self._sums = _Sums()
 
     def events(self, lines: Iterable[Mapping[str, Any]]) -> list[RouteEvent]:
@@ -126,7 +126,7 @@ class Routes:
         }
 
 
-def words_of(lines: Iterable[Mapping[str, Any]], request: str, names: Names | None = None) -> list[str]:
+def describe_routes(lines: Iterable[Mapping[str, Any]], request: str, names: LetterNames | None = None) -> list[str]:
     """The decisions about one request, by its id."""
     events = Routes(names).events(line for line in lines if "routes" in line)
     return [event["words"] for event in events if event["request"] == request]
@@ -135,17 +135,17 @@ def words_of(lines: Iterable[Mapping[str, Any]], request: str, names: Names | No
 class RouteTail:
     """The decisions in the step logs of all servers of a stack, as they come. ``run_dir`` is that of any of them."""
 
-    def __init__(self, run_dir: Path, names: Names | None = None) -> None:
+    def __init__(self, run_dir: Path, names: LetterNames | None = None) -> None:
         self.recent: deque[RouteEvent] = deque(maxlen=KEPT)
         self._run_dir, self._routes = run_dir.parent if run_dir.name.startswith(REPLICA) else run_dir, Routes(names)
-        self._tails: dict[Path, Tail] = {}
+        self._tails: dict[Path, StepLogTail] = {}
 
     def read(self) -> list[RouteEvent]:
         """Those since the last call; at first the recent ones."""
         lines = [
             line
             for folder in nofollow.folders(self._run_dir)
-            for line in self._tails.setdefault(folder, Tail(folder, _with_routes)).read()
+            for line in self._tails.setdefault(folder, StepLogTail(folder, _with_routes)).read()
         ]
         events = self._routes.events(sorted(lines, key=lambda line: line["t"]))
         self.recent.extend(events)
@@ -153,15 +153,15 @@ class RouteTail:
 
 
 def _with_routes(line: bytes) -> dict[str, Any] | None:
-    return parsed(line) if b'"routes":' in line else None
+    return parse_step_line(line) if b'"routes":' in line else None
 
 
-def _server(name: str, score: float, known: Mapping[str, Any]) -> Server:
+def _server(name: str, score: float, known: Mapping[str, Any]) -> RouteCandidate:
     cached, requests, tokens = (int(known[key]) for key in ("cached", "requests", "tokens"))
     return {"name": name, "score": f"{score:,.6g}", "cached": cached, "requests": requests, "tokens": tokens}
 
 
-def _sent(name: str, route: Mapping[str, Any], scores: Mapping[str, float], chosen: Server) -> str:
+def _sent(name: str, route: Mapping[str, Any], scores: Mapping[str, float], chosen: RouteCandidate) -> str:
     """Which request went where, and how its score stands among the others."""
     best = [server for server, score in scores.items() if score == max(scores.values())]
     others = [server for server in best if server != chosen["name"]]

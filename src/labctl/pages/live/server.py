@@ -24,7 +24,7 @@ from labctl.pages import address, gate
 from labctl.pages.live import replay
 from labctl.pages.live.asking import Asker
 from labctl.pages.live.events import Event
-from labctl.pages.live.hub import Audience, Follower, Hub
+from labctl.pages.live.hub import Audience, Hub, PageFollower
 from labctl.pages.live.lines import clock_of
 from labctl.pages.live.page import document
 from labctl.pages.live.whatif import WhatIf
@@ -132,7 +132,7 @@ class WatchServer:
 
         Raises LabError: the port is taken.
         """
-        with address.listening("0.0.0.0" if self._exposed else "127.0.0.1", port, address.WATCH) as listening:
+        with address.listening_socket("0.0.0.0" if self._exposed else "127.0.0.1", port, address.WATCH) as listening:
             listening.listen()
             port = listening.getsockname()[1]
             server = uvicorn.Server(
@@ -159,7 +159,7 @@ def page_of_stack(
     clock = clock_of(workspace, record)
     what_if = WhatIf(record.stack, clock.run_dir, other) if other else None
     hub = Hub(clock, record.endpoints.metrics, what_if)
-    hub.chat = lambda: address.of(workspace, record.stack, address.CHAT)
+    hub.chat = lambda: address.page_address(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
     chosen = lab.stacks[record.stack].bench
     hub.head = {
@@ -183,8 +183,8 @@ def page_of_run(folder: Path, exposed: bool) -> WatchServer:
     Raises LabError: it has no step log.
     """
     if reader.is_recording(folder) and reader.is_written(folder):
-        return WatchServer(document(), Follower(folder), {}, exposed)
-    return WatchServer(replay.page(folder), None, {}, exposed)
+        return WatchServer(document(), PageFollower(folder), {}, exposed)
+    return WatchServer(replay.replay_page(folder), None, {}, exposed)
 
 
 def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:

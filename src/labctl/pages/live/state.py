@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from labctl.pages.live.lines import CHANGE, Instance, Line, why
+from labctl.pages.live.lines import CHANGE, Instance, Line, why_waiting
 
 STEPS = 600  # that a view remembers
 ENDED = 64  # requests that have ended, with their texts
@@ -71,7 +71,7 @@ class ModelView:
             self._request(name).ended = reason
             self.blocks.pop(name, None)
         self.seats, self.slots = list(line["seats"]), line["slots"]
-        self.waiting, self.queue, self.why = list(line["waiting"]), line["queue"], why(line)
+        self.waiting, self.queue, self.why = list(line["waiting"]), line["queue"], why_waiting(line)
         # A step's own count is that of its beginning: where its last requests ended with it, nothing is left.
         self.kv_blocks, self.kv_blocks_used = line["kv_blocks"], line["kv_blocks_used"] if any(self.seats) else 0
         ended = [name for name, request in self.requests.items() if request.ended is not None]
@@ -94,7 +94,7 @@ class ModelView:
         return self.requests[name]
 
 
-class State:
+class LiveState:
     """All models of a stack. ``models`` is by (model, instance), in the order in which they were first heard of."""
 
     def __init__(self) -> None:

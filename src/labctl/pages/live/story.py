@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labctl.pages.live.lines import HELD, Instance, Line, read
+from labctl.pages.live.lines import HELD, Instance, Line, read_step_lines
 from labctl.pages.live.replay import asked_for
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REPLICA
-from labkit.names import Names, Numbered
+from labkit.names import LetterNames, Numbered
 from labsched.vllm import reader
 
 FIRST, LAST = "steps-", ".jsonl"
 
 
 @dataclass
-class Lane:
+class InstanceSteps:
     """The steps of one instance of a model, in order; the lines are whole (:mod:`labctl.pages.live.lines`).
 
     ``labels`` are the names that a run's own clients gave to requests, by their ids in the log. ``names`` are what
@@ -34,7 +34,7 @@ class Lane:
     instance: str
     lines: list[Line] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
-    names: Names = field(default_factory=Names)
+    names: LetterNames = field(default_factory=LetterNames)
 
     @property
     def title(self) -> str:
@@ -48,7 +48,7 @@ class Lane:
 
 
 @dataclass
-class Event:
+class StoryEvent:
     """What one step did with a request, or several that follow each other: ``why`` is in words.
 
     ``because`` are the numbers of a refusal; ``seconds`` go from the first step's beginning to the last one's end.
@@ -77,7 +77,7 @@ class Event:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def of_result(path: Path, phase: str = "") -> list[Lane]:
+def of_result(path: Path, phase: str = "") -> list[InstanceSteps]:
     """The lanes of a run, by its folder, or of one of its phases, by its ``steps-PHASE.jsonl``. Warm-up is left out.
 
     Args:
@@ -86,16 +86,16 @@ def of_result(path: Path, phase: str = "") -> list[Lane]:
     Raises LabError: there is no step log, or it cannot be read.
     """
     if reader.is_recording(path):
-        lines = reader.read(path, phase)
+        lines = reader.read_vllm_recording(path, phase)
         found = _whole(_of_vllm(lines))
         _name(found, Numbered())
         return found
     folder = path if path.is_dir() else path.parent
-    lanes: dict[tuple[str, ...], Lane] = {}
+    lanes: dict[tuple[str, ...], InstanceSteps] = {}
     for file in sorted(path.glob(f"{FIRST}*{LAST}")) if path.is_dir() else [path]:
         phase = file.name.removeprefix(FIRST).removesuffix(LAST)
         _read(lanes, file, phase, _labels(folder, phase))
-        names = Names.of_groups([one.id for one in each] for each in asked_for(folder, phase).values())
+        names = LetterNames.of_groups([one.id for one in each] for each in asked_for(folder, phase).values())
         _name([lane for lane in lanes.values() if lane.phase == phase], names)
     if not lanes:
         raise LabError(
@@ -107,14 +107,14 @@ def of_result(path: Path, phase: str = "") -> list[Lane]:
     return _whole(lanes)
 
 
-def _of_vllm(lines: Sequence[Line]) -> dict[tuple[str, ...], Lane]:
+def _of_vllm(lines: Sequence[Line]) -> dict[tuple[str, ...], InstanceSteps]:
     """The lane of somebody's own vLLM; its requests' labels are vLLM's ids."""
     steps: list[Line] = [line for line in lines if line["kind"] in ("step", "change")]
     key = ("", "", str(lines[0]["model"]), str(lines[0]["instance"]))
-    return {key: Lane(*key, lines=steps, labels=reader.ids(lines))}
+    return {key: InstanceSteps(*key, lines=steps, labels=reader.vllm_ids(lines))}
 
 
-def _name(lanes: Sequence[Lane], names: Names) -> None:
+def _name(lanes: Sequence[InstanceSteps], names: LetterNames) -> None:
     """Name the requests of lanes that were served together, also those that have no name yet, as the log shows them."""
     lines = sorted((line for lane in lanes for line in lane.lines), key=lambda line: line["t"])
     names.take(id for line in lines for id in (*line["ids"], *line.get("waiting", ())))
@@ -122,18 +122,18 @@ def _name(lanes: Sequence[Lane], names: Names) -> None:
         lane.names = names
 
 
-def of_stack(run_dir: Path, held: Sequence[Line]) -> list[Lane]:
+def of_stack(run_dir: Path, held: Sequence[Line]) -> list[InstanceSteps]:
     """The lanes of a running stack, as far as its logs go back; ``held`` are the steps that wait for the clock."""
-    lanes: dict[tuple[str, ...], Lane] = {}
+    lanes: dict[tuple[str, ...], InstanceSteps] = {}
     for folder in nofollow.folders(run_dir):
         for file in folder.glob(f"{FIRST}*{LAST}"):
             _read(lanes, file, "", {}, replica_of(folder, run_dir))
     for state in held:
         key = ("", str(state.get("replica", "")), str(state["model"]), str(state["instance"]))
-        lane = lanes.setdefault(key, Lane(*key))
+        lane = lanes.setdefault(key, InstanceSteps(*key))
         last = max((line.get("n", 0) for line in lane.lines), default=0)
         lane.lines.append({"t": time.monotonic(), "dur": 0.0, "ids": [], **state, "kind": HELD, "n": last + 1})
-    _name([*lanes.values()], Names())
+    _name([*lanes.values()], LetterNames())
     return _whole(lanes)
 
 
@@ -143,14 +143,14 @@ def replica_of(folder: Path, run_dir: Path) -> str:
 
 
 def _read(
-    lanes: dict[tuple[str, ...], Lane], file: Path, phase: str, labels: Mapping[str, str], replica: str = ""
+    lanes: dict[tuple[str, ...], InstanceSteps], file: Path, phase: str, labels: Mapping[str, str], replica: str = ""
 ) -> None:
-    for line in read(file):
+    for line in read_step_lines(file):
         key = (phase, str(line.get("replica", replica)), line["model"], line["instance"])
-        lanes.setdefault(key, Lane(*key, labels=labels)).lines.append(line)
+        lanes.setdefault(key, InstanceSteps(*key, labels=labels)).lines.append(line)
 
 
-def _whole(lanes: Mapping[tuple[str, ...], Lane]) -> list[Lane]:
+def _whole(lanes: Mapping[tuple[str, ...], InstanceSteps]) -> list[InstanceSteps]:
     """The lanes with whole lines, in order of time: a log that was rotated comes in two files."""
     for lane in lanes.values():
         instance = Instance()
@@ -158,7 +158,7 @@ def _whole(lanes: Mapping[tuple[str, ...], Lane]) -> list[Lane]:
             lane.lines = [instance.whole(line) for line in sorted(lane.lines, key=lambda line: line["t"])]
             for line in lane.lines:  # a model may write anything: a refusal of another form is found here
                 if line["waiting"]:
-                    refusal(line)
+                    refusal_reason(line)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise LabError(
                 f"the step log of {lane.title} has lines of another form", str(error), code="step-log-invalid"
@@ -183,7 +183,7 @@ def _labels(folder: Path, phase: str) -> dict[str, str]:
 # -- one request ------------------------------------------------------------------------------------------------------
 
 
-def lanes_of(lanes: Sequence[Lane], request: str) -> list[tuple[Lane, str]]:
+def lanes_of(lanes: Sequence[InstanceSteps], request: str) -> list[tuple[InstanceSteps, str]]:
     """Each lane that shows a request, with its id there: by its id in the log, its name (B), or its label.
 
     A label is also known by its beginning up to a "-": vLLM's own ids go on behind the name that a client gave.
@@ -199,9 +199,9 @@ def lanes_of(lanes: Sequence[Lane], request: str) -> list[tuple[Lane, str]]:
     return found
 
 
-def story_of(lane: Lane, name: str) -> list[Event]:
+def story_of(lane: InstanceSteps, name: str) -> list[StoryEvent]:
     """The story of a request in a lane. Steps in which the same happens for the same reason are one event."""
-    found: list[Event] = []
+    found: list[StoryEvent] = []
     for line in lane.lines:
         for event in events_of(line, name, lane.names):
             last = found[-1] if found else None
@@ -214,10 +214,10 @@ def story_of(lane: Lane, name: str) -> list[Event]:
     return found
 
 
-def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) -> Iterator[Event]:
+def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) -> Iterator[StoryEvent]:
     """What a step did with a request; ``called`` are other names for requests than the log's."""
     because = line.get("because", {})
-    event = functools.partial(Event, line["n"], line["n"], line["t"] - line["dur"], line["t"])
+    event = functools.partial(StoryEvent, line["n"], line["n"], line["t"] - line["dur"], line["t"])
     if name in line.get("evicted", ()):
         yield event("preempted", _describe_shortage(because), because)
     elif name in line["waiting"]:
@@ -237,13 +237,13 @@ def _waits(line: Line, name: str, called: Mapping[str, str]) -> str:
     """Why it waits. The numbers are those of the first request in the queue."""
     place = line["waiting"].index(name)
     if place == 0:
-        return refusal(line)
+        return refusal_reason(line)
     why = line["why"] if isinstance(line["why"], str) else line["why"][place]
     first = line["waiting"][0]
     return f"{_ordinal(place + 1)} in the queue, behind {called.get(first, first)}: {why}"
 
 
-def refusal(line: Line) -> str:
+def refusal_reason(line: Line) -> str:
     """Why the first request in the queue waits, with the numbers: "no KV block: needs 2, 5 used, 3 reserved, of 8"."""
     why, because, slots = line["why"], line.get("because"), line.get("slots")
     why = why if isinstance(why, str) else why[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import nofollow
-from labsched.steplog import parsed
+from labsched.steplog import parse_step_line
 
 RECENT_BYTES = 2 * 2**20  # of each log, for a page that comes later
 AT_ONCE = 2**20
@@ -22,10 +22,10 @@ class _File:
     rest: bytes = b""
 
 
-class Tail:
+class StepLogTail:
     """Follows ``steps-*.jsonl`` of a folder; a file that is rotated away or begun anew is read from its start."""
 
-    def __init__(self, folder: Path, take: Callable[[bytes], dict[str, Any] | None] = parsed) -> None:
+    def __init__(self, folder: Path, take: Callable[[bytes], dict[str, Any] | None] = parse_step_line) -> None:
         self._folder, self._take = folder, take
         self._files: dict[str, _File] = {}
 
@@ -39,7 +39,7 @@ class Tail:
 
     def _lines(self, path: Path) -> list[Mapping[str, Any]]:
         try:
-            with nofollow.reading(path) as stream:
+            with nofollow.open_to_read(path) as stream:
                 status = os.fstat(stream.fileno())
                 known = self._files.get(path.name)
                 if known is None:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from labctl.pages.live.lines import Line
-from labctl.pages.live.state import ModelView, State
-from labkit.names import Names
+from labctl.pages.live.state import LiveState, ModelView
+from labkit.names import LetterNames
 from labkit.printable import printable
-from labkit.tables import fitted
+from labkit.tables import wrap_text
 
 # A key stays beside what it does, also where the line is broken.
 KEYS = (
@@ -26,7 +26,7 @@ STRIP = 3 + 1 + NAME + 1  # the column in which a slot's strip begins
 
 
 @dataclass
-class Screen:
+class TerminalState:
     """What stands on the screen beside the state itself."""
 
     title: str
@@ -37,16 +37,16 @@ class Screen:
     what_if: str = ""  # another policy's first difference
     routes: str = ""  # what a router's decisions came to
     now: float | None = None  # on the clock of the log; None: the time of each model's last line
-    _names: Names = field(default_factory=Names)
+    _names: LetterNames = field(default_factory=LetterNames)
 
-    def lines(self, state: State, width: int, height: int) -> list[str]:
+    def lines(self, state: LiveState, width: int, height: int) -> list[str]:
         """The whole screen: exactly ``height`` lines of at most ``width`` columns."""
         views = [view for view in state.models.values() if self.chosen in ("", view.model)]
         modes = sorted({view.mode for view in views} or {"run"})
         head = f"{self.title}  {'/'.join(modes)}" + (f"  keys mean {self.chosen}" if self.chosen else "")
         body: list[str] = []
-        keys = fitted(self.keys, width, "").replace("\xa0", " ").split("\n")
-        other = [row for said in (self.what_if, self.routes) if said for row in fitted(said, width, "").split("\n")]
+        keys = wrap_text(self.keys, width, "").replace("\xa0", " ").split("\n")
+        other = [row for said in (self.what_if, self.routes) if said for row in wrap_text(said, width, "").split("\n")]
         room = height - 3 - len(keys) - len(other)
         if not views:
             body = ["", "no step yet: send a request, or wait for one"]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from labctl.pages.live.events import WhatIfEvent
 from labctl.pages.live.lines import Instance, Line
-from labctl.pages.live.parting import differing, side
+from labctl.pages.live.parting import differing_requests, side_of_parting
 from labkit import nofollow
 from labkit.errors import LabError
-from labsched.follow import Follower, Pair
+from labsched.follow import Follower, StepPair
 from labsched.lines import MODEL
-from labsched.recording import Settings, settings_of
-from labsched.replay import changed
-from labsched.steplog import REQUEST, SCHEDULER, recorded
+from labsched.recording import SchedulerSettings, settings_of
+from labsched.replay import change_settings
+from labsched.steplog import REQUEST, SCHEDULER, parse_any_line
 
 SHARE = 0.05  # seconds of processor time a second, on average
 SPARE_S = 1.0  # the most processor time that an idle page saves up
@@ -80,7 +80,7 @@ class WhatIf:
         self.steps.extend(steps)
         return steps, self._new
 
-    def _settings(self, head: Line) -> Settings:
+    def _settings(self, head: Line) -> SchedulerSettings:
         settings = settings_of(head)
         if settings.own:
             raise LabError(
@@ -92,8 +92,8 @@ class WhatIf:
         if settings.vllm:
             from labkit.predict import vllm
 
-            return vllm.changed(settings, self._assignments)
-        return changed(settings, self._assignments)
+            return vllm.change_vllm_settings(settings, self._assignments)
+        return change_settings(settings, self._assignments)
 
     def _take(self, line: Line) -> None:
         if line.get("kind") == REQUEST:
@@ -105,14 +105,14 @@ class WhatIf:
             self._instance, self._seen, self._parted = Instance(), set(), False
             self._follower = Follower(self._settings(line), whole=True)
 
-    def _compare(self, pair: Pair) -> None:
+    def _compare(self, pair: StepPair) -> None:
         """Note where server and replay part."""
         lines = [pair.real, pair.replayed]
         here = [name for line in lines if line for name in (*line["ids"], *line["waiting"])]
         same = {name: name for name in here}
-        if differ := differing(lines, (same, same)):
+        if differ := differing_requests(lines, (same, same)):
             self._parted = True
-            real, other = (side(line, self._seen, same, differ[:NAMED]) for line in lines)
+            real, other = (side_of_parting(line, self._seen, same, differ[:NAMED]) for line in lines)
             why = [[name, real.reasons[name], other.reasons[name]] for name in real.reasons]
             name, really, instead = why[0]
             words = f"first difference at step {other.step or real.step}: {name} {instead} (really: {really})"
@@ -135,9 +135,9 @@ def _head(stack: str, run_dir: Path) -> Line:
             code="what-if-instances",
         )
     for path in logs:
-        with nofollow.reading(path) as stream:
+        with nofollow.open_to_read(path) as stream:
             for text in reversed(stream.read().splitlines()):
-                if b'"scheduler"' in text and (line := recorded(text)) and line.get("kind") == SCHEDULER:
+                if b'"scheduler"' in text and (line := parse_any_line(text)) and line.get("kind") == SCHEDULER:
                     return line
     raise LabError(
         f"{stack} has no scheduler that can be replayed",

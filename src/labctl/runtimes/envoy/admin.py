@@ -18,7 +18,7 @@ PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class UpstreamHealth:
     """One server as Envoy sees it, over both protocols.
 
     Attributes:
@@ -62,9 +62,9 @@ def clusters(path: str) -> dict[str, Any]:
         connection.close()
 
 
-def seen(document: Mapping[str, Any], l4: bool = False) -> dict[int, Seen]:
+def read_upstreams(document: Mapping[str, Any], l4: bool = False) -> dict[int, UpstreamHealth]:
     """The servers on that page, by their number."""
-    found: dict[int, Seen] = {}
+    found: dict[int, UpstreamHealth] = {}
     kind = "cx" if l4 else "rq"
     for cluster in document["cluster_statuses"]:
         for host in cluster.get("host_statuses", ()):
@@ -72,8 +72,8 @@ def seen(document: Mapping[str, Any], l4: bool = False) -> dict[int, Seen]:
                 continue
             number, health = int(host["hostname"].removeprefix(HOSTNAME)), host["health_status"]
             counts = {stat["name"]: int(stat.get("value", 0)) for stat in host["stats"]}
-            before = found.get(number, Seen(number))
-            found[number] = Seen(
+            before = found.get(number, UpstreamHealth(number))
+            found[number] = UpstreamHealth(
                 number,
                 before.healthy and not any(health.get(name) for name in ILL),
                 health.get("eds_health_status") == "DRAINING",

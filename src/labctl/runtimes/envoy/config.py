@@ -71,7 +71,7 @@ def places(host: str, ports: Mapping[str, int]) -> Places:
 
 
 @dataclass(frozen=True)
-class Server:
+class BackendServer:
     """One server behind the balancer. One that is ``draining`` gets nothing new and ends what it has."""
 
     number: int
@@ -109,7 +109,9 @@ class Published:
     token: str = PLACEHOLDER
 
 
-def configuration(behind: Places | Balance, published: Published | None = None, trace: str = "") -> dict[str, Any]:
+def envoy_configuration(
+    behind: Places | Balance, published: Published | None = None, trace: str = ""
+) -> dict[str, Any]:
     """Envoy's bootstrap configuration.
 
     Args:
@@ -360,7 +362,7 @@ def in_container(policy: str, server: str, trace: str, exposed: bool) -> dict[st
     """
     inner, outer = (places("0.0.0.0", ports) for ports in (INNER_PORTS, PUBLISHED_PORTS))
     behind = Balance(policy, inner, FOLDER, ADMIN) if policy else places(server, INNER_PORTS)
-    return configuration(behind, Published(outer) if exposed else None, trace)
+    return envoy_configuration(behind, Published(outer) if exposed else None, trace)
 
 
 def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dict[str, Any]:
@@ -373,10 +375,10 @@ def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dic
     """
     listen = places("0.0.0.0", INNER_PORTS)
     balance = Balance(policy, None if token else listen, FOLDER, ADMIN, names)
-    return configuration(balance, Published(listen, token) if token else None, trace)
+    return envoy_configuration(balance, Published(listen, token) if token else None, trace)
 
 
-def assignments(servers: Iterable[Server]) -> Mapping[str, str]:
+def assignments(servers: Iterable[BackendServer]) -> Mapping[str, str]:
     """The files that name the servers to Envoy, by name; addresses in them are numbers, never names."""
     servers = list(servers)
     found = {}
@@ -391,7 +393,7 @@ def assignments(servers: Iterable[Server]) -> Mapping[str, str]:
     return found
 
 
-def _assigned(address: Address, server: Server) -> dict[str, Any]:
+def _assigned(address: Address, server: BackendServer) -> dict[str, Any]:
     """A server as Envoy takes it: asked for its health over HTTP, and known by its number."""
     name = f"{HOSTNAME}{server.number}"
     checked = {"port_value": server.http.port}
@@ -411,7 +413,7 @@ def binary() -> Path:
     return Path(spec.origin).parent / "_bin" / "envoy"
 
 
-def arguments(config: str, *, validate: bool = False) -> list[str]:
+def envoy_arguments(config: str, *, validate: bool = False) -> list[str]:
     """Arguments of ``envoy``. Without its hot restart it keeps nothing in /dev/shm."""
     common = ["--config-path", config, "--disable-hot-restart", "--log-level", "warning"]
     return [*common, "--mode", "validate"] if validate else [*common, "--concurrency", "2"]

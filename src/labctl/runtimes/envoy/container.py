@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.runtimes.envoy import config
-from labctl.runtimes.envoy.config import PLACEHOLDER, Address, Server, assignments
+from labctl.runtimes.envoy.config import PLACEHOLDER, Address, BackendServer, assignments
 from labctl.triton.arguments import GRPC, HTTP
 
 CONFIG, SERVERS = "envoy.json", "servers.json"
@@ -71,7 +71,7 @@ class Followed:
                     threading.Thread(target=self._resolve, args=(host,), daemon=True).start()
                 if address := self._addresses.get(host):
                     http, grpc = Address(address, HTTP), Address(address, GRPC)
-                    servers.append(Server(one["number"], http, grpc, one["draining"]))
+                    servers.append(BackendServer(one["number"], http, grpc, one["draining"]))
             for name, text in assignments(servers).items():
                 if self._written.get(name) != text:
                     (self._target / f".{name}").write_text(text)
@@ -100,7 +100,7 @@ def main() -> int:
     followed = Followed(servers, config.FOLDER) if servers.exists() else None
     if followed:
         followed.write_changes()  # Envoy wants the files, if only empty ones
-    command = [str(config.binary()), *config.arguments(str(filled))]
+    command = [str(config.binary()), *config.envoy_arguments(str(filled))]
     envoy = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         while envoy.poll() is None:

@@ -47,14 +47,14 @@ def main() -> None:
     behind.bind(f"\0{name}")  # the API listens there when it is ready: until then Envoy says that it is not
     behind.set_inheritable(True)
     try:
-        front = start(Address(options.host, options.port), f"@{name}", tls, options.token_file)
+        front = start_envoy(Address(options.host, options.port), f"@{name}", tls, options.token_file)
     except ValueError as error:
         sys.exit(f"labctl: {error}")
     own = ["-m", "labdoor", "--socket", str(behind.fileno()), "--front", str(front.pid)]
     os.execv(sys.executable, [sys.executable, *own, *more])
 
 
-def start(listen: Address, door: str, tls: tuple[str, str] | None, token_file: Path) -> subprocess.Popen[bytes]:
+def start_envoy(listen: Address, door: str, tls: tuple[str, str] | None, token_file: Path) -> subprocess.Popen[bytes]:
     """Envoy before the API on the socket ``door``, once it listens; it ends with this process.
 
     Raises ValueError: there is no token, or Envoy does not listen.
@@ -63,7 +63,7 @@ def start(listen: Address, door: str, tls: tuple[str, str] | None, token_file: P
     held = os.memfd_create("envoy.json", 0)
     os.write(held, text.encode())
     envoy = subprocess.Popen(
-        [str(config.binary()), *config.arguments(f"/dev/fd/{held}")],
+        [str(config.binary()), *config.envoy_arguments(f"/dev/fd/{held}")],
         stdin=subprocess.DEVNULL,
         env={variable: value for variable, value in os.environ.items() if variable not in HOLDS_NO_MARK},
         pass_fds=(held,),

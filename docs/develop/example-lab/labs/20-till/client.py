@@ -6,7 +6,7 @@ from labkit import context
 from labkit.clients.tensors import text_tensor
 from labkit.clients.unary import UnaryClient
 
-lab = context.load(sys.argv[1])
+lab = context.load_context(sys.argv[1])
 with UnaryClient(lab.endpoints["grpc"]) as client:
     items = [text_tensor("item", f"item {number}") for number in range(lab.settings["requests"])]
     records = [client.send_inputs("till", "", [item], output="together") for item in items]

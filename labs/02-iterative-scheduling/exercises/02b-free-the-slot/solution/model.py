@@ -3,13 +3,13 @@
 import triton_python_backend_utils as pb_utils
 
 from labserve.gpt2.decoders import step
-from labserve.gpt2.loading import load
+from labserve.gpt2.loading import load_gpt2
 from labserve.triton import respond, text_of
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.begin, self.decoder = load(args)
+        self.begin, self.decoder = load_gpt2(args)
         self.sequences = {}  # correlation id -> the text so far
 
     def execute(self, requests):

@@ -4,7 +4,7 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from labserve.text.hf_generate import text_array
-from labserve.triton import parameter, reader, text_of
+from labserve.triton import input_reader, parameter, text_of
 
 PAD = 0  # any id will do, because the mask hides it
 
@@ -20,7 +20,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         prompts = [self.tokenizer.encode(text_of(request, "text_input").decode()) for request in requests]
-        limits = [int(reader(request)("max_tokens").item()) for request in requests]
+        limits = [int(input_reader(request)("max_tokens").item()) for request in requests]
         return [self.response(row) for row in self.generated(prompts, limits)]
 
     def generated(self, prompts, limits):

@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from labserve.guard import Guard
 from labserve.observe.watched_log import WatchedLog
 from labserve.params import Refusal
-from labserve.triton import instance, names, parameter
+from labserve.triton import instance, parameter, request_names
 
 
 class TritonPythonModel:
@@ -36,7 +36,7 @@ class TritonPythonModel:
         response = inner.exec()
         if response.has_error():
             raise Refusal(response.error().message())
-        self.log.write(started, names([request]))
+        self.log.write(started, request_names([request]))
         answer = pb_utils.get_output_tensor_by_name(response, "text_output").as_numpy().reshape(-1)[0]
         return [pb_utils.Tensor("text_output", text(answer))]
 

@@ -7,8 +7,8 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
 from labserve.observe.watched_log import WatchedLog
-from labserve.tensors import number
-from labserve.triton import instance, names, parameter, reader
+from labserve.tensors import read_number
+from labserve.triton import input_reader, instance, parameter, request_names
 
 LONGEST_MS = 10_000
 
@@ -23,11 +23,11 @@ class TritonPythonModel:
 
     def work(self, request):
         started, rounds = time.monotonic(), 0
-        seconds = number(reader(request), "milliseconds", 0, 0, LONGEST_MS) / 1e3
+        seconds = read_number(input_reader(request), "milliseconds", 0, 0, LONGEST_MS) / 1e3
         while time.monotonic() - started < seconds:
             np.linalg.norm(np.ones(10_000))
             rounds += 1
-        self.log.write(started, names([request]))
+        self.log.write(started, request_names([request]))
         return [pb_utils.Tensor("rounds", np.array([rounds], dtype=np.int32))]
 
     def finalize(self):

@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
 from labserve.observe.watched_log import WatchedLog
-from labserve.triton import instance, names, parameter, text_of
+from labserve.triton import instance, parameter, request_names, text_of
 
 
 class TritonPythonModel:
@@ -31,7 +31,7 @@ class TritonPythonModel:
         key = partial(hashlib.pbkdf2_hmac, "sha256", text_of(request, "text_input"), iterations=self.rounds)
         parts = self.pool.map(lambda core: key(salt=bytes([core])).hex(), range(self.cores))
         answer = np.array([["".join(parts).encode()]], dtype=object)
-        self.log.write(started, names([request]))
+        self.log.write(started, request_names([request]))
         return [pb_utils.Tensor("text_output", answer)]
 
     def finalize(self):

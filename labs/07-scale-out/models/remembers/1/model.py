@@ -7,7 +7,7 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
 from labserve.observe.watched_log import WatchedLog
-from labserve.triton import instance, names, parameter
+from labserve.triton import instance, parameter, request_names
 
 START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
 MOST = 10_000  # sequences; the oldest is dropped when there are more, because some clients never send END
@@ -23,7 +23,7 @@ class TritonPythonModel:
         started = time.monotonic()
         responses = self.guard.each(requests, self.count)
         starts = [int(request.flags() & START > 0) for request in requests]
-        self.log.write(started, names(requests), start=starts)
+        self.log.write(started, request_names(requests), start=starts)
         return responses
 
     def count(self, request):

@@ -10,8 +10,8 @@ import time
 
 from labserve.loop import Job, Loop
 from labserve.params import text
-from labserve.tensors import number
-from labserve.triton import parameter, reader, text_of
+from labserve.tensors import read_number
+from labserve.triton import input_reader, parameter, text_of
 
 TOKENS, MOST = 8, 1000  # of an answer: the default, and the most
 MOST_BYTES = 65_536  # of a text: an answer repeats its words
@@ -27,7 +27,7 @@ class TritonPythonModel:
 
     def job_of(self, request):
         words = text(text_of(request, "text_input"), "text_input", MOST_BYTES).split() or ["..."]
-        return Job(request, words, limit=int(number(reader(request), "max_tokens", TOKENS, 1, MOST)))
+        return Job(request, words, limit=int(read_number(input_reader(request), "max_tokens", TOKENS, 1, MOST)))
 
     def step(self):
         """Waiting requests take the free slots, and every request in a slot gets a word."""

@@ -6,7 +6,7 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
 from labserve.observe.watched_log import WatchedLog
-from labserve.triton import instance, names, parameter
+from labserve.triton import instance, parameter, request_names
 
 
 class TritonPythonModel:
@@ -18,7 +18,7 @@ class TritonPythonModel:
     def execute(self, requests):
         started = time.monotonic()
         time.sleep(self.seconds)
-        self.log.write(started, names(requests))
+        self.log.write(started, request_names(requests))
         return self.guard.each(requests, echo)
 
     def finalize(self):
