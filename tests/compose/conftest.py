@@ -78,11 +78,11 @@ def docker_compose_file(rendered: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def docker_setup(snapshot: Path) -> Iterator[str]:
+def docker_setup(snapshot: Path, rendered: Path) -> str:
     """The plain command, once for all. Only the image that is there already and free ports are not left at defaults."""
-    free = vars(claim_endpoints("auto", "127.0.0.1", [])).items()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STACK_SERVER_IMAGE", images.server_image(Workspace(snapshot, ROOT), "cpu"))
-        for name, endpoint in free:
-            patch.setenv(f"STACK_{name.upper()}_PORT", endpoint.rpartition(":")[2])
-        yield "up --wait"
+    values = {"STACK_SERVER_IMAGE": images.server_image(Workspace(snapshot, ROOT), "cpu")}
+    for name, endpoint in vars(claim_endpoints("auto", "127.0.0.1", [])).items():
+        values[f"STACK_{name.upper()}_PORT"] = endpoint.rpartition(":")[2]
+    # Where Compose looks by itself; the environment is that of every later test too.
+    (rendered / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    return "up --wait"
