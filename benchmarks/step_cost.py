@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import json
 import os
 import pstats
@@ -138,6 +139,8 @@ class _Server:
         self.recorder = Recorder(args, setup)
         self.answers = Answers(guard, False, self.recorder.ended)
         self.clients = Clients(self.scheduler, self.answers)
+        gc.collect()
+        gc.freeze()  # as vLLM's engine does once it is there (vllm/v1/engine/core.py)
 
     def submit(self) -> None:
         """All requests at once; each answers with as many tokens as it may have."""
