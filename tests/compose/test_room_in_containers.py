@@ -145,10 +145,11 @@ def test_three_learners_work_the_room_grows_and_nobody_is_in_anybodys_way(room: 
 
     # The teacher sees it; a learner does not.
     teacher = room.enter(TEACHER, "/services/class/")
+    teacher.wait_for_selector("text=3 learners", timeout=WORK_S * 1000)
     shown = teacher.inner_text("body")
     assert "no reschedule (1)" in shown and "02a One step at a time" in " ".join(shown.split())
     room.picture(teacher, "4-the-class")
-    assert "403" in room.enter("cy", "/services/class/").inner_text("body")
+    room.enter("cy", "/services/class/").wait_for_selector("text=403", timeout=WORK_S * 1000)
 
     # The room grows while they work: a newcomer gets in, and everybody else keeps what they have.
     before = dict(room.passwords)
@@ -160,7 +161,7 @@ def test_three_learners_work_the_room_grows_and_nobody_is_in_anybodys_way(room: 
     # A lost password: the new one lets in, the lost one does not.
     room.run("password", "bo")
     refused = room.enter("bo", password=before["bo"])
-    assert "Invalid username or password" in refused.inner_text("body")
+    refused.wait_for_selector("text=Invalid username or password", timeout=WORK_S * 1000)
     room.sit_down("bo").context.close()
 
 
