@@ -3,7 +3,7 @@
 A recording is made by a scheduler in virtual time, over an engine whose true times are known and are no sum of costs:
 a processor whose batches have steps in their cost, with noise and with moments at which it stands still, or a device
 that `pace` names. Workloads at LOADS of the knee go to each of the engines. Each recording is asked what QUESTIONS
-would have done and what to plan; the truth is the same engine with that setting, noise and all. Whoever predicts sees
+would have done and what to plan; the truth is the same engine with that setting, noise and all. The prediction sees
 the recording alone.
 """
 

@@ -26,7 +26,7 @@ python = [sys.executable, "-m"]
 
 
 class RoomAuthenticator(Authenticator):
-    """Whoever knows a password of the room is let in: `labctl hub add` and `password` work while JupyterHub runs."""
+    """Lets in anyone with a password of the room: `labctl hub add` and `password` work while JupyterHub runs."""
 
     async def authenticate(self, handler, data):
         name = self.normalize_username(data["username"])

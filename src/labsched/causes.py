@@ -4,8 +4,8 @@ Every moment between a request's sending and its last token belongs to one part,
 A step in which it waits belongs to the scheduler's reason for that. A step that computes it is divided: what other
 requests' prompts cost in it is theirs, by the model of a step's time, and the rest is its own.
 
-Where the machine was held up, as long as a step took more than the model says belongs to that, for whoever computes
-and whoever waits. So does what a later request waits because of it: a queue that was there when the machine stood
+Where the machine was held up, as long as a step took more than the model says belongs to that, for those that compute
+and those that wait. So does what a later request waits because of it: a queue that was there when the machine stood
 still is that much later until it is empty.
 """
 

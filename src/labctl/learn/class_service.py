@@ -1,6 +1,6 @@
 """The service of JupyterHub's that shows the class view (deploy/hub/jupyterhub_config.py).
 
-JupyterHub starts it, says who may look (whoever may use the service `class`: its admins), and gives it its address.
+JupyterHub starts it, says who may look (its admins, who may use the service `class`), and gives it its address.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labctl.stack.session import Session
 
 
 class ClassHandler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # not every machine has these
-    """Shows the page to whom JupyterHub lets in."""
+    """Shows the page to those whom JupyterHub lets in."""
 
     def initialize(self, draw: Callable[[], str]) -> None:
         self.draw = draw

@@ -25,7 +25,7 @@ TEACHER = "teacher"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 HOME, LABS = "work", "labs"  # work/NAME is a learner's home, and labs in it the working folder
 LOCK_S = 10.0
-NOBODY = 65534  # whom JupyterHub and the learners' containers run as where root has called
+NOBODY = 65534  # the user of JupyterHub's and the learners' containers, where root called
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,7 @@ from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 
-TOKEN = Path(
-    "/run/secrets/jupyterhub_token"
-)  # of a container; a process of the teacher's has it as JupyterHub gives it
+TOKEN = Path("/run/secrets/jupyterhub_token")  # in a container; without one it is in the environment
 SHARED = Path("/labs/cache")  # in a container: the teacher's cache, to be read
 KINDS = ("weights", "engines", "layers")
 TERMINAL = {"shell_command": ["/bin/bash", "-i"]}  # a login shell would take another PATH
@@ -87,7 +85,7 @@ def lay_side_by_side(exercise: Exercise, name: str = "default") -> None:
 
 
 def layouts() -> Any:
-    """JupyterLab's workspaces of whoever this runs for."""
+    """JupyterLab's workspaces of the learner that this runs for."""
     from jupyterlab.commands import get_workspaces_dir
     from jupyterlab_server.workspaces_handler import WorkspacesManager
 

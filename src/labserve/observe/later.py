@@ -9,7 +9,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-MOST_BEHIND = 64  # calls that wait at most: then whoever has another one waits
+MOST_BEHIND = 64  # calls that wait at most: a further one waits
 END_S = 10.0  # for what is left at the end
 
 
