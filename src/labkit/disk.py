@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -106,8 +107,27 @@ def describe_fault(error: OSError, target: Path) -> LabError:
     return LabError(f"cannot write {target}", why, remedy, code="write-failed")
 
 
+def is_disk_fault(error: OSError) -> bool:
+    """Whether a disk refused: it is full, read-only or another user's, or no temporary folder can be written."""
+    return error.errno in FAULTS or _no_temporary_folder(error)
+
+
+def _no_temporary_folder(error: OSError) -> bool:
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename == tempfile.__file__
+
+
 def describe_os_error(error: OSError) -> LabError:
-    """Any error that names a file, in words."""
+    """Any error that names a file, or is a disk's fault, in words."""
+    if _no_temporary_folder(error):  # tempfile tried them all, and keeps each one's reason to itself
+        return LabError(
+            "no temporary folder can be written",
+            f"neither TMPDIR, /tmp, /var/tmp nor {_existing(Path.cwd())}",
+            "free some space (df -h), or set TMPDIR to a folder on another disk",
+            code="no-temporary-folder",
+        )
     place = os.fsdecode(error.filename) if error.filename is not None else str(Path.cwd())
     if error.errno in FAULTS:
         return describe_fault(error, Path(place))

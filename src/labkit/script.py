@@ -30,7 +30,7 @@ def main() -> int:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
     except OSError as error:
-        if error.errno not in disk.FAULTS:
+        if not disk.is_disk_fault(error):
             raise
         print(f"error: {printable(str(disk.describe_os_error(error)))}", file=sys.stderr)
         return 1

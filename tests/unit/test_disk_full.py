@@ -77,3 +77,11 @@ def test_fault_45_read_only_results_are_told_before_anything_is_started(
     assert f"{tmp_path}/results is read-only" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / ".labs").glob("*/state.json"))
+
+
+def test_fault_7_where_no_temporary_folder_can_be_written_that_is_said() -> None:
+    limited = 'ulimit -f 0; exec "$0" -m labctl exercise verify 02a --runtime local'  # no file can have a byte
+    done = subprocess.run(["bash", "-c", limited, sys.executable], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: no temporary folder can be written" in done.stderr
+    assert "Traceback" not in done.stderr

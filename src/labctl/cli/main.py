@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()  # whoever read our output (head, less) has seen enough
         return 1
     except OSError as error:
-        if error.errno not in disk.FAULTS and not isinstance(error.filename, str | bytes):
+        if not disk.is_disk_fault(error) and not isinstance(error.filename, str | bytes):
             raise
         show_error(disk.describe_os_error(error))
         return 1
