@@ -1,14 +1,18 @@
-"""Our own GPU image, built whole: everything but the GPU. Skipped where there is no Docker engine."""
+"""Our own GPU image, built whole: everything but the GPU.
+
+It needs 30 GB of disk while it is built: `.ci/run` builds it if its files have changed, and `.ci/night` always.
+"""
 
 from __future__ import annotations
 
 import docker
 import pytest
 from docker.errors import ContainerError
+from environments import COSTLY
 from image_build import built
 from machinery import ROOT
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, COSTLY]
 
 ASKS = """
 from labserve.vllm.setup import set_up_vllm
