@@ -9,13 +9,17 @@ import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.records import RequestRecord
+
+if TYPE_CHECKING:
+    from labsched.recording import Recording, Sent
 
 SCHEMA_VERSION = 2
 EARLIER = {"inter_token_latency": "time_per_output_token"}  # in version 1 it was a request's mean; now it is each gap
@@ -57,6 +61,21 @@ def write_phase(out: Path, phase: str, data: Mapping[str, Any], records: Iterabl
     path = out / "requests.jsonl"
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     atomic_write(path, old + "".join(f"{line}\n" for line in lines))
+
+
+def sent_requests(recording: Recording) -> dict[str, Sent]:
+    """When the run's own client sent each request, by its name in the step log; {} if the run has none."""
+    from labsched.recording import Sent
+
+    try:
+        lines = nofollow.read_text(Path(recording.source).parent / "requests.jsonl").splitlines()
+        times = {
+            str(data["id"]): Sent(data["start"], data.get("due", 0.0), data.get("end", 0.0))
+            for data in map(json.loads, lines)
+        }
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return {name: times[name] for name in (arrival.name for arrival in recording.arrivals) if name in times}
 
 
 def read_phase(out: Path, phase: str) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Predictor:
 
     def _peak(self) -> float:
         """Requests per second if all are there from the beginning: no rate above it can be kept up."""
-        at_once = [replace(arrival, at=0.0) for arrival in self.recording.arrivals]
+        at_once = [replace(arrival, at=0.0, follows=False) for arrival in self.recording.arrivals]
         done = self._replay(replace(self.recording, arrivals=at_once), self.recording.settings)
         return 2 * figures(done.rows, done.arrived)["requests_per_s"]
 
@@ -242,7 +242,7 @@ def at_rate(arrivals: Sequence[Arrival], rate: float) -> list[Arrival]:
     """The same requests with random gaps (Poisson arrivals, seed 0), ``rate`` per second."""
     chance, now, found = random.Random(SEED), 0.0, []
     for arrival in arrivals:
-        found.append(replace(arrival, at=now))
+        found.append(replace(arrival, at=now, follows=False))
         now += chance.expovariate(rate)
     return found
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from labsched.errors import LabError
-from labsched.recording import Recording, SchedulerSettings, StepRow
+from labsched.recording import Recording, SchedulerSettings, Sent, StepRow
 from labsched.steptime import HELD_UP, StepFeatures, StepTime
 
 LATE, TRITON, IN_PROGRESS = "client late", "waiting in Triton", "the step in progress"
@@ -56,13 +56,6 @@ WORDS = {  # the largest part, in a sentence after "is" or "are"
 }
 PERCENTILES = (50, 95, 99)
 MORE, LESS = (2, 4), (2, 4, 8)  # times as much of a setting, and parts of it, that are tried
-
-
-class Sent(NamedTuple):
-    """When a client sent a request, and when it should have (``time.monotonic()`` seconds; 0: not known)."""
-
-    start: float
-    due: float = 0.0
 
 
 @dataclass

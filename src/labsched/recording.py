@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labsched.errors import LabError
 from labsched.lines import MODEL, RECORD, check_line, damage_as_error, served_lines
@@ -74,10 +74,22 @@ class Arrival:
     priority: int = 2
     resumable: bool = True
     prefixes: bytes = b""  # a hash of the sequence up to each token; b"": unknown, and shared with no other
+    follows: bool = False  # its client sent it when all earlier requests had ended: a new load
 
     @property
     def cancelled(self) -> bool:
         return self.why in CANCELLED
+
+
+class Sent(NamedTuple):
+    """When a client sent a request, when an open loop should have, and when the answer was complete.
+
+    All in ``time.monotonic()`` seconds; 0: not known, or no open loop.
+    """
+
+    start: float
+    due: float = 0.0
+    end: float = 0.0
 
 
 @dataclass(slots=True)
@@ -147,6 +159,22 @@ class Recording:
         arrivals = [replace(a, at=sent[a.name] - zero, left_at=a.left_at + later) for a in self.arrivals]
         rows = [replace(row, began=row.began + later, over=row.over + later) for row in self.rows]
         return replace(self, arrivals=arrivals, rows=rows, zero=zero, way=max(0.0, median(ways or [0.0])))
+
+    def in_turn(self, sent: Mapping[str, Sent]) -> Recording:
+        """The same, where a load that its client began after the one before it follows it in a replay, too.
+
+        An open loop sends at its own times, whatever has ended; it is one load.
+
+        Args:
+            sent: by the request's name; of requests that it lacks nothing is known.
+        """
+        ended, arrivals = 0.0, []
+        for arrival in self.arrivals:
+            request = sent.get(arrival.name)
+            follows = bool(request and not request.due and 0 < ended <= request.start)
+            arrivals.append(replace(arrival, follows=follows))
+            ended = max(ended, request.end) if request and request.end else float("inf")
+        return replace(self, arrivals=arrivals)
 
     def numbered(self) -> Recording:
         """The same with numbers for names, in order of arrival: two runs of the same requests can be compared."""

@@ -144,6 +144,8 @@ class Replay:
         self._tokens = Tokens() if self.scheduler.features.kv_cache_reuse else None
         self.live: dict[str, tuple[Request, Arrival]] = {}
         self._next = self._empty = 0
+        self._emptied = self._left_at = 0.0  # when all earlier requests had ended: here, and as recorded
+        self._late = 0.0  # how much later than recorded this load began
 
     @property
     def over(self) -> bool:
@@ -179,23 +181,32 @@ class Replay:
     def _due(self, arrival: Arrival) -> bool:
         if self.in_flight:
             return len(self.live) < self.in_flight
-        return arrival.after <= self.steps if self.seconds is None else arrival.at <= self.now
+        if self.seconds is None:
+            return arrival.after <= self.steps
+        return not (arrival.follows and self.live) and self._at(arrival) <= self.now
+
+    def _at(self, arrival: Arrival) -> float:
+        """When the next request arrives in this replay, as far as it is known: a new load waits for those before it."""
+        if arrival.follows and not self.live:
+            self._late = self._emptied - self._left_at
+        return arrival.at + self._late
 
     def _receive(self) -> None:
         idle = self.scheduler.idle
         if idle and self._next < len(self.arrivals) and not self._due(self.arrivals[self._next]):
             first = self.arrivals[self._next]  # nothing happens until it comes
-            self.now, self.steps = max(self.now, first.at), max(self.steps, first.after)
+            self.now, self.steps = max(self.now, self._at(first)), max(self.steps, first.after)
         while self._next < len(self.arrivals) and self._due(self.arrivals[self._next]):
             self._submit(self.arrivals[self._next])
         if idle and self.scheduler.static and self.seconds and not self.in_flight:
             deadline = self.now + self.gather_s  # the inbox of a static batch waits a moment for more
             while (
                 self._next < len(self.arrivals)
-                and self.arrivals[self._next].at <= deadline
+                and not self.arrivals[self._next].follows
+                and self._at(self.arrivals[self._next]) <= deadline
                 and len(self.scheduler.waiting) < self.scheduler.max_running
             ):
-                self.now = max(self.now, self.arrivals[self._next].at)
+                self.now = max(self.now, self._at(self.arrivals[self._next]))
                 self._submit(self.arrivals[self._next])
             if self.scheduler.waiting and len(self.scheduler.waiting) < self.scheduler.max_running:
                 self.now = deadline
@@ -230,17 +241,22 @@ class Replay:
                 f"request {arrival.name} would be refused", str(error), "other settings", code="replay-request-refused"
             ) from error
         self.live[arrival.name] = request, arrival
+        self._left_at = max(self._left_at, arrival.left_at)
         self.after[arrival.name] = self.steps
-        self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else arrival.at
+        self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else self._at(arrival)
 
     def _leave(self) -> None:
         """Cancel what was cancelled in the recording by now."""
         for name, (request, arrival) in list(self.live.items()):
             if arrival.cancelled and (
-                arrival.left <= self.steps if self.seconds is None else arrival.left_at <= self.now
+                arrival.left <= self.steps if self.seconds is None else arrival.left_at + self._late <= self.now
             ):
                 self.scheduler.cancel(request)
-                del self.live[name]
+                self._end(name)
+
+    def _end(self, name: str) -> None:
+        if self.live.pop(name, None) and not self.live:
+            self._emptied = self.now
 
     def _step(self) -> bool:
         """One step; whether there was a batch."""
@@ -264,7 +280,7 @@ class Replay:
                     "other settings",
                     code="replay-request-failed",
                 )
-            self.live.pop(request.name, None)
+            self._end(request.name)
         return bool(step.batch)
 
 

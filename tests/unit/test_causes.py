@@ -19,7 +19,7 @@ from labctl.cli.explain import explain_command
 from labkit.names import letter
 from labkit.pictures import explained
 from labsched import causes, figures, replay
-from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
+from labsched.recording import Arrival, Recording, SchedulerSettings, Sent, StepRow
 
 
 def recorded(
@@ -67,7 +67,7 @@ def test_the_parts_of_each_request_add_up_to_its_times(
 ) -> None:
     set_to = replace(SETTINGS, words={**SETTINGS.words, "batch_scheduler_policy": policy})
     made = recorded(arrivals, set_to, standing_still((0.05, held)))
-    sent = {a.name: causes.Sent(a.at - 0.002, a.at - 0.003 * late) for a in arrivals}
+    sent = {a.name: Sent(a.at - 0.002, a.at - 0.003 * late) for a in arrivals}
     came: dict[str, list[float]] = {a.name: [] for a in arrivals}
     for row in made.rows:
         for name, count in zip(row.batch, row.made, strict=True):
@@ -103,7 +103,7 @@ def test_one_long_prompt_is_the_cause_for_those_that_decode_beside_it() -> None:
 
 def test_a_client_that_sends_late_is_the_cause_and_no_setting_helps() -> None:
     arrivals = [request(str(n), 0.1 * n, 10, 5) for n in range(20)]
-    sent = {a.name: causes.Sent(a.at, a.at - 0.5) for a in arrivals}
+    sent = {a.name: Sent(a.at, a.at - 0.5) for a in arrivals}
     found = causes.largest_cause(causes.explain_requests(recorded(arrivals), sent), SETTINGS)
     assert found.part == causes.LATE and found.share > 0.8 and not found.changes
 

@@ -21,7 +21,7 @@ from labkit.tables import format_table
 if TYPE_CHECKING:
     from labctl.pages.live.parting import Parting
     from labctl.pages.live.story import InstanceSteps, StoryEvent
-    from labsched.causes import ExplainedRequest, Finding, Sent
+    from labsched.causes import ExplainedRequest, Finding
     from labsched.recording import Recording
 
 SHOWN = 5  # requests that an error names
@@ -60,6 +60,7 @@ def explain_command(
 
 def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bool) -> None:
     """The parts of TTFT and TPOT at the percentiles; the largest part, who caused it, and what would change it."""
+    from labkit import results
     from labsched import causes, recording
 
     if not result.exists():
@@ -67,7 +68,9 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
             f"{result} does not exist", "", "labctl explain STACK REQUEST for a stack that is up", code="result-missing"
         )
     read = recording.read_recording(result, phase)
-    found = causes.explain_requests(read, _sent(read))
+    sent = results.sent_requests(read)
+    read = read.in_turn(sent)
+    found = causes.explain_requests(read, sent)
     if not found:
         raise LabError(
             f"{read.source} has no request that was answered", "", "labctl bench STACK", code="recording-empty"
@@ -178,18 +181,6 @@ def _what_if(read: Recording, found: Finding) -> Advice:
     except LabError:
         pass
     return tried[0]
-
-
-def _sent(read: Recording) -> dict[str, Sent]:
-    """When the run's own client sent each request, by its name in the step log; {} if the run has none."""
-    from labsched.causes import Sent
-
-    try:
-        lines = nofollow.read_text(Path(read.source).parent / "requests.jsonl").splitlines()
-        times = {str(data["id"]): Sent(data["start"], data.get("due", 0.0)) for data in map(json.loads, lines)}
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-    return {name: times[name] for name in (arrival.name for arrival in read.arrivals) if name in times}
 
 
 def _show_story(request: str, source: str, json_output: bool) -> None:

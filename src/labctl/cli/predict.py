@@ -308,12 +308,14 @@ def _export(result: Path, phase: str, file: Path) -> None:
 
 
 def _predictor(result: Path, how: ReplayOptions) -> Predictor:
+    from labkit import results
     from labkit.errors import LabError
     from labkit.predict import vllm
     from labsched import answer, recording, replay
     from labsched.slo import Slo
 
     read = recording.read_recording(result, how.phase)
+    read = read.in_turn(results.sent_requests(read))
     limits = Slo.parse(how.slo) if how.slo else None
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
     in_flight = how.in_flight

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,10 @@ def as_sent(arrivals: Sequence[Arrival]) -> list[Arrival]:
             a.made,
             "length",
             tenant=a.tenant,
+            left_at=a.left_at,
             priority=a.priority,
             prefixes=a.prefixes,
+            follows=a.follows,
         )
         for a in kept
     ]
@@ -68,19 +72,31 @@ def as_sent(arrivals: Sequence[Arrival]) -> list[Arrival]:
 def send_on_time(
     endpoint: str, arrivals: Sequence[Arrival], vocabulary: int, in_flight: int, timeout: float
 ) -> list[RequestRecord]:
-    """Send the requests at their recorded times, or ``in_flight`` at a time, and wait for their answers."""
+    """Send the requests at their recorded times, or ``in_flight`` at a time, and wait for their answers.
+
+    A load that followed another one follows it again, after the same pause.
+    """
     ids = prompts(arrivals, vocabulary)
 
     def ask(stream: EngineStream, number: int) -> RequestRecord:
         return _send_recorded(stream, arrivals[number], ids[number])
+
+    def ask_at(stream: EngineStream, begin: int, number: int) -> RequestRecord:
+        return ask(stream, begin + number)
 
     def silent(answered: int, count: int) -> None: ...
 
     if in_flight:
         return load.closed_loop(endpoint, in_flight, len(arrivals), ask, timeout, silent, EngineStream)
     with EngineStream(endpoint) as stream:
-        records = load.open_loop([a.at for a in arrivals], lambda number: ask(stream, number), silent)
-        stream.wait(*records, timeout=timeout)
+        records: list[RequestRecord] = []
+        begins = [0, *(number for number, arrival in enumerate(arrivals) if arrival.follows), len(arrivals)]
+        for begin, end in itertools.pairwise(begins):
+            over = max((arrival.left_at for arrival in arrivals[:begin]), default=0.0)
+            times = [arrival.at - over for arrival in arrivals[begin:end]]
+            sent = load.open_loop(times, partial(ask_at, stream, begin), silent)
+            stream.wait(*sent, timeout=timeout)
+            records += sent
     return records
 
 
