@@ -7,6 +7,7 @@ other.
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -22,6 +23,8 @@ checkout = Workspace.find()
 room = Room.of(checkout)
 asked = os.environ
 docker = "HUB_IMAGE" in asked
+# JupyterHub ends services and servers by SIGINT. One that a script started in the background ignores it, and so would they.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 python = [sys.executable, "-m"]
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
+import psutil
+
 from labctl.listener import Listener
 from labctl.runtimes import keeper
 from labkit import nofollow
@@ -91,6 +93,10 @@ def _end(process: subprocess.Popen[Any], grace: float = 10.0) -> None:
         try:
             process.wait(grace)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            with contextlib.suppress(psutil.NoSuchProcess):  # those that it started are in no group of their own
+                for started in psutil.Process(process.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        started.kill()
             _signal(process, signal.SIGKILL)
             process.wait()
 
