@@ -42,8 +42,8 @@ def main() -> None:
     }
     report.table("Side by side", [row(data) for data in timed.values()], HEADER, left=2)
     if "semantics" in report.phases:
-        told = [(s["what"], s["answer"], "; ".join(s["log"])) for s in report.phases["semantics"]["said"]]
-        report.say("## What Triton says\n\n" + markdown(told, ("what was done", "to the client", "in its log")))
+        rows = [(s["what"], s["answer"], "; ".join(s["log"])) for s in report.phases["semantics"]["said"]]
+        report.say("## What Triton says\n\n" + markdown(rows, ("what was done", "to the client", "in its log")))
 
     timelines = {name: data["timeline"] for name, data in watched.items()}
     atomic_write(report.out / "slots.json", json.dumps(timelines, indent=1))

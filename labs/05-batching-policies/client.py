@@ -75,7 +75,7 @@ def main() -> None:
         watch = trtllm.Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
         with ProgressLine(name) as progress, watch or nullcontext():
             if model := TEXT_MODELS.get((lab.profile, lab.settings["engine"])):
-                print(f"{model} tells no token ids: an answer that ends early is counted by its text")
+                print(f"{model} returns no token ids: the tokens of an answer that ends early are counted in its text")
                 records = identity.run_as_text(
                     lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)), tell=progress, model=model
                 )

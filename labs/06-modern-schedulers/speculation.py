@@ -29,7 +29,7 @@ def main() -> None:
     prompts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
     limit = QUICK_TOKENS if lab.quick else TOKENS
     data, every = {"batches": {}, "tokens": limit}, []
-    ask(lab, prompts, 8, len(prompts))  # warm-up: what is compiled at first use
+    ask(lab, prompts, 8, len(prompts))  # warm-up: kernels are compiled at first use
     for batch in BATCHES:
         records, seconds = ask(lab, prompts, limit, batch)
         steps = steps_of(lab, records)
@@ -38,8 +38,9 @@ def main() -> None:
         found |= counted(steps, records) if steps else {}
         data["batches"][str(batch)] = found | Lane(f"{lab.phase}, batch {batch}", records, steps).to_json()
         every += records
-        told = f", {found['steps_per_token']:.2f} steps for a token" if steps else ""
-        print(f"{lab.phase}, batch {batch}: {tokens} tokens, {found['tokens_per_s']:.0f} a second{told}", flush=True)
+        per_token = f", {found['steps_per_token']:.2f} steps per token" if steps else ""
+        rate = f"{found['tokens_per_s']:.0f} tokens/s"
+        print(f"{lab.phase}, batch {batch}: {tokens} tokens, {rate}{per_token}", flush=True)
     lab.finish(data, every)
 
 

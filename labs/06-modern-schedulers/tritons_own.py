@@ -85,7 +85,7 @@ def rejected(lab, door):
 
 
 def limited(lab, inside):
-    """Start jobs for three instances, of which one may run, and ask the ensemble a short question meanwhile."""
+    """Start jobs for three instances, one of which may run at a time, and send the ensemble a short prompt meanwhile."""
     with UnaryClient(lab.endpoints["grpc"]) as client:
         alone = inside.send(client, "A short question", 4, to_the_end=True)
         client.wait(alone, timeout=120)
@@ -108,10 +108,10 @@ def work(milliseconds):
 
 
 def behind_one(lab, door, wanted, too_many=False):
-    """Send one long request, and others of these priorities behind it, all before it is done.
+    """Send one long request, and others with these priorities behind it, all before it is done.
 
-    Unless they are too many on purpose, all of them wait: on a busy machine the first may be late at the door itself,
-    and take the place of one of them.
+    Tries again with a longer request if one of the others was rejected, unless ``too_many``: on a busy machine the long
+    request may still be in the door's queue, and take the place of one of them.
     """
     for length in LENGTHS:
         with UnaryClient(lab.endpoints["grpc"]) as client:
@@ -133,7 +133,7 @@ def behind_one(lab, door, wanted, too_many=False):
 
 
 def ended(client, records):
-    """Wait until all have ended, some of them with an error."""
+    """Wait until all requests have ended, some of them with an error."""
     deadline = time.monotonic() + 120
     while not all(record.end for record in records):
         client.check()

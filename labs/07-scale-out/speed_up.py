@@ -21,7 +21,7 @@ def main() -> None:
     every, rates = [], {}
     for model, count in (QUICK_REQUESTS if lab.quick else REQUESTS).items():
         for endpoint in ways.values():
-            load(endpoint, model, WARM_UP)  # things that are made at first use
+            load(endpoint, model, WARM_UP)
         each = {way: [] for way in ways}
         for _ in range(ROUNDS):  # alternately: the machine may change meanwhile
             for way, endpoint in ways.items():
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def load(endpoint, model, count):
-    """Send ``count`` requests by all users, each of whom waits for an answer before the next request."""
+    """Send ``count`` requests from all users; each user waits for its answer before it sends the next request."""
 
     def ask(_):
         record = client.send_inputs(model, "hello", [text_tensor("text_input", "hello")])

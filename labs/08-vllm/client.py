@@ -86,7 +86,7 @@ def together(lab, stream, asks):
 
 
 def row(step, names):
-    """A step as the lessons read it. A request that has joined, and of which no token was computed, is not in it."""
+    """A step as the lessons read it. A request that joined without a computed token is not in it."""
     computed = {names[id]: count for id, count in zip(step.ids, step.more["tokens"], strict=True) if count}
     found = step.more.get("cached", [0] * len(step.ids))
     return {

@@ -29,7 +29,7 @@ def trace(report, runs):
 
 
 def preemption(run):
-    """Tokens that were computed again: all that were computed, less what each request needs once."""
+    """Tokens that were computed again: all computed tokens, less the tokens that each request needs once."""
     computed = sum(sum(step["computed"].values()) for step in run["steps"])
     once = sum(prompt + answer - 1 for prompt, answer in run["asked"].values())
     return {
@@ -50,7 +50,7 @@ def differ(one, other):
 
 
 def spans(vllm, ours, last):
-    """The steps up to `last`, by number; those that follow each other and are alike on both sides are one row."""
+    """The steps up to `last`, by number. Consecutive steps that are alike on both sides are one row."""
     pairs = list(zip(vllm, ours, strict=False))[: last + 1]
     starts = [n for n, pair in enumerate(pairs) if n == 0 or any(map(differ, pair, pairs[n - 1]))]
     for start, after in pairwise([*starts, len(pairs)]):
@@ -99,7 +99,7 @@ def chunked(report, runs):
 
 
 def prefix(report, runs):
-    """4. What is found of beginnings that are known, in blocks of 32 tokens."""
+    """4. How much of a known prefix is found in the cache, in blocks of 32 tokens."""
     hits = {
         name: {key: count for step in run["steps"] for key, count in step["found"].items()}
         for name, run in runs.items()

@@ -96,7 +96,7 @@ def moved(lab):
 
 
 def moved_since(lab, before):
-    """The same since `before`. The counters follow a little later: all that was sent has to be fetched as well."""
+    """Bytes sent and fetched since `before`, once both are equal and at rest: the counters lag a little."""
     deadline = time.monotonic() + PATIENCE_S
     while (now := moved(lab))[0] != now[1] or now != moved_again(lab):
         if time.monotonic() > deadline:
@@ -107,7 +107,7 @@ def moved_since(lab, before):
 
 
 def moved_again(lab):
-    time.sleep(0.5)  # twice the time after which a server tells its counters
+    time.sleep(0.5)  # twice the interval at which a server updates its counters
     return moved(lab)
 
 

@@ -61,7 +61,7 @@ class Routed:
             session, prompt, decision = ask
             why = json.dumps({"policy": self.policy, "session": session, **decision.to_json()})
             record = self.fleet.whole(decision.replica, prompt, tokens, session, why)
-            self.router.answered(decision, self.fleet.ids(prompt + record.text)[:-1])  # nobody has computed the last
+            self.router.answered(decision, self.fleet.ids(prompt + record.text)[:-1])  # the last is not computed yet
             return record
 
         with ThreadPoolExecutor(len(decided)) as pool:

@@ -13,7 +13,7 @@ def blocks(view, tokens):
 
 
 def reserve(view):
-    """Blocks that the running requests may still need, beside those that they have."""
+    """Blocks that the running requests may still need, in addition to their present blocks."""
     whole = sum(blocks(view, one.prompt + max(one.made + 1, SHARE * one.limit)) for one in view.running)
     return max(0, whole - sum(blocks(view, one.prompt + one.made + 1) for one in view.running))
 

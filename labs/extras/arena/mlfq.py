@@ -1,8 +1,8 @@
-"""Queues of several levels: who has made much goes down, who has waited long goes up (FastServe: arXiv 2305.05920).
+"""A multi-level feedback queue: requests with much output go down, long waits go up (FastServe: arXiv 2305.05920).
 
-A prompt's length decides the first level (skip-join). The victim is of the lowest level.
+A prompt's length decides the first level (skip-join). The victim comes from the lowest level.
 
-Claim: short answers finish early although nobody knows which they are.
+Claim: short answers finish early although their lengths are unknown.
 """
 
 LEVELS = (64, 256, 1024)  # tokens of prompt and answer, up to which a request is on a level

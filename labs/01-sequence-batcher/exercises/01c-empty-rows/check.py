@@ -1,4 +1,4 @@
-"""Three sequences under Direct, of which only the last one goes on: rows are empty, and its answers stay right."""
+"""Three sequences under Direct. Only the last one goes on: the other rows are empty, and its answers stay right."""
 
 PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the", "I have lived in Seoul")
 BEGIN = "a sequence could not begin: READY says which rows are empty, nothing else does."
@@ -16,7 +16,7 @@ def check(trial):
     base = trial.rng.randrange(2000, 9000, 10)
     with trial.sequences("ensemble_pipeline") as client:
         text = prompts[2]
-        for _ in range(4):  # what is right: the whole text as one request
+        for _ in range(4):  # the expected answer: the whole text as one request
             with trial.explain_errors(BEGIN, because="KeyError"):
                 text += client.ask(text, base + 5, start=True, end=True)
         trial.expect("a sequence alone", "begins", repr(text), len(text) > len(prompts[2]), BEGIN)

@@ -199,7 +199,7 @@ def played(module, path, count, calls):
 
 
 def smallest(calls, still):
-    """The calls without those that can be left out, and with shorter prompts."""
+    """The smallest failing case: no call and no prompt token in it can be removed while it still fails."""
     again = True
     while again:
         again = False

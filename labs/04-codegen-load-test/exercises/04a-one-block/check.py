@@ -1,4 +1,4 @@
-"""Sixteen users, each of whom asks again when it is answered: how large were the batches, by Triton's counters?"""
+"""Sixteen users, who each wait for an answer before the next request: how large are the batches, by Triton's counters?"""
 
 from collections import Counter
 

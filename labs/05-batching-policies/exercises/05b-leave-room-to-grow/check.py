@@ -1,7 +1,7 @@
 """Requests in a small and in a large cache: few evictions, the right ones, a fair batch, and each request answered.
 
-Two sizes, because a number that is right for one of them is not a rule: in the small cache two or three requests run at
-a time, in the large one eight. Caches of other sizes are tried on an engine that counts, until one refutes the rule.
+There are two sizes, because a number that is right for one size is not a rule: two or three requests run at a time in
+the small cache, eight in the large one. Other sizes are tried on a counting engine, until one refutes the rule.
 """
 
 from itertools import pairwise
@@ -30,7 +30,7 @@ UNUSED = (
 
 
 class Cache(NamedTuple):
-    """A size of the cache, what is asked of it, and what a rule that fits it reaches."""
+    """A cache size, the requests sent to it, and the limits that a rule for this size meets."""
 
     blocks: int
     requests: int
@@ -47,7 +47,7 @@ def check(trial):
     now = int(trial.parameters(MODEL)[BLOCKS])
     asked = {cache: requests_of(trial.rng, cache) for cache in (SMALL, LARGE)}
     found = {}
-    for cache in sorted(asked, key=lambda cache: cache.blocks * BLOCK_SIZE != now):  # the one that is there first
+    for cache in sorted(asked, key=lambda cache: cache.blocks * BLOCK_SIZE != now):  # the server's present size first
         if cache.blocks * BLOCK_SIZE != int(trial.parameters(MODEL)[BLOCKS]):
             trial.load_with(MODEL, **{BLOCKS: str(cache.blocks * BLOCK_SIZE)})
         found[cache] = trial.send_queued(asked[cache])
@@ -74,14 +74,14 @@ def check(trial):
     trial.expect(
         "a cache of another size that refutes it",
         "none",
-        told(found),
+        in_words(found),
         found is None,
         UNUSED if found and found.get("limit") else NO_RULE,
     )
 
 
-def told(found):
-    """What the search found, in words."""
+def in_words(found):
+    """The search's counterexample in words."""
     if not found or "error" in found:
         return found["error"] if found else "none"
     what = {
@@ -95,7 +95,7 @@ def told(found):
 
 
 def requests_of(rng, cache):
-    """Each prompt fills most of a block, and its answer two to four more."""
+    """Requests whose prompt fills most of a block, and whose answer fills two to four more."""
     return [
         ([rng.randint(5, 2000) for _ in range(rng.randint(26, 31))], rng.randint(*cache.answers))
         for _ in range(cache.requests)

@@ -10,7 +10,7 @@ MEAN = "the evictions are right, the mean batch is not: play rules 1 to 3 once f
 LIKELY = {
     "spare": "rule 2: beside what all need, one block for each running request must stay free when a request joins.",
     "next token": "rule 2: a request needs the blocks for its tokens and its next one; you count the tokens alone.",
-    "keeps": "rule 1: a preempted request keeps the tokens that it has, and you let it begin anew.",
+    "keeps": "rule 1: a preempted request keeps the tokens that it has, and yours starts over.",
     "head": "rule 1: a preempted request goes to the head of the queue, and yours to its end.",
     "last": "rule 1: the last of the running requests is preempted, and you take the first.",
 }

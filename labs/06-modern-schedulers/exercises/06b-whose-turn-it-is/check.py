@@ -1,7 +1,7 @@
-"""Two tenants at a time: while both wait, both are served alike, whatever their requests look like and when they come.
+"""Two tenants at a time: while both wait, both get the same service, whatever their requests and arrival times.
 
-Each part is one way of being unfair. Requests are there before the first of them joins, or arrive after a number of
-steps, so that a seed decides every step. The last part looks for a way of its own, on an engine that counts.
+Each part tests one way of being unfair. Requests are queued before the first of them joins, or arrive after a given
+number of steps, so that the seed decides every step. The last part searches for another way, on a counting engine.
 """
 
 import ast
@@ -72,11 +72,11 @@ def check(trial):
     expect(trial, "one request after the other", ahead, WIPED)
 
     found = trial.call(bounds.__file__, "search", str(trial.folder), "fair", trial.rng.randrange(10**6))
-    trial.expect("requests on which it is unfair, searched for", "none", told(found), found is None, BOUND)
+    trial.expect("requests on which it is unfair, searched for", "none", in_words(found), found is None, BOUND)
 
 
-def told(found):
-    """What the search found, in words."""
+def in_words(found):
+    """The search's counterexample in words."""
     if not found or "error" in found:
         return found["error"] if found else "none"
     requests = ", ".join(f"{tenant} {prompt}+{answer}" for tenant, prompt, answer in found["requests"])
@@ -101,7 +101,7 @@ def ask(trial, tenant, kind, count):
 
 
 def apart(trial, one, other, requests, later=()):
-    """By how much each of the two tenants got ahead of its half while both waited, in requests of the larger price."""
+    """How far each of the two tenants got ahead of its half while both waited, in requests of the larger price."""
     records, steps = trial.send_queued(requests, later)
     asked = [*requests, *(request for _, request in later)]
     whose = {record.id: more["tenant"] for record, (_, _, more) in zip(records, asked, strict=True)}

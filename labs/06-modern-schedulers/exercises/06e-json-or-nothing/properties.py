@@ -53,9 +53,9 @@ def search(folder, seed):
 
 
 def chosen(found):
-    """What is said about the places at which a mask is wrong.
+    """The sentence about the mask's wrong tokens.
 
-    A token of which another character than the first is wrong shows what is wrong only if there are others.
+    If a token's first character is right and a later one is wrong, it names the fault only beside other such tokens.
     """
     within = [case for case in found if case[0]]
     if len(within) == len(found) and {said for _, said, *_ in found} != {LONG}:

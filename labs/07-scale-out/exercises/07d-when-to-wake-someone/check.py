@@ -1,4 +1,4 @@
-"""The learner's alerts on recordings of two replicas: which fire although all is well, and which come too late.
+"""The learner's alerts on recordings of two replicas: which fire although all is well, and which fire too late.
 
 Prometheus' own `promtool test rules` evaluates them.
 """
@@ -15,7 +15,7 @@ MODEL, EACH = "waits", 2  # recordings of each kind
 WARM_S, LATEST_S = 300, 300  # until alerts count; from the fault to the alert
 OWN = re.compile(r"\b(?:nv|labs)_\w+")  # the metrics of Triton and of the labs' models
 FALSE = {
-    "a quiet night": "an alert fired in a night in which nothing was asked: no traffic is no fault.",
+    "a quiet night": "an alert fired in a night without requests: no traffic is not a fault.",
     "a restart": "an alert fired at a restart: a server that is back within a minute needs no help.",
     "a burst": "an alert fired at a burst: a queue that is gone within two minutes needs no help.",
     "stray failures": "an alert fired for one failed request among hundreds: which share of the requests failed?",
@@ -42,16 +42,16 @@ def check(trial):
         said = f"your server has no metric {unknown[0]}: its page is `labctl metrics exercise --raw`."
         trial.expect("metrics", "those of your server", unknown[0], False, said)
         return
-    told, missed, sentences = {}, {}, []
+    false_alarms, missed, sentences = {}, {}, []
     for (name, _), (_, since, back), fired in zip(stories, recordings, firings, strict=True):
         if fired is not None and (fired < since or name in HEALTHY):
-            told.setdefault(name, []).append(clock(fired - since))
+            false_alarms.setdefault(name, []).append(clock(fired - since))
             returned = name == "a restart" and fired >= back > since
             sentences.append(ORDINARY if fired < since else RESET if returned else FALSE[name])
         elif name in SICK and (fired is None or fired - since > LATEST_S):
             missed.setdefault(name, []).append("never" if fired is None else clock(fired - since))
             sentences.append(MISSED[name])
-    for title, kinds, found in (("false alarms", HEALTHY | SICK, told), ("faults missed", SICK, missed)):
+    for title, kinds, found in (("false alarms", HEALTHY | SICK, false_alarms), ("faults missed", SICK, missed)):
         rows = [f"{name}: {', '.join(when)}" for name, when in found.items()]
         listed = "\n".join([f"{sum(map(len, found.values()))}", *rows])
         trial.expect(f"{title} in {EACH * len(kinds)} recordings", "0", listed, not found, "".join(sentences[:1]))

@@ -1,4 +1,4 @@
-"""What the learner's victims had computed, against the other requests in the batch, on traces that differ each time."""
+"""The computed tokens of the learner's victims against those of the other requests in the batch, on fresh traces."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Preemption(NamedTuple):
         return sum(self.computed[id] for id in self.victims)
 
     def blocks(self):
-        """That all of them would need."""
+        """The blocks that all requests of the batch would need."""
         return sum(-(-tokens // BLOCK) for tokens in self.tokens.values())
 
 
@@ -60,7 +60,7 @@ def check(trial):
     )
     wrong = next((one for one in found if one.lost() > one.cheapest()), None)
     bound = f"at most {least:,} (the last admitted: {last:,})"
-    shown = f"{again:,}\n{told(wrong)}" if wrong else f"{again:,}"
+    shown = f"{again:,}\n{in_words(wrong)}" if wrong else f"{again:,}"
     trial.expect("tokens computed again", bound, shown, again <= least, cause(found))
     blocks = ran[0][2][0].more["kv_blocks"]
     needless = sum(one.blocks() <= blocks for one in found)
@@ -91,15 +91,15 @@ def cause(found):
     return WHOLE if all(one.lost() == one.fewest_tokens() for one in found) else OTHER
 
 
-def told(one):
-    """The first wrong victim, beside the requests that stayed."""
-    names = letters(one.computed)
-    batch = ", ".join(f"{names[id]} {computed} of {one.tokens[id]}" for id, computed in one.computed.items())
-    return f"computed when {', '.join(names[id] for id in one.victims)} was preempted: {batch}"
+def in_words(preemption):
+    """The victims of a preemption beside the requests that stayed, in words."""
+    names = letters(preemption.computed)
+    batch = ", ".join(f"{names[id]} {done} of {preemption.tokens[id]}" for id, done in preemption.computed.items())
+    return f"computed when {', '.join(names[id] for id in preemption.victims)} was preempted: {batch}"
 
 
 def preemptions(steps, prompts):
-    """Every step that preempts, with what stood in the batch before it."""
+    """Every preemption, with the requests in the batch before it."""
     computed, made, found = {}, dict.fromkeys(prompts, 0), []
     for step in steps:
         if victims := step.more.get("evicted"):

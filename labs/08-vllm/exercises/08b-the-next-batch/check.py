@@ -28,8 +28,8 @@ def check(trial):
                 names = letters(engine.tokens)
                 trial.expect(
                     f"step {engine.steps}: {shown(state, names)}",
-                    told(found, names),
-                    told(said, names),
+                    in_words(found, names),
+                    in_words(said, names),
                     False,
                     sentence(state, found, said),
                 )
@@ -53,7 +53,7 @@ def lengths_of(rng):
 
 
 class Known:
-    """What is known of vLLM's requests: from their lengths, and from the steps so far."""
+    """vLLM's requests, as far as their lengths and the steps so far show."""
 
     def __init__(self, settings, records, lengths):
         self.settings, self.steps = settings, 0
@@ -81,13 +81,13 @@ class Known:
         return {"id": id, "num_tokens": self.tokens[id], "num_computed_tokens": self.computed.get(id, 0)}
 
     def quiet(self):
-        """Steps in which nothing can change: all decode within their blocks, and none ends."""
+        """The number of steps in which nothing can change: all requests decode within their blocks, and none ends."""
         if any(self.tokens[id] - computed != 1 for id, computed in self.computed.items()) or not self.computed:
             return 0
         return min(min(-computed % BLOCK, self.whole[id] - 1 - computed) for id, computed in self.computed.items())
 
     def read(self, steps):
-        """Take over the steps that are new; the tokens of the last one, by request."""
+        """Take over the new steps, and return the tokens of the last step by request."""
         for step in steps[self.steps :]:
             for id in step.more.get("evicted", ()):
                 del self.computed[id]
@@ -102,7 +102,7 @@ class Known:
 
 
 def shown(state, names):
-    """What `predict` was told, in a line."""
+    """The state that `predict` was given, in one line."""
     running, waiting = (
         ", ".join(f"{names[one['id']]} {one['num_computed_tokens']} of {one['num_tokens']}" for one in state[key])
         or "none"
@@ -111,7 +111,7 @@ def shown(state, names):
     return f"{state['free_blocks']} blocks free, running {running}, waiting {waiting}"
 
 
-def told(batch, names):
+def in_words(batch, names):
     """A batch in words, with the requests' names."""
     if not isinstance(batch, dict):
         return repr(batch)

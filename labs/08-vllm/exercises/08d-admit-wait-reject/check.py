@@ -1,7 +1,7 @@
 """A gate before vLLM, by the learner's rule: the tokens of the requests that were within both limits (goodput).
 
-The learner's decisions are played in counted time. The server is sent what was admitted, each request after as many
-steps, and its step log says when each token was there. So a busy machine changes nothing.
+The learner's decisions are played in counted time. The admitted requests are then sent to the server, each after as
+many steps, and the step log says in which step each token came. So a busy machine changes nothing.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ CAUSES = {
 
 def check(trial):
     load = load_of(trial.rng)
-    told = trial.call(
+    decisions = trial.call(
         admission_file.__file__,
         "decisions",
         str(trial.folder),
@@ -38,10 +38,10 @@ def check(trial):
         [load.cost.step, load.cost.decode, load.cost.prompt],
         [load.slo.ttft, load.slo.tpot],
     )
-    error = told.get("error", "")
+    error = decisions.get("error", "")
     if not trial.expect("admission.py", "decides", error or "decides", not error, f"{error}."):
         return
-    played = admission.replay_decisions(load, {number: (at, said) for number, at, said in told["rounds"]})
+    played = admission.replay_decisions(load, {number: (at, said) for number, at, said in decisions["rounds"]})
     found = served(trial, load, played)
     goodput = sum(load.requests[number][2] for number in found if load.slo.is_met(*found[number]))
     best = admission.play_load(load, reference)
@@ -63,7 +63,7 @@ def check(trial):
 
 
 def reference(state):
-    """Reject what cannot be in time any more; admit while those that run stay within TPOT; hold the others."""
+    """Reject requests that can no longer be in time; admit while running ones stay within TPOT; hold the others."""
     share = state["decode_ms"] + state["prompt_token_ms"] * state["prompt"] / state["answer"]
     first = state["step_ms"] + state["running"] * state["decode_ms"] + state["prompt_token_ms"] * state["prompt"]
     if state["now"] + first > state["arrived"] + state["ttft_ms"]:
@@ -88,7 +88,7 @@ def served(trial, load, played):
 
 
 def counted(load, played):
-    """The same for a play that no server is asked about."""
+    """The same, counted without a server."""
     left, batches, order = {}, [], sorted(played.after, key=lambda number: (played.after[number], number))
     coming = list(order)
     while coming or left:
@@ -112,9 +112,9 @@ def from_arrival(load, played, order, ids, batches):
 
 
 def losses(load, played, found):
-    """Tokens of the requests that were not good, by cause, and the first request of each cause in words.
+    """Tokens of the requests that missed a limit, by cause, and the first request of each cause in words.
 
-    A request that could not be in time any more is no loss.
+    A rejected request that could no longer be in time is not a loss.
     """
     lost, first = Counter(), {}
 

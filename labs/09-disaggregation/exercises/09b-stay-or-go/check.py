@@ -1,4 +1,4 @@
-"""Prompts of all kinds beside readers and alone: for whom did a reader wait, and what was moved for nothing?"""
+"""Prompts of all kinds, with readers and without: how long did readers wait, and what was moved for nothing?"""
 
 from tokenizers import Tokenizer
 
@@ -20,7 +20,7 @@ def check(trial):
         pair = Pair(trial, other, decoding)
         known, half_known = pair.text(LONG), pair.text(2 * BLOCK)
         for prompt in (known, half_known, pair.text(SHORT), pair.text(LONG)):
-            pair.ask(pair.decided(prompt, readers=0))  # there is no reader: all of them may stay
+            pair.ask(pair.decided(prompt, readers=0))  # without a reader all of them may stay
         asks = [pair.text(SHORT), pair.text(LONG), known + pair.text(MORE), half_known + pair.text(LONG)]
         asks = [pair.decided(prompt, readers=1) for prompt in trial.rng.sample(asks, len(asks))]  # before it reads
         reader = decoding.send(MODEL, pair.text(8), max_tokens=READING, ignore_eos=True)

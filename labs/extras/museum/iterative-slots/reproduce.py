@@ -8,7 +8,7 @@ SLOTS = 4
 def reproduce(server: ExhibitServer) -> Observation:
     with server.stream() as healthy:
         healthy.send("steps", sequence_id=1, sequence_start=True)
-        server.wait(healthy.ended, "a sequence that nobody cancels")
+        server.wait(healthy.ended, "a sequence without a cancellation")
     for number in range(SLOTS):
         with server.stream() as leaving:
             leaving.send("steps", 60, sequence_id=100 + number, sequence_start=True)

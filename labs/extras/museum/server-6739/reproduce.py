@@ -3,7 +3,7 @@
 from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
 
-def told(server: ExhibitServer, model: str, seconds: float) -> bool:
+def sees_cancellation(server: ExhibitServer, model: str, seconds: float) -> bool:
     """Whether `inner` saw that a request of `model` was cancelled in the middle of its execution."""
     runs, ends = len(server.logged("execution begins")), len(server.logged("cancellation"))
     answer = server.send(model, seconds)
@@ -14,9 +14,9 @@ def told(server: ExhibitServer, model: str, seconds: float) -> bool:
 
 
 def reproduce(server: ExhibitServer) -> Observation:
-    if not told(server, "inner", 30):
+    if not sees_cancellation(server, "inner", 30):
         raise CannotTell("the model alone saw no cancellation in 30 s")
-    inside = told(server, "inner" if server.workaround else "outer", 4)
+    inside = sees_cancellation(server, "inner" if server.workaround else "outer", 4)
     name = "again alone" if server.workaround else "in the ensemble"
     return Observation(
         not inside, f"the model saw the cancellation: alone yes, {name} {'yes' if inside else 'no, for 4 s'}"

@@ -1,4 +1,4 @@
-"""A sequence whose client goes silent: Triton drops it. Is the model told?"""
+"""Triton drops a sequence whose client goes silent. Does the model see its end?"""
 
 from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
@@ -9,5 +9,5 @@ def reproduce(server: ExhibitServer) -> Observation:
     late = server.infer("chat", sequence_id=5)
     if "START" not in late.error:
         raise CannotTell(f"the sequence was not dropped: {late.error or 'the late request was served'}")
-    told = bool(server.logged(r"(?:controls|freed):.*END"))
-    return Observation(not told, f"dropped ({late.error[-60:]}); the model saw its end: {'yes' if told else 'no'}")
+    ended = bool(server.logged(r"(?:controls|freed):.*END"))
+    return Observation(not ended, f"dropped ({late.error[-60:]}); the model saw its end: {'yes' if ended else 'no'}")

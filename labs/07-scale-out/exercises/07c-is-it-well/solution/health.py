@@ -12,12 +12,12 @@ def healthy(http, metrics):
 
 
 def ask(http, seconds):
-    """The status of a tiny request to the model; None if there is no answer within so many seconds."""
+    """The status of a tiny request to the model; None if no answer comes within this many seconds."""
     return status(http, "POST", "/v2/models/waits/infer", seconds, json.dumps(REQUEST))
 
 
 def status(server, method, path, seconds, body=None):
-    """The status of an answer; None if there is none within so many seconds."""
+    """The status of an answer; None if no answer comes within this many seconds."""
     connection = http.client.HTTPConnection(server, timeout=seconds)
     try:
         connection.request(method, path, body)

@@ -1,8 +1,8 @@
-"""GPT-2 in a loop of its own, as lab 02 has it. A prompt is computed whole, in one step with everybody's next token.
+"""GPT-2 in a loop of its own, as in lab 02. A prompt is computed whole, in one step with the others' next tokens.
 
 Three things are new. A request may be handed over to another server after its prompt (`hand_over`), and a server may
-take one over (`handed_over`) with its keys and values, so that nothing is computed twice. And what was computed stays
-in blocks outside of the slots, where the next prompt that begins in the same way finds it.
+take one over (`handed_over`) with its keys and values, so that nothing is computed twice. Computed keys and values stay
+in blocks outside the slots, where the next prompt with the same prefix finds them.
 
 labserve/gpt2/apart.py has the slots, labserve/gpt2/kept.py the blocks and what is handed over.
 """
@@ -18,7 +18,7 @@ class TritonPythonModel:
         self.texts.receive(requests)
 
     def step(self):
-        """A token for each running request. Prompts of those that join are computed in the same step, and all wait."""
+        """One token for each running request. Prompts that join are computed in the same step, and all wait for it."""
         self.texts.drop_cancelled()
         self.texts.begin()
         if not self.texts.running:
