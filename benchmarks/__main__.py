@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME...]``: measure the project against its yardsticks and print the ratios.
 
-Without a name it runs the yardsticks; those that take long (``kills``, ``door-fuzz``, ...) run only by name.
+Without a name it runs the yardsticks; the slow ones (``kills``, ``door-fuzz``, ...) run only by name.
 
 Each benchmark compares within its own run (these machines' speeds drift), gives medians, and writes
 ``results/benchmarks/<name>.json``.

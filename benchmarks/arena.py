@@ -148,7 +148,7 @@ def _over_the_best() -> dict[str, dict[str, float]]:
     """Each policy's mean ratio over small traces, where answers are as long as their limits, and where they are not."""
     policies = [path for path in sorted(POLICIES.glob("*.py")) if not path.stem.startswith("wrong")]
     kinds = {"limits are lengths": True, "answers end early": False}
-    measured = {kind: optimum.ratios(policies, SEEDS, told) for kind, told in kinds.items()}
+    measured = {kind: optimum.ratios(policies, SEEDS, known) for kind, known in kinds.items()}
     means = {kind: {name: statistics.mean(them) for name, them in of.items()} for kind, of in measured.items()}
     order = sorted(means["limits are lengths"], key=means["limits are lengths"].__getitem__)
     rows = [[name, *(f"{means[kind][name]:.3f}" for kind in kinds)] for name in order]

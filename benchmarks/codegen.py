@@ -89,7 +89,7 @@ def true_shape(rounds: int) -> dict[str, Any]:
 
 
 def measure(endpoints: dict[str, str], tokens: int, count: int) -> dict[str, Any]:
-    """``count`` requests by ``USERS`` users, each of whom asks again when answered."""
+    """Figures of ``count`` requests from ``USERS`` users, who each send the next request when one is answered."""
     asked = TextModel.of(endpoints["grpc"], "ensemble")
 
     def ask(stream: TextStream, number: int) -> RequestRecord:

@@ -30,7 +30,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
-    """Each side in a process of its own, asked in turn; medians over the rounds, the first of which warms up."""
+    """Each side in a process of its own, asked in turn; medians over the rounds after a first one that warms up."""
     session = Session.open(Silent())
 
     def silent(text: str) -> None: ...

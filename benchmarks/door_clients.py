@@ -24,7 +24,7 @@ TEXT, NO_TEXT, DONE = b'"text":"', b'"text":""', b"data: [DONE]"
 
 
 def processor_ms(pid: int) -> float:
-    """Milliseconds of processor time that a process's threads have used, those that have ended apart.
+    """Milliseconds of processor time that a process's live threads have used.
 
     Source: the first number of /proc/PID/task/TID/schedstat, nanoseconds (Documentation/scheduler/sched-stats.rst).
     """

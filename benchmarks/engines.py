@@ -29,7 +29,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
-    """Medians over the rounds, the first of which warms up."""
+    """Medians over the rounds after a first one that warms up."""
     session = Session.open(Silent())
     return {model: _compare(session, model, asked.rounds) for model in asked.models}
 

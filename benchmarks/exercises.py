@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _runs(session: Session, exercise: Exercise, attempt: Attempt, seeds: range, log: Path) -> Iterator[Run]:
-    """The runs of these seeds; those that the log has are taken from it."""
+    """The runs of these seeds. A run that is in the log is not repeated."""
     files = _digest(exercise, attempt)
     done = {
         one.seed: one
@@ -75,7 +75,7 @@ def _runs(session: Session, exercise: Exercise, attempt: Attempt, seeds: range, 
         if seed not in done:
             began = time.monotonic()
             problem = verify.problem_with(attempt, verify.judge_attempt(session, exercise, attempt, "local", [seed]))
-            # These answers leave nothing behind in their model, so the next seed need not load it anew.
+            # These answers leave nothing behind in their model, so the next seed need not reload it.
             folder = session.workspace.folder(server.STACK)
             if folder.path.is_dir():
                 folder.clean_file.touch()

@@ -66,7 +66,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 class Scheduler(AsyncScheduler):
     def schedule(self, *args, **named):
         if not self.running and os.path.exists({knob!r}):
-            # vLLM 0.26 has one limit; newer ones one on those that run, and one of the model's slots.
+            # vLLM 0.26 has one limit; newer releases limit running requests and the model's slots separately.
             name = "max_num_active_reqs" if hasattr(self, "max_num_active_reqs") else "max_num_running_reqs"
             setattr(self, name, int(open({knob!r}).read()))
         return super().schedule(*args, **named)

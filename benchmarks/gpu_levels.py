@@ -20,7 +20,7 @@ from labkit.tables import format_table
 from labsched.fitting import non_negative
 
 DATA = Path(__file__).parent / "data" / "h100_levels.jsonl"
-LEAST = 3  # levels of a group, of which two are fitted
+LEAST = 3  # levels of a group: two are fitted
 
 
 def run(options: object = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What the door and the server behind it hold, and what of it has grown although the load was the same.
 
-Memory is what a process has written and shares with no other, with that of its children: shared memory counts for
-nobody twice, and a program's files, which other servers may have open too, for nobody.
+Memory is what a process and its children have written and share with no other process. So shared memory is not counted
+twice, and a program's files, which other servers may have open too, are not counted at all.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _written(pid: int) -> float:
 
 
 def grown(before: Mapping[str, Held], after: Mapping[str, Held], allowed: Held = ALLOWED) -> list[str]:
-    """What is more than before by more than ``allowed``, in words; [] is no leak."""
+    """What has grown by more than ``allowed``, in words; [] if nothing leaks."""
     return [
         f"{part}: {what} {was:.0f} -> {now:.0f}"
         for part in before

@@ -57,7 +57,7 @@ def batching(rounds: int) -> dict[str, Any]:
 def compared(
     session: Session, handles: tuple[RunningStack, RunningStack], items: list[dataset.Item], limit: int, title: str
 ) -> dict[str, float]:
-    """One round: the workload through each server's ensemble; where told, also against the engine alone."""
+    """One round: the workload through each server's ensemble; for AGAINST_ENGINE also against the engine alone."""
     found: dict[str, float] = {}
     steps = []
     for kind, handle in zip(STACKS, handles, strict=True):

@@ -1,8 +1,8 @@
-"""Does `make test` notice what is broken? Mutants by hand, of what must not break: which live?
+"""Does `make test` notice broken code? Hand-written mutants of code that must not break, and which of them survive.
 
-Each is one change to a copy of the sources. The test files of `make test` that hold its killer run on it, up to the
-first test that fails. A mutant that they let live is then held against every unit test. One that hangs counts as
-noticed where pytest names the test that hangs, as it does in `make test`.
+A mutant is one change to a copy of the sources. The test files of `make test` that should notice it run on it, up to
+the first test that fails. If all of them pass, every unit test runs. A mutant that hangs counts as noticed if pytest
+names the test that hangs, as it does in `make test`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ MUTANTS = [
     Mutant("scheduler", "no block in reserve", _SCHEDULER, "return len(self.running) if", "return 0 if"),
     Mutant("scheduler", "the oldest is preempted", _SCHEDULER, "self.order.victim(self.running)", "self.running[0]"),
     Mutant(
-        "scheduler", "anybody is preempted", _SCHEDULER, "reversed(self.running)) if one.resumable]", "self.running)]"
+        "scheduler",
+        "any request is preempted",
+        _SCHEDULER,
+        "reversed(self.running)) if one.resumable]",
+        "self.running)]",
     ),
     Mutant("scheduler", "preempts and admits in one step", _SCHEDULER, "        if victims:", "        if False:"),
     Mutant("scheduler", "a plan changes the order", _SCHEDULER, "self.order = self.order.draft()", "pass"),
@@ -105,7 +109,9 @@ MUTANTS = [
         "            if last.holders > 1:",
         "            if False:",
     ),
-    Mutant("scheduler", "nobody grows more urgent", _ORDER, " - self.overtaken.get(request, 0) // self.PATIENCE", ""),
+    Mutant(
+        "scheduler", "no request grows more urgent", _ORDER, " - self.overtaken.get(request, 0) // self.PATIENCE", ""
+    ),
     Mutant("static batching", "a batch has one more", _GATE, "waiting[: self._size]", "waiting[: self._size + 1]"),
     Mutant(
         "static batching",
@@ -163,7 +169,7 @@ MUTANTS = [
     Mutant("recorder", "idle keeps gauges", _RECORDER, "running=0, waiting=0, kv_blocks_used=0, **", "**"),
     Mutant(
         "recorder",
-        "a step of nobody is not done",
+        "an empty step is not skipped",
         _RECORDER,
         "if not step.batch and not step.waiting:",
         "if not step.batch:",
@@ -178,7 +184,11 @@ MUTANTS = [
     Mutant("recorder", "names stay taken", _RECORDER, "self._names.free(request.name)", ADDED),
     Mutant("recorder", "who ended ends again", _RECORDER, "            self._ended = {}\n", ""),
     Mutant(
-        "recorder", "who left by no step is not told", _RECORDER, "        if after.ended:\n", "        if False:\n"
+        "recorder",
+        "a request that ends between steps is not logged",
+        _RECORDER,
+        "        if after.ended:\n",
+        "        if False:\n",
     ),
     Mutant(
         "recorder",
@@ -219,7 +229,7 @@ MUTANTS = [
 
 
 def run(options: Any) -> dict[str, Any]:
-    """How many of the mutants of each module fail a test; the names of those that live.
+    """How many of the mutants of each module fail a test, and the names of the survivors.
 
     Raises LabError: a test fails without a mutant, or a mutant does not fit the sources any more.
     """

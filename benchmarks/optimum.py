@@ -1,4 +1,4 @@
-"""How far the arena's policies are from the best schedule there is, which a search over small traces finds.
+"""How far the arena's policies are from the best possible schedule, which a search over small traces finds.
 
 The search knows every length, and a policy knows none. A request that is preempted computes its tokens again in one
 step, which also gives the next one; so, counted in steps, any set of requests that fits may have a token in any step,
@@ -24,12 +24,12 @@ GROUND = PlayingField(slots=3, blocks=7, block_size=4, step_tokens=512)
 REQUESTS, PROMPT, ANSWER = 5, 8, 8  # of a trace; most tokens of each
 
 
-def trace(seed: int, told: bool) -> list[Arrival]:
-    """A few requests, all there before the first step; ``told``: their limits are the lengths of their answers."""
+def trace(seed: int, known: bool) -> list[Arrival]:
+    """A few requests that all arrive before the first step. ``known``: their limits are their answers' lengths."""
     rng, made = random.Random(seed), []
     for number in range(1, REQUESTS + 1):
         prompt, answer = rng.randint(1, PROMPT), rng.randint(1, ANSWER)
-        limit = answer if told else ANSWER
+        limit = answer if known else ANSWER
         early = answer < limit
         made.append(Arrival(str(number), 0.0, 0, prompt, limit, answer, "stop" if early else "length", word=early))
     return made
@@ -82,9 +82,9 @@ def of_policy(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField 
     return sum(number * len(row.ended) for number, row in enumerate(game.rows, 1))
 
 
-def ratios(policies: Sequence[Path], seeds: int, told: bool) -> dict[str, list[float]]:
+def ratios(policies: Sequence[Path], seeds: int, known: bool) -> dict[str, list[float]]:
     """Each policy's sum over the best, for each trace."""
-    traces = [trace(seed, told) for seed in range(seeds)]
+    traces = [trace(seed, known) for seed in range(seeds)]
     least = [best(arrivals) for arrivals in traces]
     found: dict[str, list[float]] = {}
     for path in policies:

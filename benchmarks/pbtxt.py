@@ -33,7 +33,7 @@ Judge = Callable[[str], str]  # what Triton says against a text; "" where it can
 
 
 def mostly(good: str, odd: Sequence[str], odds: int = 60) -> st.SearchStrategy[str]:
-    """One of the words of ``good``, and once in ``odds`` draws one of ``odd``: one oddity a text tells most."""
+    """One of the words of ``good``, and once in ``odds`` draws one of ``odd``: a text with one oddity shows most."""
     usual = good.split(" ")
     return st.sampled_from(usual * (odds // len(usual) + 1) + list(odd) * max(1, len(usual) // odds))
 

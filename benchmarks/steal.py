@@ -1,4 +1,4 @@
-"""Measurements during which nobody took the processors away: a virtual machine's host may, for moments."""
+"""Measurements that are repeated if the virtual machine's host took the processors away meanwhile (steal time)."""
 
 from __future__ import annotations
 

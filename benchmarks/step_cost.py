@@ -189,7 +189,7 @@ class _Server:
 
 
 class _Metric:
-    """In the place of Triton's: nobody is told."""
+    """A metric in the place of Triton's that does nothing."""
 
     def __init__(self, *args: Any, **named: Any) -> None: ...
 

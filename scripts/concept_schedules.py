@@ -180,7 +180,7 @@ class Found(NamedTuple):
 
 
 def prefix_tree(arrivals: Sequence[Arrival] = PREFIXES) -> list[Found]:
-    """Prompts under prefix caching, each of which joins a step after the one before it."""
+    """Prompts under prefix caching. Each joins one step after the previous one."""
     engine = CountingEngine(1000)
     kv = KVBudget(100, 4)
     of = engine.scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, 4, False, Features(True, 1000, True))

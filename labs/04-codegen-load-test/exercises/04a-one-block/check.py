@@ -1,4 +1,4 @@
-"""Sixteen users, who each wait for an answer before the next request: how large are the batches, by Triton's counters?"""
+"""Sixteen users, who each wait for an answer before the next request: how large are the batches by the counters?"""
 
 from collections import Counter
 
