@@ -38,15 +38,15 @@ HEADLINES = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """What can be compared of some results.
+    """The comparison of several results.
 
     Attributes:
-        lab: the folder of the lab that they are of.
-        names: of the results that are compared, by their folders or files.
-        skipped: which were not, and why, in words.
-        settings: those that differ: by name, the value in each result.
+        lab: the folder of the results' lab.
+        names: the compared results' folders or files.
+        skipped: the results that were not compared, and why, in words.
+        settings: the settings that differ: by name, the value in each result.
         metrics: by dotted path, the value in each result.
-        remarks: sentences on what may surprise in them.
+        remarks: sentences about what may be surprising.
     """
 
     lab: str
@@ -114,7 +114,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 
 def _recorded(path: Path) -> dict[str, Any]:
-    """A recording of somebody's own vLLM as a result. Raises LabError: it has none."""
+    """A recording of a learner's own vLLM as a result. Raises LabError: it has no recording."""
     found = recording.read_recording(path)
     values = figures(found.rows, {arrival.name: arrival.at for arrival in found.arrivals})
     long = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency"}

@@ -1,4 +1,4 @@
-"""One HTTP request to a server of ours that may be anybody's: it ends by a deadline, and has a limit on the answer."""
+"""One HTTP request to an untrusted server: it has a deadline, and a limit on the answer's size."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fetch(
         most: bytes of the answer.
 
     Raises:
-        OSError, http.client.HTTPException: nobody listens, or no complete answer came in time, or one too large.
+        OSError, http.client.HTTPException: no server listens, or the answer is late, incomplete or too large.
     """
     deadline = time.monotonic() + timeout
     connection = http.client.HTTPConnection(endpoint, timeout=timeout)

@@ -1,6 +1,6 @@
 """Names of requests: A, B, C ... Z, AA, AB ... in order of arrival, for pages, tables and pictures.
 
-An id such as ``p280495001-f43e`` tells two requests apart for a program. A person compares two of them by a letter.
+A program distinguishes requests by an id such as ``p280495001-f43e``; a person needs a letter.
 """
 
 from __future__ import annotations

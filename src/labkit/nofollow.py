@@ -30,10 +30,10 @@ def folders(run_dir: Path) -> list[Path]:
 
 
 def require_own(path: Path, kind: str) -> None:
-    """Refuse what stands where a "file" or a "folder" of ours (or either: "") is to be and is something else.
+    """Refuse a path at which labctl needs its own "file" or "folder" (or either: "") if it is something else.
 
     Raises:
-        LabError: it is a link, of another kind, or somebody else's; nothing is touched.
+        LabError: it is a link, of another kind, or another user's; nothing is touched.
     """
     try:
         status = path.lstat()
@@ -45,7 +45,7 @@ def require_own(path: Path, kind: str) -> None:
     if stat.S_ISLNK(status.st_mode):
         why = "it is a link, and labctl follows none there"
     elif not found or kind not in ("", found):
-        why = f"it is no {kind or 'file or folder'}"
+        why = f"it is not a {kind or 'file or folder'}"
     elif kind == "file" and status.st_uid != os.getuid():  # a server in a container may own its run folder
         why = f"it belongs to another user ({status.st_uid})"
     else:

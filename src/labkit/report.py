@@ -19,7 +19,7 @@ class Report:
 
     Attributes:
         out: the run's folder below ``results/``.
-        phases: by name, in the order asked for, what the client of each phase has left; those that ran.
+        phases: the data that each phase's client has left, by name and in the order asked for; only phases that ran.
 
     Raises:
         LabError: none of the phases ran.
@@ -64,7 +64,7 @@ class Report:
         )
         if picture:
             self._parts.append(f"![{Path(picture).stem}]({picture})")
-        if told := [lane for lane in lanes if lane.records]:
-            perfetto.write_perfetto(told, self.out / "trace.json")
+        if filled := [lane for lane in lanes if lane.records]:
+            perfetto.write_perfetto(filled, self.out / "trace.json")
             self._parts.append(f"`trace.json` ({traced}) opens in https://ui.perfetto.dev.")
         atomic_write(self.out / "report.md", "\n\n".join(self._parts) + "\n")

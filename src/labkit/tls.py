@@ -15,7 +15,7 @@ CERTIFICATE, KEY = "--tls-cert", "--tls-key"
 
 @dataclass(frozen=True)
 class CertificatePair:
-    """The certificate, with those that lead to its authority behind it, and its private key: PEM files."""
+    """A certificate followed by its chain, and its private key: PEM files."""
 
     certificate: Path
     key: Path

@@ -199,7 +199,7 @@ class Predictor:
         return self._first(range(1, most + 1), lambda replicas: self.good_share(rate, replicas))
 
     def _first(self, numbers: Sequence[int], share_of: Callable[[int], tuple[float, Extrapolated]]) -> Enough:
-        """The first number of which enough requests are within the limits; none if not even the last one has."""
+        """The first number with which enough requests are within the limits; none if the last one is not enough."""
         share, every = share_of(numbers[-1])
         for number in numbers if share >= ENOUGH else ():
             share, extrapolated = share_of(number)

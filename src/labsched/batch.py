@@ -18,10 +18,10 @@ from labsched.step import Step
 
 
 class Batch:
-    """At most `max_running` requests in the engine, within `kv`, and a queue of those that wait.
+    """At most `max_running` requests in the engine, within `kv`, and a queue of waiting requests.
 
-    What it does at a step is decided by its subclass, the scheduler (vLLM has both in one class, and this part of it
-    in `add_request`, `finish_requests` and `update_from_output`, vllm/v1/core/sched/scheduler.py).
+    Its subclass, the scheduler, decides what happens at a step. vLLM has both in one class; this part is
+    `add_request`, `finish_requests` and `update_from_output` there (vllm/v1/core/sched/scheduler.py).
     """
 
     def __init__(

@@ -132,9 +132,9 @@ class Blocks:
     def grow(self, owner: object, tokens: Sequence[int], computed: int) -> None:
         """The first `computed` of a sequence's `tokens` are about to be in the cache.
 
-        As in OpenVINO, a prompt's blocks are known by all of its tokens as soon as they are taken, and the last one of
-        a sequence that decodes by those that are in it. Only such a sequence copies a block that others hold before it
-        writes into it: see `unfit`.
+        As in OpenVINO, a prompt's blocks are named by all of its tokens as soon as they are taken. The last block of a
+        decoding sequence is named by the tokens that are in it. Only a decoding sequence copies a shared block before
+        it writes into the block: see `unfit`.
         """
         table = self._tables[owner]
         before, table.tokens = table.tokens, computed

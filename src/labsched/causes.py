@@ -1,12 +1,11 @@
-"""Where the time of each request went: what its TTFT and its TPOT are made of, and which setting would change that.
+"""The parts of each request's time: what its TTFT and its TPOT consist of, and which setting would change that.
 
 Every moment between a request's sending and its last token belongs to one part, so that the parts add up to the whole.
-A step in which it waits belongs to the scheduler's reason for that. A step that computes it is divided: what other
-requests' prompts cost in it is theirs, by the model of a step's time, and the rest is its own.
+A step in which the request waits belongs to the scheduler's reason. A step that computes the request is divided: the
+cost of other requests' prompts, by the step-time model, is one part, and the rest is the request's own.
 
-Where the machine was held up, as long as a step took more than the model says belongs to that, for those that compute
-and those that wait. So does what a later request waits because of it: a queue that was there when the machine stood
-still is that much later until it is empty.
+If the machine was held up, the time that a step took beyond the model is a part of its own, for running and for
+waiting requests. Later requests count it too: a queue at that time is late by as much until it is empty.
 """
 
 from __future__ import annotations
@@ -290,7 +289,7 @@ def remedies(part: str, settings: SchedulerSettings) -> list[dict[str, str]]:
 
 
 def cause_table(found: Sequence[ExplainedRequest], metric: str) -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """The parts (ms) of the requests at each of PERCENTILES, without those that none has; a last row is their sum.
+    """The parts (ms) of the requests at each of PERCENTILES, without parts that are 0 for all; the last row is the sum.
 
     Returns: the names of those requests, and the rows.
     """

@@ -9,8 +9,8 @@ class Engine(Protocol):
 
     Its counterpart in vLLM V1 is the executor with its model runner (vllm/v1/worker/gpu_model_runner.py). A step
     computes at most `step_tokens` tokens: one for each sequence that decodes, and with the rest prompts, in the order
-    of `add`. The cache has one spare block for each running sequence beyond those that the scheduler hands out,
-    because the memory of a dropped sequence is free only after the next step.
+    of `add`. The cache has one spare block for each running sequence beyond the scheduler's own blocks, because the
+    memory of a dropped sequence is free only after the next step.
     """
 
     step_tokens: int

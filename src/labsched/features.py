@@ -43,16 +43,16 @@ class Features:
         shares: bool = True,
         stores: Sequence[str] = (),
     ) -> "Features":
-        """From a configuration's words; an empty one is not given.
+        """The features that a configuration asks for; an empty parameter counts as not set.
 
         Args:
-            word: a parameter of config.pbtxt, "" where there is none.
-            usual: tokens of a step where nothing is said of them.
+            word: returns a parameter of config.pbtxt by name, "" if it is not set.
+            usual: the engine's default of tokens per step.
             batch: sequences that may run at a time.
-            context: tokens that the model sees; without chunks a step has room for as many, unless it is told.
+            context: the model's context length in tokens: the default of tokens per step without chunked context.
             speculates: the kinds of speculation that the engine can do.
-            shares: whether it can share blocks of its KV cache.
-            stores: how that can store numbers beside `AUTO`.
+            shares: whether the engine can share blocks of its KV cache.
+            stores: the KV cache's number formats beside `AUTO`.
 
         Raises:
             ValueError: the engine cannot do it, or a step would have too few tokens for the batch.
@@ -86,8 +86,8 @@ class Features:
                 f"and be right: it keeps them under the names of draft tokens that were rejected"
             )
         each = 1 + draft_tokens
-        told = word("max_num_tokens")
-        most = int(told) if told else max(usual if chunked else context, each * batch)
+        asked_tokens = word("max_num_tokens")
+        most = int(asked_tokens) if asked_tokens else max(usual if chunked else context, each * batch)
         if most < each * batch:
             drafted = f" and its {draft_tokens} draft tokens (num_assistant_tokens)" if draft_tokens else ""
             raise ValueError(f"max_num_tokens: {most} are not a token{drafted} for each of max_num_sequences={batch}")
@@ -96,7 +96,7 @@ class Features:
 
     def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
         """For ``labserve.observe.effective``: (name, asked, in force, why where it is not as asked)."""
-        told = word("max_num_tokens")
+        tokens = word("max_num_tokens")
         usual = "this engine's own" if self.chunked_context else "all that the model sees: a prompt goes in one piece"
         asked = word("enable_chunked_context").lower() or "true"
         reuse = str(self.kv_cache_reuse).lower()
@@ -104,7 +104,7 @@ class Features:
         larger = "" if stored == self.kv_precision else "the engine's KV cache takes more bytes than these would"
         whole = "" if asked == str(self.chunked_context).lower() else "with a draft model a prompt goes in one piece"
         return [
-            ("max_num_tokens", told, str(self.max_num_tokens), "" if told else usual),
+            ("max_num_tokens", tokens, str(self.max_num_tokens), "" if tokens else usual),
             ("enable_chunked_context", asked, str(self.chunked_context).lower(), whole),
             ("enable_kv_cache_reuse", reuse, reuse, ""),
             ("speculation", self.speculation, self.speculation, ""),

@@ -1,7 +1,7 @@
 """Files that a server writes, opened without following a link and without waiting for a FIFO.
 
-A model may write anything into its server's run folder, and whoever reads there may be root. So a file is opened by its
-name, inside its opened parent folder.
+A model may write anything into its server's run folder, and the reader may be root. So a file is opened by its name,
+inside its opened parent folder.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def json_object(text: str | bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("the text is nested too deeply") from error
     if not isinstance(data, dict):
-        raise ValueError("the text is no JSON object")
+        raise ValueError("the text is not a JSON object")
     return data

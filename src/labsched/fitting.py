@@ -15,11 +15,11 @@ from labsched.lines import RECORD
 from labsched.recording import StepRow
 from labsched.steptime import HELD_UP, ROUND, Shape, StepFeatures, StepTime, prefill_tokens, shape_of
 
-LEAST = 30  # steps of which a model can be made
+LEAST = 30  # steps that a model is fitted to
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
-TRUST_SIZE, TRUST_SHAPE = 0.5, 2  # steps of one size or shape that count as much as what was said of them before
-PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
+TRUST_SIZE, TRUST_SHAPE = 0.5, 2  # steps of one size or shape that weigh as much as the estimate before them
+PASSES = 5  # of the fit: each weighs the steps by the previous pass's predictions
 EXACT = 1e-6  # relative error below which a fit is as good as exact
 Array = npt.NDArray[np.float64]
 Key = TypeVar("Key", int, Shape)
@@ -74,10 +74,10 @@ def fit(*recorded: Sequence[StepRow]) -> StepTime:
 
 
 def _kept(shapes: Sequence[Shape], ratios: Array) -> npt.NDArray[np.bool_]:
-    """Which steps the machine was not held up in, by how many times the sum of costs each took.
+    """Which steps ran while the machine was not held up, by each step's time as a multiple of its sum of costs.
 
-    A batch shape may take many times as long as a sum of costs says, each time. Among two that took as long as it
-    says, one alone is no such shape.
+    A batch shape may always take many times its sum of costs. A single slow step is not such a shape: two more
+    steps with a ratio of 1 are assumed for each shape.
     """
     found: dict[Shape, list[float]] = defaultdict(lambda: [1.0, 1.0])
     for shape, ratio in zip(shapes, ratios, strict=True):
@@ -87,9 +87,9 @@ def _kept(shapes: Sequence[Shape], ratios: Array) -> npt.NDArray[np.bool_]:
 
 
 def _relative(x: Array, y: Array, kept: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """The costs with the smallest relative errors on the steps ``kept``, and what they say of each step.
+    """The costs with the smallest relative errors on the steps ``kept``, and their prediction for each step.
 
-    The latter is never less than a tenth of the time of a step that was kept.
+    For a kept step the prediction is never below a tenth of the step's time.
     """
     known = x.copy()
     constant = x[kept, 1:].min(axis=0) == x[kept, 1:].max(axis=0)

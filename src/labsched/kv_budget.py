@@ -30,7 +30,7 @@ class KVBudget:
             token_bytes: what keys and values of one token take.
 
         Raises:
-            ValueError: one of them is no number in its range, or not one block fits.
+            ValueError: a value is not a number or out of range, or not one block fits.
         """
         share = float(fraction) if fraction else 0.9
         if not 0.0 < share <= 1.0:

@@ -35,7 +35,7 @@ def damage_as_error(file: Path) -> Iterator[None]:
 
 
 def served_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of the last time that the model was loaded and served; [] if the file is no recording."""
+    """The lines of the last time that the model was loaded and served; [] if the file is not a recording."""
     try:
         with open_to_read(file) as stream:
             texts = stream.read().splitlines()

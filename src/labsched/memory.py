@@ -71,7 +71,7 @@ class Memory:
         return self._found(request)[0]
 
     def _found(self, request: Request) -> tuple[int, list[Block], int]:
-        """The blocks that a waiting request would add, those that it finds, and how many of its tokens these hold."""
+        """How many blocks a waiting request would add, the cached blocks that it finds, and the tokens in these."""
         if self.blocks is None:
             return self.claim(request), [], 0
         found, cached = self.blocks.find(request.prompt + request.output, self._beside)

@@ -18,8 +18,8 @@ Kind = TypeVar("Kind", bound="Order")
 class Order:
     """First come, first served (`fcfs`): no request is overtaken."""
 
-    NOTES: ClassVar[Sequence[str]] = ("overtaken",)  # attributes of which a flat copy is a copy
-    overtaken: dict[Request, int]  # how many later requests were admitted before it; of requests that have not ended
+    NOTES: ClassVar[Sequence[str]] = ("overtaken",)  # attributes for which a shallow copy is enough
+    overtaken: dict[Request, int]  # by live request: how many later requests were admitted before it
 
     def __new__(cls: type[Kind], *_: object) -> Kind:  # a subclass need not call `__init__` for it
         order = super().__new__(cls)
@@ -27,7 +27,7 @@ class Order:
         return order
 
     def draft(self: Kind) -> Kind:
-        """An order with the same notes, for a plan: what it is told changes nothing here."""
+        """A copy for a plan: changes to it do not change this order."""
         draft = self.__class__.__new__(self.__class__)
         for name, value in vars(self).items():
             vars(draft)[name] = value.copy() if name in self.NOTES else deepcopy(value)

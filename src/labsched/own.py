@@ -55,7 +55,7 @@ def _with_whole_line(kind: type[Scheduler]) -> type[Scheduler]:
 
 
 def with_line(error: Exception, folder: Path) -> Exception:
-    """An error of ``folder/scheduler.py``, as a refusal that names its line; if there is no such file, as it is."""
+    """An error of ``folder/scheduler.py`` as a refusal that names its line. Without this file, the error itself."""
     if isinstance(error, Refusal) or not (folder / FILE).exists():
         return error
     said = f"{type(error).__name__}: {error}"

@@ -58,7 +58,7 @@ SHAPES = {
 
 
 class StepWork(NamedTuple):
-    """What a step does for one request: it computes ``tokens``, the last of which sees ``context`` tokens."""
+    """What a step does for one request: it computes ``tokens``; the last of them sees ``context`` tokens."""
 
     tokens: int
     context: int
@@ -79,7 +79,7 @@ class DeviceTable(NamedTuple):
         """From a line such as "1:6.1,64:7/512:25,2048:70/0.16": milliseconds by size, and microseconds of a token.
 
         Raises:
-            ValueError: it is no such line.
+            ValueError: the line has another form.
         """
         try:
             decode, prompt, token_us = text.split("/")

@@ -21,10 +21,10 @@ class Policy(Enum):
 
 
 def effective_policy(asked: str, static: bool) -> tuple[Policy, str]:
-    """The policy that is in force for the word in a configuration, and why where it is another.
+    """The policy in force for the name in a configuration, and the reason if it is another policy.
 
     Raises:
-        ValueError: it is no policy.
+        ValueError: there is no policy with that name.
     """
     words = {policy.value: policy for policy in Policy} | {"guaranteed_completion": Policy.GUARANTEED_NO_EVICT}
     if asked not in words:

@@ -30,8 +30,8 @@ class SchedulerSettings:
     context: int  # tokens that the model sees
     vocabulary: int
     own: str = ""  # a file of the learner's with a scheduler of its own
-    recorded: Mapping[str, Any] = field(default_factory=dict)  # of somebody's own vLLM: its version and own settings
-    beyond: Sequence[str] = ()  # what that server does and a replay of its scheduler does not
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # of a learner's own vLLM: its version and own settings
+    beyond: Sequence[str] = ()  # what that server does, but a replay of its scheduler does not
 
     @property
     def reuse(self) -> bool:
@@ -295,9 +295,9 @@ def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int 
 def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     settings = settings_of(lines[0])
     steps = [line for line in lines if line["kind"] == "step" and not line.get("warm_up")]
-    told = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
-    told.sort(key=lambda line: line["came"])
-    if not told or not steps:
+    requests = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
+    requests.sort(key=lambda line: line["came"])
+    if not requests or not steps:
         raise LabError(
             f"{source} has no recording",
             "every step and request in it is of the warm-up",
@@ -306,11 +306,11 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         )
     if gap := next((b["n"] for a, b in itertools.pairwise(steps) if not _follows(a, b, lines)), 0):
         raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD, code="recording-cut")
-    zero = time_of_arrival(told[0])
-    base = min(line["after"] for line in told)
+    zero = time_of_arrival(requests[0])
+    base = min(line["after"] for line in requests)
     arrivals, names = [], set[str]()
     owners: dict[str, list[str]] = {}  # by name in the log: the unique names, in order of arrival
-    for line in told:
+    for line in requests:
         name = str(line["name"])
         unique = name if name not in names else f"{name}@{line['came']}"
         names.add(unique)
@@ -330,7 +330,7 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         from statistics import median
 
         idle = {name for row in rows if not row.busy for name in row.joined}  # no step held these up
-        ways = [line.get("waited", 0.0) for line, a in zip(told, arrivals, strict=True) if a.name in idle]
+        ways = [line.get("waited", 0.0) for line, a in zip(requests, arrivals, strict=True) if a.name in idle]
         way = median(ways) if ways else 0.0
     return Recording(settings, arrivals, rows, source, zero, way)
 

@@ -28,25 +28,25 @@ class Request:
     sampling: Sampling | None = None
     stop_words: list[list[int]] = field(default_factory=list)
     streaming: bool = False
-    source: Any = None  # Triton's request, of which it was made
+    source: Any = None  # Triton's request
     output: list[int] = field(default_factory=list)
     end: End | None = None
     error: Exception | None = None
     handle: Any = None
     number: int = 0  # given by the caller of `submit`
     name: str = ""  # in the step log
-    tenant: str = ""  # the user or customer for whom the order `fair` counts tokens
+    tenant: str = ""  # the user or customer; the order `fair` counts tokens by tenant
     priority: int = DEFAULT_PRIORITY
     put: float = 0.0  # monotonic seconds at which Triton handed it over
     came: int = 0  # its place in the order of arrival, from 1
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
     joined: int = 0  # its place in the order of joining, from 1; 0: it is not in the engine
-    rivals: int | None = None  # likeliest tokens whose log probabilities it wants beside its own; None: none at all
-    scored: Any = None  # what gives them (labserve/inflight/logprobs.py)
-    scores: list[Any] = field(default_factory=list)  # vLLM's of its newest tokens
-    schema: dict[str, Any] | None = None  # that its text is to follow; vLLM alone can
-    asked: Any = None  # what a request of text wants to be told (labserve/vllm/text.py)
+    rivals: int | None = None  # log probabilities of this many likeliest tokens beside its own; None: of none at all
+    scored: Any = None  # the source of log probabilities (labserve/inflight/logprobs.py)
+    scores: list[Any] = field(default_factory=list)  # vLLM's log probabilities of its newest tokens
+    schema: dict[str, Any] | None = None  # JSON schema of its text; vLLM only
+    asked: Any = None  # the outputs that a text request asked for (labserve/vllm/text.py)
     latest: Any = None  # vLLM's last `RequestOutput`
     found: int = 0  # of those, the tokens found in the cache when it was admitted
 

@@ -39,7 +39,7 @@ class RequestLog:
     def __init__(self, log: StepLog, settings: SchedulerSettings) -> None:
         self.steps = 0
         self._log = log
-        self._key = secrets.randbits(60)  # so that nobody can look up a text by the hashes of its tokens
+        self._key = secrets.randbits(60)  # so that a text cannot be looked up by the hashes of its tokens
         self._came: dict[
             int, tuple[float, float, int]
         ] = {}  # time, its wait until then and step, by the number of a live request

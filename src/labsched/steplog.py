@@ -19,12 +19,12 @@ from labsched.files import json_object
 
 VERSION = 2
 MOST_BYTES = 32 * 2**20  # of a file; there is one before it
-MOST_WAITING = 64  # names of those who wait; their number is in `queue`
+MOST_WAITING = 64  # names of waiting requests; their number is in `queue`
 MOST_PROMPT = 1000  # characters
-LONG = 16  # of a list from there on its JSON is kept, for most steps have the one before it again
+LONG = 16  # items from which on the JSON of a list is kept: most steps repeat the previous list
 WATCHED = "watched"  # a viewer who wants texts touches this file of the run folder,
 WATCHED_S = 10.0  # and has gone when it is older than this
-REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are no steps
+REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are not steps
 _HEAD = ("t", "dur", "model", "instance", "ids")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _DIGITS = {number: str(number) for number in range(1024)}
@@ -33,11 +33,11 @@ _DIGITS = {number: str(number) for number in range(1024)}
 class StepLog:
     """Appends to `<run_dir>/steps-<model>-<instance>.jsonl`.
 
-    `run_dir` is a folder that can be written. Where it is empty or cannot be written, nothing is logged
-    and nothing fails: a server must not stop serving because nobody can watch it.
+    If `run_dir` is empty or not writable, nothing is logged and nothing fails: a server must not stop serving because
+    its log cannot be written.
 
     The environment's LABS_STEP_LOG says what is written: "off" nothing, "steps" no texts, "texts" texts always.
-    Without it, texts are written while somebody watches.
+    Without it, texts are written while a viewer watches.
     """
 
     def __init__(self, run_dir: str, model: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
@@ -63,7 +63,7 @@ class StepLog:
 
     @property
     def texts(self) -> bool:
-        """Whether texts are wanted now; else nobody need make them."""
+        """Whether texts are logged now; if not, the caller need not make them."""
         if self._file is None or self._wanted == "steps":
             return False
         if self._wanted == "texts":
@@ -122,7 +122,7 @@ class StepLog:
         return text
 
     def note(self, kind: str, first: bool = False, **fields: Any) -> None:
-        """Log a fact that is no step, at the time `t` or now; with `first`, every later file begins with it too.
+        """Log a fact other than a step, at the time `t` or now; with `first`, every later file begins with it too.
 
         Its line has neither `n`, `dur` nor `ids`: a reader of steps leaves it out.
         """
@@ -173,7 +173,7 @@ def _list(values: list[Any]) -> str:
 
 
 def queue_fields(names: Sequence[object], why: str) -> dict[str, Any]:
-    """The fields about those who wait in the model, in their order; all for the same reason."""
+    """The fields about the requests that wait in the model, in their order; all wait for the same reason."""
     if not names:
         return {"queue": 0}
     return {"waiting": [str(name) for name in names[:MOST_WAITING]], "queue": len(names), "why": why}
@@ -218,13 +218,13 @@ class StepRecord:
 
 
 def step_of(data: Mapping[str, Any]) -> StepRecord:
-    """The step that a line tells of."""
+    """The step of a line."""
     more = {name: value for name, value in data.items() if name not in _HEAD}
     return StepRecord(data["t"] - data["dur"], data["t"], data["model"], data["instance"], tuple(data["ids"]), more)
 
 
 def parse_step_line(line: bytes) -> dict[str, Any] | None:
-    """A step's line; None for one that is cut off, is no step or change, or that no model of ours wrote."""
+    """A step's or change's line; None if it is cut off, of another kind, or not written by a model of ours."""
     return _of_kind(line, {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list})
 
 

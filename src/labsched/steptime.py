@@ -46,8 +46,8 @@ TERMS = (
 )
 ROUND = 64  # tokens of context within which two batches have the same shape
 PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
-DEVIATIONS = 2.0  # of what is known of the costs, on either side of the interval
-HELD_UP = 5  # times as long as the model says: steps of which a person is told
+DEVIATIONS = 2.0  # standard deviations of the costs on either side of the interval
+HELD_UP = 5  # times the model's prediction: longer steps are reported
 Shape = tuple[int, int, bool]
 
 
@@ -101,12 +101,12 @@ class StepTime:
             (:func:`shape_of`), how many times that.
         gap: seconds from the end of a step to the beginning of the next while requests are there (mean).
         noise: median relative difference of steps with the same batch shape from their shape's median.
-        twice: the steps of which that is known.
+        twice: the steps behind ``noise``.
         error: median relative error of the model on the recorded steps.
-        slowest, fastest: the recording's parts took so many times what the model says.
+        slowest, fastest: the time of the recording's parts as a multiple of the model's prediction.
         most: the largest batch, prefill tokens of a step and context recorded.
         doubt: the covariance of the costs (seconds squared), [8, 8].
-        held_up: the steps that took more than HELD_UP times what the model says, and by how many seconds in all.
+        held_up: the steps that took more than HELD_UP times the prediction, and by how many seconds in all.
     """
 
     costs: tuple[float, ...]

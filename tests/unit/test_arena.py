@@ -79,7 +79,7 @@ def test_a_view_has_no_length_of_an_answer(policy: Write) -> None:
         ("def places(view): return 3", "places", "3 places"),
         ("def places(view): return True", "places", "no whole number"),
         ("def places(view): return 0", "starves", "admits no request"),
-        ("def reserve(view): return -1", "reserve", "-1 is no whole number"),
+        ("def reserve(view): return -1", "reserve", "-1 is not a whole number"),
         ("def reserve(view): return 10**6", "starves", "admits no request"),
         ("def victim(view): return '9'", "victim", "request 9 does not run"),
         ("def line(view): return 1 / 0", "crashed", "line 1: ZeroDivisionError"),

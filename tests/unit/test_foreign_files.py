@@ -46,7 +46,7 @@ def test_fault_37_a_link_in_the_place_of_a_file_of_ours_is_refused_and_its_targe
 @pytest.mark.parametrize("name", ["lock", "server.log"])
 def test_a_folder_in_the_place_of_a_file_is_refused(workspace: Workspace, name: str) -> None:
     (workspace.folder("s").path / name).mkdir()
-    assert refused(workspace).why == "it is no file"
+    assert refused(workspace).why == "it is not a file"
 
 
 def test_fault_37_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_fault_44_a_link_under_any_name_in_a_stacks_folder_is_refused(
 @pytest.mark.parametrize("name", ["state.json", "scale.log"])
 def test_fault_44_a_fifo_in_a_stacks_folder_is_refused(workspace: Workspace, name: str) -> None:
     os.mkfifo(workspace.folder("s").path / name)
-    assert refused(workspace).why in ("it is no file", "it is no file or folder")
+    assert refused(workspace).why in ("it is not a file", "it is not a file or folder")

@@ -140,7 +140,7 @@ def test_a_wrong_field_is_refused_with_its_line_and_name_in_our_words(
     [
         ('{"timestamp":0,"input_length":10,"output_length":5,"hash_ids":null}\n', ""),
         ('{"timestamp":"0","input_length":"10","output_length":"5"}\n', ""),
-        ('{"timestamp":0,"input_length":10,"output_length":5,"hash_ids":7}\n', "line 1: hash_ids is no list"),
+        ('{"timestamp":0,"input_length":10,"output_length":5,"hash_ids":7}\n', "line 1: hash_ids is not a list"),
         ('{"timestamp":0,"input_length":true,"output_length":5}\n', "line 1: input_length is True, and no number"),
         ('{"timestamp":0,"input_length":1.5,"output_length":5}\n', "line 1: input_length is 1.5, and no whole number"),
         ('{"timestamp":0,"input_length":10}\n', "line 1: it has no output_length"),

@@ -43,7 +43,7 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
         record = text_model.send(channel, prompt, tokens)
         if text_model.answers_alone:
             yield prompt
-        told = 0
+        yielded = 0
         if stream:
             last = time.monotonic()
             while not record.end:
@@ -55,11 +55,11 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
                         channel.give_up(record, f"nothing has come for {TIMEOUT_S:g} s")
                     continue
                 last = time.monotonic()
-                pieces = [text for _, text in list(record.responses)[told:]]
-                told += len(pieces)
+                pieces = [text for _, text in list(record.responses)[yielded:]]
+                yielded += len(pieces)
                 yield "".join(pieces)
         channel.wait(record, timeout=TIMEOUT_S)
-        yield "".join(text for _, text in record.responses[told:])
+        yield "".join(text for _, text in record.responses[yielded:])
 
 
 def connection(model: TextModel, endpoint: str, **stream: Any) -> InFlightClient:

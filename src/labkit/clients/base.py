@@ -13,9 +13,9 @@ from labkit import proxies
 from labkit.errors import LabError
 from labkit.records import RequestRecord, request_id
 
-GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
+GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error when the server no longer answers
 TELL_S = 0.2
-ASK_S = 30.0  # for what a server says of a model: it computes nothing
+ASK_S = 30.0  # for a model's configuration: the server computes nothing for it
 Tell = Callable[[int, int], None]
 SEQUENCE = "x-sequence-id"  # the header by which a balancer keeps a sequence on one replica (docs/operate/scale.md)
 STALLED = "labctl status shows whether the stack is stalled"
@@ -162,7 +162,7 @@ class InFlightClient(Client):
 
     @property
     def _over(self) -> bool:
-        """Whether no more answers can be told from each other on this connection."""
+        """Whether the connection is unusable: answers can no longer be matched with requests."""
         return bool(self._broken or self._refused)
 
     def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:

@@ -16,7 +16,7 @@ from labkit.errors import LabError
 from labkit.records import RequestRecord
 
 TIMEOUT_S = 300.0
-SHOWN_S = 0.1  # a page that is drawn anew for each of some hundred tokens a second lags behind them
+SHOWN_S = 0.1  # a page that is redrawn for each of several hundred tokens a second lags behind
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,8 @@ class TritonGrpcUser(TritonUser):
     protocol = "gRPC"
 
     def connect(self) -> None:
-        # Each call that waits holds a thread of gevent's pool. Where there are fewer, whoever else needs one (another
-        # call, the look-up of an address) waits for an answer that is not its own.
+        # Each waiting call holds a thread of gevent's pool. If the pool has fewer threads than calls, another call (or
+        # the look-up of an address) waits for an answer that is not its own.
         gevent.get_hub().threadpool.maxsize += 1
         self._channel = grpc.insecure_channel(self.host, options=channel_options(self.host))
         # No serializers: bytes go out and come in as they are.

@@ -37,7 +37,7 @@ def infer_request(
     """A ``ModelInferRequest`` (the KServe v2 protocol).
 
     Args:
-        outputs: those that are wanted; none: all.
+        outputs: the names of the outputs to return; empty for all.
     """
     request = service_pb2.ModelInferRequest(model_name=model, id=id)
     for tensor in inputs:

@@ -19,11 +19,11 @@ SIZE = 16  # tokens of a block, as the servers have them
 
 
 class Candidate(NamedTuple):
-    """A replica when a request comes.
+    """A replica at the moment when a request comes.
 
-    `prompt`: tokens of the request's prompt, of which the replica should have `cached`. `requests` have been sent there
-    and are not answered yet; they have `tokens` of prompts that were not cached. `home`: the request's session belongs
-    there. `turn`: it comes next in the round.
+    `prompt`: tokens of the request's prompt; `cached`: how many of them the replica should have. `requests`: sent to
+    the replica and not answered yet, with `tokens` uncached prompt tokens. `home`: the request's session belongs to
+    this replica. `turn`: the replica is the next one in round-robin order.
     """
 
     prompt: int

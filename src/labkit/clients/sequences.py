@@ -25,7 +25,7 @@ class SequenceClient(Client):
 
     Args:
         endpoint: host:port of the protocol's own port.
-        model: takes a text and answers with the next token's; its tensors' names it tells itself.
+        model: takes a text and answers with the next token's. Its configuration names the tensors.
         protocol: http or grpc.
         id_type: uint64 or string, as the server's CORR_ID control is declared.
         timeout: seconds that an answer may take.

@@ -1,4 +1,4 @@
-"""Ending a request inside an ensemble, of whose client's end Triton tells no model (server#6739)."""
+"""Ending a request inside an ensemble: Triton does not pass a client's cancellation on to its models (server#6739)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def configs(endpoint: str, models: Sequence[str]) -> Mapping[str, Any]:
 
 
 def stoppable_steps(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
-    """For each ensemble of these the step that can be told to stop a request."""
+    """For each ensemble among the models, the step that has an input to stop a request."""
     found = {}
     known = configs(endpoint, models)
     for name, config in known.items():

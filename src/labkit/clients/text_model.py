@@ -70,9 +70,9 @@ class TextModel:
             ``logprobs``; "" for none.
         return_logprobs: the input that must also ask for them, as in vLLM's model.
         structured: it has the parameter ``structured_outputs``: its answers can follow a JSON schema.
-        scheduling: "iterative" where the model is scheduled anew for each token, "dynamic" where a streamed batch goes
-            from its beginning to its end, else "".
-        tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
+        scheduling: "iterative" if the model is scheduled again for each token, "dynamic" if a streamed batch runs from
+            its beginning to its end, else "".
+        tokenizer_dir: where the server has the model's tokenizer; "" if its configuration does not say.
     """
 
     name: str
@@ -158,9 +158,9 @@ class TextModel:
             output,
             decoupled=decoupled,
             sampling=sampling,
-            end=every.get(_told(config, "end_input") or END_ID),
-            tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
-            end_text=_told(config, "end_text"),
+            end=every.get(_parameter(config, "end_input") or END_ID),
+            tokenizer_dir=next((folder for part in parts if (folder := _parameter(part, "tokenizer_dir"))), ""),
+            end_text=_parameter(config, "end_text"),
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
             tells_end=TELL_END in every,
             cached=config.response_cache.enable,
@@ -244,7 +244,7 @@ def _asked(name: str) -> bool:
 
 def _masks(config: Any) -> bool:
     """Whether a model says that it masks tokens, or vLLM computes in it."""
-    return _told(config, STRUCTURED) == "true" or _told(config, "engine") == "vllm"
+    return _parameter(config, STRUCTURED) == "true" or _parameter(config, "engine") == "vllm"
 
 
 def _streams(name: str) -> bool:
@@ -268,5 +268,5 @@ def _parts(client: Any, config: Any) -> list[Any]:
     return [config, *(part for step in steps for part in _parts(client, step))]
 
 
-def _told(config: Any, name: str) -> str:
+def _parameter(config: Any, name: str) -> str:
     return str(config.parameters[name].string_value) if name in config.parameters else ""

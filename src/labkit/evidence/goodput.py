@@ -32,7 +32,11 @@ class GoodputMeter:
         self._seen: deque[tuple[float, Mapping[tuple[str, str], float]]] = deque()
 
     def take(self, snapshot: Snapshot, at: float | None = None) -> None:
-        """``at``: when it was taken, in seconds of the monotonic clock; default: now. A new server begins anew."""
+        """Add a snapshot; a restarted server's counters start over.
+
+        Args:
+            at: when it was taken, in seconds of the monotonic clock; default: now.
+        """
         now = time.monotonic() if at is None else at
         counts = {key: value for key, value in snapshot.own.items() if key[1].startswith((ANSWERED, GOOD))}
         if self._seen and any(counts.get(key, 0.0) < value for key, value in self._seen[-1][1].items()):

@@ -8,7 +8,7 @@ NEAR = 1e-4  # sums in another order move an fp32 logit about so far
 
 
 def margin(weights: str, ids: Sequence[int]) -> float | None:
-    """By how much the best next token leads after ``ids``, in fp32 logits; None where there is no torch to tell.
+    """By how much the best next token leads after ``ids``, in fp32 logits; None without torch.
 
     Args:
         weights: a folder that transformers can load.

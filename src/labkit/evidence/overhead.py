@@ -63,11 +63,11 @@ def served_account(
             computed after the engine.
 
     Raises:
-        LabError: there is no step, or none that says what the engine computed.
+        LabError: there is no step, or a step does not say how long the engine computed.
     """
     if not steps or any("engine_us" not in step.more for step in steps):
         raise LabError(
-            "the step log does not tell what the engine computed",
+            "the step log does not say how long the engine computed",
             "",
             "LABS_STEP_LOG must not be off",
             code="step-log-off",

@@ -72,7 +72,7 @@ def parse_slot_event(line: str, model: str) -> SlotEvent | None:
             if owner != model:
                 return None
             return SlotEvent(
-                # The log tells no year: 2000 has every day.
+                # The log has no year. 2000 is a leap year, so every date is valid.
                 at=datetime.strptime(f"2000{stamp['day']} {stamp['clock']}", "%Y%m%d %H:%M:%S.%f").timestamp(),
                 kind=kind,
                 instance=instance.removeprefix(f"{model}_"),

@@ -1,7 +1,7 @@
 """The slot timeline: which sequence sat in which slot of which instance, when, and how full each execution was.
 
-Two witnesses that know nothing of each other: what the sequence batcher decided (``slot_log``), and the control inputs
-that the model saw, which it wrote into its step log.
+It has two independent sources: the sequence batcher's decisions (``slot_log``), and the control inputs that the model
+saw and wrote into its step log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Execution:
-    """One call of the model. ``rows`` are the sequences' ids, "" for a row that was empty; () where not told."""
+    """One call of the model. ``rows`` are the sequences' ids, "" for an empty row; () if they are unknown."""
 
     at: float
     instance: str
@@ -139,17 +139,17 @@ def disagreements(timeline: Timeline, steps: Sequence[StepRecord], direct: bool)
     for id in sorted(entered | counted):
         if entered[id] != counted[id]:
             problems.append(f"sequence {id}: {entered[id]} requests in Triton's log, the model had {counted[id]}")
-        told, seen = _shown(places.get(id, ()), direct), _shown(own.get(id, ()), direct)
-        if told != seen:
-            problems.append(f"sequence {id}: in {told} by Triton's log, in {seen} by the model's")
+        in_log, in_model = _shown(places.get(id, ()), direct), _shown(own.get(id, ()), direct)
+        if in_log != in_model:
+            problems.append(f"sequence {id}: in {in_log} by Triton's log, in {in_model} by the model's")
     sizes: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for execution in timeline.executions:
         sizes[execution.instance][0].append(execution.size)
     for step in steps:
         sizes[step.instance][1].append(execution_rows(step))
-    for instance, (told_sizes, own_sizes) in sorted(sizes.items()):
-        if told_sizes != own_sizes:
-            problems.append(f"instance {instance}: batches of {told_sizes}, the model had {own_sizes}")
+    for instance, (logged_sizes, own_sizes) in sorted(sizes.items()):
+        if logged_sizes != own_sizes:
+            problems.append(f"instance {instance}: batches of {logged_sizes}, the model had {own_sizes}")
     return problems
 
 
@@ -158,7 +158,7 @@ def _shown(places: Iterable[Place], direct: bool) -> str:
 
 
 def with_rows(timeline: Timeline, steps: Sequence[StepRecord]) -> Timeline:
-    """The same, its executions told who sat in which of their rows: the n-th of an instance is the n-th of its log."""
+    """The timeline with the sequences in each execution's rows: an instance's n-th execution is its n-th step."""
     own: dict[str, list[StepRecord]] = defaultdict(list)
     for step in steps:
         own[step.instance].append(step)

@@ -80,16 +80,16 @@ def _unfinished(lines: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _files(run_dir: Path) -> list[Path]:
-    """The logs of a stack's server, or of all its replicas, each of which has a folder."""
+    """The logs of a stack's server, or of all its replicas (one folder each)."""
     return sorted(path for folder in nofollow.folders(run_dir) for path in folder.glob("steps-*.jsonl"))
 
 
 def _lines(
     run_dir: Path, behind: Mapping[str, int], take: Callable[[bytes], dict[str, Any] | None] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The lines of all logs of a folder, behind so many bytes of each. What is no line of ours is left out.
+    """The lines of all logs of a folder, after the first ``behind`` bytes of each. Foreign lines are left out.
 
-    Those of one of several replicas say which.
+    A line of one of several replicas has the replica's number.
     """
     for path in _files(run_dir):
         number = path.parent.name.removeprefix(REPLICA) if path.parent != run_dir else ""
@@ -100,7 +100,7 @@ def _lines(
             continue
         with stream:
             place = behind.get(str(path), 0)
-            if place <= os.fstat(stream.fileno()).st_size:  # else it was begun anew
+            if place <= os.fstat(stream.fileno()).st_size:  # else the file was started over
                 stream.seek(place)
             for line in stream.read().splitlines():
                 if (data := (take or parse_step_line)(line)) is not None:

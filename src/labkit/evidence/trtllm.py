@@ -40,10 +40,10 @@ def parse_trtllm_gauges(page: str, model: str) -> dict[str, float]:
     """The backend's gauges of one model on a metrics page; nothing where its backend is another one."""
     found = {}
     for group, labels, value in _LINE.findall(page):
-        told = dict(_LABEL.findall(labels))
-        if told.pop("model", "") == model:
-            told.pop("version", None)
-            found[" ".join([group, *told.values()])] = float(value)
+        values = dict(_LABEL.findall(labels))
+        if values.pop("model", "") == model:
+            values.pop("version", None)
+            found[" ".join([group, *values.values()])] = float(value)
     return found
 
 
@@ -91,14 +91,14 @@ def scheduling_figures(samples: Sequence[Sample], since: float) -> dict[str, flo
     ``iterations_seen`` says how many. So ``preemptions`` is a lower bound, and exact where all were seen. An iteration
     of V1 is a whole batch, of as many steps as its longest answer has tokens; V1 never evicts.
     """
-    told = [sample for sample in samples if ITERATION in sample.gauges]
-    before = [sample.gauges[ITERATION] for sample in told if sample.at < since]
-    if not before or told[-1].gauges[ITERATION] <= before[-1]:
+    counted = [sample for sample in samples if ITERATION in sample.gauges]
+    before = [sample.gauges[ITERATION] for sample in counted if sample.at < since]
+    if not before or counted[-1].gauges[ITERATION] <= before[-1]:
         return {}
-    first, last = before[-1], told[-1].gauges[ITERATION]
+    first, last = before[-1], counted[-1].gauges[ITERATION]
     # The counter is the last gauge that an iteration sets, so its first sample has none of the next one's.
     seen: dict[float, Mapping[str, float]] = {}
-    for sample in told:
+    for sample in counted:
         if sample.gauges[ITERATION] > first:
             seen.setdefault(sample.gauges[ITERATION], sample.gauges)
     batches = [gauges for gauges in seen.values() if gauges.get(SCHEDULED)]

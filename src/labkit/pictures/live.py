@@ -15,11 +15,11 @@ from labkit.records import RequestRecord
 
 BAR = 24
 REDRAW_S = 0.08
-LINE_S = 5.0  # so often a log that is no terminal gets a line
+LINE_S = 5.0  # between two lines in a log that is not a terminal
 
 
 class LiveView:
-    """Draws while responses arrive; on a stream that is no terminal it prints one line per request at its end.
+    """Draws while responses arrive; on a stream that is not a terminal it prints one line per request at its end.
 
     Use as a context manager around the requests.
     """
@@ -78,7 +78,7 @@ class LiveView:
 class ProgressLine:
     """One line that says how many requests are answered, redrawn in place, and gone when the block ends.
 
-    On a stream that is no terminal it is a line every few seconds. Call it with (answered, of how many).
+    On a stream that is not a terminal it prints a line every few seconds. Call it with (answered, of how many).
     """
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:

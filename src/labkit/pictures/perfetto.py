@@ -27,8 +27,8 @@ def write_perfetto(lanes: Sequence[Lane], path: Path) -> None:
                 for at, text in record.responses
             ]
         for step in lane.steps:
-            told = {"ids": list(step.ids), **step.more}
-            events.append(_slice(pid, 0, f"batch of {step.batch}", step.began, step.ended, told))
+            details = {"ids": list(step.ids), **step.more}
+            events.append(_slice(pid, 0, f"batch of {step.batch}", step.began, step.ended, details))
             for at, size in ((step.began, step.batch), (step.ended, 0)):
                 events.append({"ph": "C", "pid": pid, "ts": at * 1e6, "name": "batch size", "args": {"requests": size}})
     atomic_write(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

@@ -13,7 +13,7 @@ from labkit.lane import Lane
 from labkit.names import letter
 from labkit.records import RequestRecord
 
-# Okabe and Ito's palette: told apart also by the colour-blind.
+# Okabe and Ito's palette, which colour-blind people can distinguish too.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 GREY = "#555555"
 INK, WAIT = "#111111", "#B00020"

@@ -32,11 +32,11 @@ GROUP = 16  # tokens that requests share at the least to be of one group
 def blis_row(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
     """A row's time in seconds, prefix group, its shared tokens, its prompt's tokens and its answer's.
 
-    None where the request failed, or has no answer. A row's time is when it was sent, or else when it arrived. The
-    server's own count of the prompt wins over the client's, where there is no group.
+    None if the request failed or has no answer. A row's time is when it was sent, or else when it arrived. Without a
+    group, the server's own count of the prompt's tokens wins over the client's.
 
     Raises:
-        ValueError: the row is of another form; or it has inputs that are no text.
+        ValueError: the row has another form, or inputs other than text.
     """
     answer = cells.integer_cell(row, "output_tokens", 0)
     if row.get("status", "") not in ("", "ok") or not answer:
@@ -122,7 +122,7 @@ def _rows(recording: Recording) -> Iterator[dict[str, str | int]]:
 
 
 def _shared(arrivals: Sequence[Arrival]) -> dict[str, tuple[str, int]]:
-    """By request: the group of those that begin alike, and how many tokens all of the group share."""
+    """By request: the group of requests with a common prefix, and how many tokens the whole group shares."""
     groups: dict[bytes, list[Arrival]] = defaultdict(list)
     for one in arrivals:
         if one.prompt > GROUP and len(one.prefixes) >= one.prompt * HASH_BYTES:

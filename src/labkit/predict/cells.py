@@ -13,7 +13,7 @@ MOST_DIGITS = 4000  # Python converts no longer ones; such a number is out of ev
 def integer_cell(row: Mapping[str, Any], name: str, missing: int | None = None) -> int:
     """A field's whole number; ``missing`` is for a field that is absent or empty.
 
-    Raises ValueError, in words: there is none, or it is no whole number.
+    Raises ValueError, in words: the field is missing, or not a whole number.
     """
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -108,7 +108,7 @@ def documents(rng: random.Random, count: int) -> list[Arrival]:
 def convoy(rng: random.Random, count: int) -> list[Arrival]:
     """Adversarial: long requests first, and behind them three times as many short ones as other traces have requests.
 
-    There are so many that a policy which lets every short request go first is told from one that does so for a while.
+    The number of short requests separates policies that always admit them first from policies that stop after a while.
     """
     found = [_request(number, 0.0, 900, 200, 256, "long", 3) for number in range(1, 9)]
     at = 0.01

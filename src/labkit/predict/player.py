@@ -25,7 +25,7 @@ def main() -> None:
     path = sys.argv[1]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with its referee, however that ends
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the policy prints is no answer
+    os.dup2(2, 1)  # a policy's prints must not mix with its answers
     policy: dict[str, object] = {"__name__": "policy", "__file__": path}
 
     def reply(**fields: object) -> None:

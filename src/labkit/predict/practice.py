@@ -100,7 +100,7 @@ class Practice:
         return Arrival(str(self._count), 0.0, after, len(ids), limit, limit, "length", tenant=tenant)
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
-        """What the learner's function gives, as JSON has it. Raises LabError: there is no such function."""
+        """What the learner's function returns, as JSON. Raises LabError: there is no such function."""
         path = self.folder / script
         names: dict[str, Any] = {"__name__": "exercise", "__file__": str(path)}
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)

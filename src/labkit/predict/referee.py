@@ -145,7 +145,7 @@ def judge_policy(
     """
     if not path.is_file():
         raise LabError(
-            f"there is no policy {path}", "", "labctl arena list shows those that are shipped", code="policy-unknown"
+            f"there is no policy {path}", "", "labctl arena list shows the shipped policies", code="policy-unknown"
         )
     games: dict[str, Mapping[str, float]] = {}
     name = ""
@@ -168,7 +168,7 @@ def _worker() -> None:
 def judge_all(
     paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], ground: PlayingField = FIELD
 ) -> Iterator[Standing]:
-    """The standing of each policy, in order; as many are judged at a time as there are processors.
+    """The standing of each policy, in order. Policies are judged in parallel, one per processor.
 
     Raises:
         LabError: there is no such file.

@@ -76,7 +76,7 @@ class Refereed(Scheduler):
             names = self._ask("line")
             by_name = {request.name: request for request in self.waiting}
             if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
-                raise Foul("line", "it is no list of names (request.id)")
+                raise Foul("line", "it is not a list of names (request.id)")
             if len(set(names)) < len(names):
                 raise Foul("line", "a request stands in it twice")
             if strange := [name for name in names if name not in by_name]:
@@ -100,7 +100,7 @@ class Refereed(Scheduler):
     def _number(self, question: str) -> int:
         found = self._ask(question)
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise Foul(question, f"{found!r} is no whole number of at least 0")
+            raise Foul(question, f"{found!r} is not a whole number of at least 0")
         return found
 
     def _ask(self, question: str) -> Any:

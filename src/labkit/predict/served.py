@@ -38,13 +38,13 @@ class Scheduler(served.Served):
 
 @dataclass(frozen=True)
 class GameFile:
-    """What a server is told of a game; the mappings are by the name of a request."""
+    """A game as the server reads it. The mappings are by request name."""
 
     policy: str
     python: str  # that runs the policy
     most: int  # steps
-    arrived: Mapping[str, float]  # when each request comes, in seconds of virtual time
-    after: Mapping[str, int]  # how many steps are over then
+    arrived: Mapping[str, float]  # when each request arrives, in seconds of virtual time
+    after: Mapping[str, int]  # the number of finished steps at that time
 
     def write(self, folder: Path) -> None:
         (folder / OUTCOME).unlink(missing_ok=True)

@@ -145,7 +145,7 @@ def _log(text: str) -> Converted:
         seen[at] += 1
     remarks = ["the log's times are whole seconds: the requests of one second are spread over it"]
     if guessed:
-        remarks.append(f"{guessed:,} answers count as long as max_tokens: --enable-log-outputs tells their lengths")
+        remarks.append(f"{guessed:,} answers count as long as max_tokens: --enable-log-outputs logs their lengths")
     return Converted(found_requests, [*remarks, *_remark(len(when) - len(found_requests))])
 
 

@@ -104,8 +104,8 @@ def _lines(file: TextIO) -> Iterator[str]:
 def _form(first: str, lines: Iterator[str]) -> tuple[Callable[[Any, int], Arrival | None], Iterator[tuple[int, Any]]]:
     """How a row is read, and the rows with the numbers of their lines, by what the first line looks like."""
     if first.lstrip().startswith("{"):
-        told = ((number, line) for number, line in enumerate(chain([first], lines), 1) if line.strip())
-        return _mooncake, told
+        filled = ((number, line) for number, line in enumerate(chain([first], lines), 1) if line.strip())
+        return _mooncake, filled
     header = [name.strip() for name in next(csv.reader([first]), [])]
     for needed, parse in ((OWN, _own), (AZURE, _azure), (BURSTGPT, _burstgpt), (blis.NEEDED, _blis)):
         if set(needed) <= set(header):
@@ -126,8 +126,8 @@ def _said(cell: object) -> bool:
 
 def _in_words(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
-        return "it is no UTF-8"
-    return "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
+        return "it is not UTF-8"
+    return "it is not JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
 
 
 def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[int] = (), size: int = BLOCK) -> Arrival:
@@ -139,10 +139,10 @@ def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[i
 def _mooncake(line: str, number: int) -> Arrival | None:
     row = json.loads(line)
     if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     ids = row.get("hash_ids")
     if not isinstance(ids, list | None):
-        raise ValueError("hash_ids is no list")
+        raise ValueError("hash_ids is not a list")
     blocks = [cells.integer_cell({"hash_ids": block}, "hash_ids") for block in ids or ()]
     if not (answer := _answer(row, "output_length")):
         return None

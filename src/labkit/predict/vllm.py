@@ -51,9 +51,9 @@ def labs_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> d
 
 
 def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
-    """The assignments for a stack under the labs' names; vLLM's are taken where ``engine=vllm`` is among them.
+    """The assignments for a stack under the labs' names. vLLM's names are accepted with ``engine=vllm``.
 
-    Raises LabError: the number of blocks is no number.
+    Raises LabError: the number of blocks is not a number.
     """
     if assignments.get("engine") != "vllm":
         return dict(assignments)

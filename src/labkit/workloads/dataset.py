@@ -29,7 +29,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Item:
-    """One request: its text, the number of tokens wanted, and whose it is ("" for nobody's)."""
+    """One request: its text, its number of output tokens, and its tenant ("" for none)."""
 
     prompt: str
     output_tokens: int
@@ -70,7 +70,7 @@ def read_rows(path: Path, wanted: str) -> list[Any]:
             f"{path} cannot be read as a dataset", error.strerror or str(error), wanted, code="dataset-unreadable"
         ) from error
     except ValueError as error:
-        why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is no JSON: {error}"
+        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is not JSON: {error}"
         raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable") from error
     if not isinstance(rows, list):
         why = f"it holds {_KINDS.get(type(rows), 'a number')}, not a list"
@@ -84,28 +84,28 @@ def load_dataset(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
     """A CNN/DailyMail-style file: a JSON list of {"input", "instruction", "output"}.
 
     Raises:
-        LabError: it is none, or too large.
+        LabError: the file has another form, or is too large.
     """
     wanted = 'a JSON list of {"input": ..., "instruction": ..., "output": ...}'
     items = []
     for number, row in enumerate(read_rows(path, wanted), 1):
-        given, told, output = (
+        article, instruction, output = (
             field_text(path, number, row, name, wanted) for name in ("input", "instruction", "output")
         )
-        items.append(Item(f"{given} {told}", expected_tokens(output, words_to_tokens)))
+        items.append(Item(f"{article} {instruction}", expected_tokens(output, words_to_tokens)))
     return items
 
 
 def field_text(path: Path, number: int, row: Any, name: str, wanted: str) -> str:
-    """The text of a field of the dataset's row of that number. Raises LabError: it is none."""
+    """The text of a field in the dataset's row of that number. Raises LabError: the field is not a text."""
     if not isinstance(row, dict):
         why = f"row {number} is {_KINDS.get(type(row), 'a number')}"
     elif name not in row:
         why = f"row {number} has no '{name}'"
     elif not isinstance(row[name], str):
-        why = f"row {number}: '{name}' is {_KINDS.get(type(row[name]), 'a number')}, and no text"
+        why = f"row {number}: '{name}' is {_KINDS.get(type(row[name]), 'a number')}, not a text"
     elif not is_unicode(row[name]):
-        why = f"row {number}: '{name}' has half of a surrogate pair, which is no character"
+        why = f"row {number}: '{name}' has half of a surrogate pair, which is not a character"
     else:
         return str(row[name])
     raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable")

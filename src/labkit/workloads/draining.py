@@ -125,10 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
             user.clock += max(0.0, float(body))
         if what == "show":
             user.shown.append(str(body))
-        told = user.clock if what != "show" else not user.leaves or len(user.shown) < user.leaves
+        reply = user.clock if what != "show" else not user.leaves or len(user.shown) < user.leaves
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps(told).encode())
+        self.wfile.write(json.dumps(reply).encode())
 
     def _generate(self, name: str, user: User, request: dict[str, Any]) -> None:
         key, after = f"{name}/{self.headers['Idempotency-Key']}", int(self.headers["Last-Event-ID"])
@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         record = self.gateway.answer(key, request)
-        if act.cut == 0:  # computed to its end, and nobody is told
+        if act.cut == 0:  # computed to its end, and the client gets nothing
             self._wait(lambda: record.end > 0)
             return
         self.send_response(200)

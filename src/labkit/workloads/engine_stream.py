@@ -57,7 +57,7 @@ class EngineStream(TextStream):
         return self.send_inputs(trtllm.MODEL, name, inputs, trtllm.ANSWER, **more)
 
     def fill(self, tokens: int) -> RequestRecord:
-        """Send a request that takes a whole KV cache of so many tokens: until it has ended nobody else joins."""
+        """Send a request that fills a KV cache of ``tokens`` tokens: no other request joins until it has ended."""
         return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
 
 

@@ -118,7 +118,7 @@ def _resumed(cached: Any) -> Any:
 
 
 def queue(scheduler: Any) -> Iterator[Any]:
-    """The waiting requests in vLLM's order: first those that hold KV blocks already, where vLLM has such a queue."""
+    """The waiting requests in vLLM's order: first requests that hold KV blocks already, if vLLM has such a queue."""
     yield from getattr(scheduler, "kv_holding_waiting", ())
     yield from scheduler.waiting
 
@@ -166,7 +166,7 @@ class StepsInFlight:
         self.steps.append((output, found))
 
     def take(self, output: Any) -> Decision:
-        """The step of which the result has come: vLLM computes its steps in the order of its decisions.
+        """The step whose result has come: vLLM computes its steps in the order of its decisions.
 
         Raises LookupError: vLLM did not decide it here.
         """

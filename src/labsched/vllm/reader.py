@@ -1,7 +1,7 @@
-"""The reader of what `labsched.vllm.RecordingScheduler` writes: the step log of somebody's own vLLM.
+"""Reads the step log that `labsched.vllm.RecordingScheduler` writes in a vLLM outside the labs.
 
-A folder holds the recordings of one or several servers, each a row of files. What the writer leaves out is filled in
-here, so that the lines are those of docs/develop/step-log.md.
+A folder holds the recordings of one or several servers, each a row of files. The reader fills in what the writer leaves
+out, so that the lines are as in docs/develop/step-log.md.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def is_written(path: Path) -> bool:
         return True
     try:
         os.kill(int(name.split("-")[-2]), 0)
-    except PermissionError:  # somebody else's
+    except PermissionError:  # it is another user's process
         return True
     except (OSError, ValueError, IndexError):
         return False

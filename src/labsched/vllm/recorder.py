@@ -20,7 +20,7 @@ from labsched.vllm.files import Files, Line
 FOLDER = "LABS_RECORD"
 MODEL = "vllm"
 VERSION = 2  # of the step log
-MOST_WAITING = 64  # names of those who wait; their number is in `queue`
+MOST_WAITING = 64  # names of waiting requests; their number is in `queue`
 HASH_BYTES = 6  # of each block
 LONGEST_WAIT_S = 3600.0  # between vLLM's own time of arrival and the scheduler; more is another kind of time
 WHYS = {"stop": "stop", "length": "length", "abort": "cancelled", "error": "failed", "repetition": "stop"}
@@ -247,24 +247,24 @@ def _beyond(scheduler: Any) -> list[str]:
 
 
 class Lines:
-    """Makes lines of events; called in the thread that writes. Requests are called by the order in which they came.
+    """Makes lines from events, in the writer's thread. Requests are named in order of arrival.
 
-    Most steps are short lines. `"again":["batch"]`: the requests of the line before, without those that ended in it,
-    decode one token each. `"again":["waiting"]`: the same requests wait.
+    Most steps are short lines. `"again":["batch"]`: the requests of the previous line decode one token each, except
+    the requests that ended in it. `"again":["waiting"]`: the same requests wait.
     """
 
     def __init__(self, settings: Mapping[str, Any], instance: str) -> None:
         self._settings, self._slots = settings, settings["vllm"]["max_num_seqs"]
         self._same = {"v": VERSION, "model": MODEL, "instance": instance}
-        self._key = secrets.token_bytes(16)  # so that nobody can look up a text by the hashes of its blocks
-        # Of the live requests, by vLLM's ids:
+        self._key = secrets.token_bytes(16)  # so that a text cannot be looked up by the hashes of its blocks
+        # The live requests, by vLLM's ids:
         self._requests: dict[str, Any] = {}
         self._names: dict[str, str] = {}
         self._facts: dict[str, Line] = {}
         self._prompts: dict[str, int] = {}
         self._count = self._steps = self._came = 0
         self._over = 0.0
-        # Of the line before, by vLLM's ids: the batch without those that ended, if each has got a token; who waited.
+        # The previous line, by vLLM's ids: the batch without ended requests, if each got a token; the waiting requests.
         self._last: list[str] | None = None
         self._waited: list[str] | None = None
         self._ended: dict[str, str] = {}
