@@ -167,7 +167,7 @@ class Release(_Data):
         return nested
 
     def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
-        """Notices of settings that are not served as written. Raises LabError for those that are not served."""
+        """Notices of settings that are not served as written. Raises LabError: a setting is not served at all."""
         notices = []
         for key, value in settings.items():
             if value not in (False, "") and key not in _ENGINES_OWN and not self.knows(key):

@@ -1,7 +1,7 @@
 """``python -m labdoor --endpoint HOST:PORT --models NAME,NAME --port N``: serve until SIGTERM or Ctrl-C.
 
-It asks nobody who they are: on ``--port`` it is for this machine. Where others may ask, something that bounds and asks
-them stands before it, and it listens on ``--socket`` (``labctl.runtimes.envoy.door``).
+It does not authenticate clients: on ``--port`` it serves this machine alone. If other machines may send requests, Envoy
+authenticates and limits them in front of it, and it listens on ``--socket`` (``labctl.runtimes.envoy.door``).
 """
 
 from __future__ import annotations

@@ -109,11 +109,11 @@ class Answer:
         return made.model_dump_json(exclude_unset=True)
 
     def _answered(self, text: str) -> dict[str, Any]:
-        """What a choice of a whole answer has of its text."""
+        """The text's fields in a choice of a whole answer."""
         return {"message": {"role": "assistant", "content": text, "refusal": None}} if self._chat else {"text": text}
 
     async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
-        """The answer as server-sent events: those that a new text makes, and whether they are the last ones."""
+        """The answer as server-sent events: the events for each new text, and whether they are the last ones."""
         open_choices, begun = len(self._generations), set[int]()
         async with contextlib.aclosing(self.parts()) as parts:
             async for index, text, tokens, end in parts:

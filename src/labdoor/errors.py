@@ -1,4 +1,4 @@
-"""What a client is told when it gets no answer, in the form of OpenAI's API."""
+"""The errors that a client gets in place of an answer, in the form of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FULL = re.compile(r"maximum queue size", re.IGNORECASE)
 BUSY = re.compile(r"keeps the server busy")  # a model of ours: the same request may be served in a moment
 NOT_READY = re.compile(r"is not (ready|found)|has no available versions|unknown model", re.IGNORECASE)
 TOO_LATE = re.compile(r"request timeout expired|deadline exceeded", re.IGNORECASE)
-#: What gRPC says of a server that is not there, and what a client is told.
+#: gRPC's messages about a server that is not reachable, and the messages that the client gets.
 AWAY = {
     "Connection refused": "nothing listens at its address (labctl status)",
     "Socket closed": "it ended before the answer was whole (labctl status)",

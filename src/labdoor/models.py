@@ -104,7 +104,7 @@ class Model:
     """A text model.
 
     Attributes:
-        stopper: the model to which "stop" is said, where that ends its requests; "" where Triton itself tells.
+        stopper: the model that takes "stop" to end a request; "" if Triton itself passes cancellations on.
     """
 
     text: TextModel

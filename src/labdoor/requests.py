@@ -24,7 +24,7 @@ from labdoor.errors import ApiError
 
 MOST_CHOICES = 16
 MOST_VALUES = 100_000  # texts, lists, objects and commas of a body: a chat of 10,000 turns has 80,000
-MOST_FIELDS = 100  # of an object that is no schema
+MOST_FIELDS = 100  # of an object that is not a schema
 MOST_SCHEMA = 2**16  # characters of a JSON schema, as the models take it
 #: A text, whole or not, or the beginning of a further value.
 VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{,]', re.DOTALL)
@@ -237,7 +237,7 @@ def parse_body(kind: type[Kind], raw: bytes) -> Kind:
     _require_few_values(raw)
     try:
         body = JSON.validate_json(raw)
-    except ValidationError as error:  # also for half a character, which is no text
+    except ValidationError as error:  # also for half a character
         raise _malformed(f"the body is not JSON: {error.errors(include_url=False)[0]['msg']}", error) from None
     if not isinstance(body, dict):
         what = f"the body must be a JSON object, not {type(body).__name__}"

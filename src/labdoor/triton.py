@@ -52,7 +52,7 @@ class RequestHeaders:
     Attributes:
         id: its name at Triton, in the step logs and in the answer.
         priority: 1 is the highest; 0: it has none.
-        tenant: for whom it is; "" for nobody.
+        tenant: the user or customer; "" for none.
         timeout: seconds until the answer must be whole.
         headers: passed on to Triton as they are (W3C trace context).
     """
@@ -101,7 +101,7 @@ class Triton:
         return self._stub.ModelInfer(request, metadata=tuple(metadata.items()))
 
     def forget(self, model: Model, id: str) -> None:
-        """End a request whose client has gone, inside an ensemble: Triton tells no model there (server#6739)."""
+        """End a request inside an ensemble whose client has gone: Triton does not pass it on (server#6739)."""
         task = asyncio.create_task(asyncio.to_thread(stop.stop_request, self._endpoint, model.stopper, id))
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)

@@ -26,7 +26,7 @@ WARM_UP = (4, 4)  # requests, tokens of each
 
 
 def gpt2(word: Word) -> Serve:
-    """Lab 02's decode loop: whoever waits joins at the next token, as in `iterative-gpt2`."""
+    """Lab 02's decode loop: waiting requests join at the next token, as in `iterative-gpt2`."""
     from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
     from labserve.gpt2.model import GPT2
     from labserve.gpt2.sequences import Sequence

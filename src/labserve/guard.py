@@ -15,8 +15,8 @@ Item = TypeVar("Item")
 class Guard:
     """One of a model's own, made in `initialize`.
 
-    What was foreseen (`Refusal`) is told as it is. Anything else becomes "internal error in MODEL (see the server's
-    log, entry N)", and the log has the traceback: neither paths nor Python's words travel.
+    A client gets a foreseen error (`Refusal`) as it is. Any other error becomes "internal error in MODEL (see the
+    server's log, entry N)", and the log has the traceback: a client sees neither paths nor Python's words.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
@@ -36,7 +36,7 @@ class Guard:
                 raise Refusal(f"{name}: it is missing; expected {expected}, the batch dimension not counted")
 
     def words(self, error: Exception) -> str:
-        """What a client is told of an error."""
+        """The message that a client gets for an error."""
         if isinstance(error, Refusal):
             return str(error)
         self._entries += 1
@@ -45,7 +45,7 @@ class Guard:
         return message
 
     def refuse(self, request: Any, error: Exception) -> None:
-        """Answer a request with an error, its last answer. Where that cannot be sent either, only the log is told."""
+        """Answer a request with an error, its last answer. If it cannot be sent either, only the log has it."""
         words = self.words(error)
         try:
             response = pb_utils.InferenceResponse(error=pb_utils.TritonError(words))
@@ -54,7 +54,7 @@ class Guard:
             pb_utils.Logger.log_error(f"{self.model} could not send an error ({words}): {failed}")
 
     def failed(self, error: Exception) -> Any:
-        """The response that tells it."""
+        """The response with an error's message."""
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(self.words(error)))
 
     def read(self, requests: Sequence[Any], read: Callable[[Any], Item]) -> tuple[list[Any], list[tuple[int, Item]]]:

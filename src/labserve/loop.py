@@ -36,7 +36,7 @@ class Job:
         return 1 if self.made else len(self.prompt)
 
     def grown(self, made: int) -> GrownText:
-        """What a step that made so many pieces tells the step log."""
+        """The step log's text entry for a step that made so many pieces."""
         return GrownText(self.name, (), 0, made)
 
 
@@ -72,7 +72,7 @@ class Loop:
         self._thread.start()
 
     def receive(self, requests: Sequence[Any]) -> None:
-        """Requests wait from now on; those that cannot be served are answered with their error."""
+        """Queue the requests; a request that cannot be served is answered with its error."""
         for request in requests:
             try:
                 self.guard.check(request)
@@ -177,7 +177,7 @@ class Loop:
             return not self._stopped
 
     def _fail(self, error: Exception) -> None:
-        """A step failed: every request ends with the error, and the loop goes on with those that come later."""
+        """A step failed: every present request ends with the error, and the loop goes on with later requests."""
         with self._changed:
             lost = [*self.running, *self.waiting]
             for job in self.running:

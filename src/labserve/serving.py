@@ -1,8 +1,8 @@
-"""What lets a process that serves begin sooner. It is no part of a lesson: a model is the same without it.
+"""Deferred imports: a model's process starts sooner. They belong to no lesson, and a model is the same without them.
 
 Importing transformers takes 2.5 s of processor time instead of 6.5 s, in each process of a model. `labctl run iterative
---quick` takes 26 s instead of 28 to 31 s (medians of seven alternated runs on two cores). Only inside Triton's stub; in
-any other process that imports labserve nothing changes.
+--quick` takes 26 s instead of 28 to 31 s (medians of seven alternated runs on two cores). This happens only inside
+Triton's stub; in any other process that imports labserve nothing changes.
 """
 
 import importlib.abc
@@ -109,7 +109,7 @@ def _unmarked(fn: Any = None, *_: Any, **__: Any) -> Any:
 
 
 class _Spread:
-    """Stands for a class of models of which there is none, while its package has not come."""
+    """Stands for a class while its package is not imported: no object is an instance of it."""
 
 
 def _for_cpus_alone() -> bool:
@@ -120,8 +120,8 @@ def _for_cpus_alone() -> bool:
 
 def defer_imports() -> None:
     """Let come later, or not at all, what transformers imports and no model of ours uses: half of a model's start."""
-    # scikit-learn, wherever it is installed (the engines' exporter brings it), for a way of decoding; and OpenVINO's
-    # telemetry, which forks a process to tell Google Analytics of each import. None: "there is no such module".
+    # scikit-learn, if it is installed (the engines' exporter brings it), for a way of decoding; and OpenVINO's
+    # telemetry, which forks a process to report each import to Google Analytics. None: "there is no such module".
     for name in ("sklearn", "openvino_telemetry"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     # PyTorch's compiler, for one class and to mark a few functions; all of scipy's optimizers, for one function.

@@ -75,9 +75,9 @@ def test_a_view_has_no_length_of_an_answer(policy: Write) -> None:
     [
         ("def line(view): return ['9']", "line", "request 9 does not wait"),
         ("def line(view): return [one.id for one in view.waiting] * 2", "line", "twice"),
-        ("def line(view): return 7", "line", "no list"),
+        ("def line(view): return 7", "line", "not a list"),
         ("def places(view): return 3", "places", "3 places"),
-        ("def places(view): return True", "places", "no whole number"),
+        ("def places(view): return True", "places", "not a whole number"),
         ("def places(view): return 0", "starves", "admits no request"),
         ("def reserve(view): return -1", "reserve", "-1 is not a whole number"),
         ("def reserve(view): return 10**6", "starves", "admits no request"),
@@ -88,7 +88,7 @@ def test_a_view_has_no_length_of_an_answer(policy: Write) -> None:
         ("import os\ndef line(view): os.kill(os.getppid(), 0); open('x')", "crashed", "Too many open files"),
         ("import subprocess\ndef line(view): subprocess.run(['true'])", "crashed", "line 2"),
         ("def line(view): return [' ' * 2**31]", "crashed", "MemoryError"),
-        ("print('{}')\ndef line(view): print('{}'); return 7", "line", "no list"),
+        ("print('{}')\ndef line(view): print('{}'); return 7", "line", "not a list"),
         pytest.param(  # a busy machine gives it no second of a processor before its patience ends
             "import time\ndef line(view):\n    while time.thread_time() % 1 < 0.99: pass\n    return []",
             "slow",

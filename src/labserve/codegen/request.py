@@ -17,7 +17,7 @@ MOST_TOP_K = 2**32 - 1
 
 @dataclass(slots=True, eq=False)
 class TextRow:
-    """A text in the making, and how each next token of it is chosen: nobody else in the batch has a say in it."""
+    """A text in the making, and how its next tokens are chosen, independently of the others in the batch."""
 
     ids: list[int]
     prompt: int  # how many of the ids are the prompt's
@@ -183,7 +183,7 @@ def _words(read: Read, name: str, count: int) -> list[list[list[int]]]:
 def outputs(rows: list[TextRow]) -> dict[str, np.ndarray[Any, Any]]:
     """The four tensors of an answer, one row a text (and one beam): [n, 1, width], [n, 1], [n, 1], [n, 1, limit].
 
-    Log probabilities are the model's own, before temperature and the like; zeros where nobody asked for them.
+    Log probabilities are the model's own, before temperature and the like; zeros if they were not asked for.
     """
     width = max(row.prompt + row.limit for row in rows)
     ids = np.zeros((len(rows), 1, width), dtype=np.uint32)

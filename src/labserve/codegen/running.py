@@ -79,7 +79,7 @@ class Rows:
         return batch
 
     def step(self, rows: list[TextRow]) -> list[TextRow]:
-        """One more token for each row of the batch that is still running; returns those that need another one."""
+        """One more token for each row of the batch that is still running; returns the rows that need another one."""
         first = not self._before
         tokens = [len(row.ids) if first else 1 for row in rows]
         with self.steps.step([row.name for row in rows], ("p" if first else "d") * len(rows), tokens) as seen:

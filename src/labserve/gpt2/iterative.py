@@ -1,4 +1,4 @@
-"""GPT-2's sequences for a model that Triton schedules anew for every token (`iterative_sequence: true`)."""
+"""GPT-2's sequences for a model that Triton schedules again for every token (`iterative_sequence: true`)."""
 
 import json
 import threading
@@ -21,9 +21,9 @@ END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
 
 
 class IterativeRunning(Running):
-    """Keeps sequences between two executions, of which Triton may hand over any number, in any order.
+    """Keeps sequences between two executions. Triton may hand over any number of them, in any order.
 
-    `roster` knows which of them hold a slot, and finds those whose clients have gone.
+    `roster` knows which sequences hold a slot, and finds sequences whose clients have gone.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
@@ -57,7 +57,7 @@ class IterativeRunning(Running):
                 self.roster.end()
 
     def sequences_of(self, requests: Batch[Any]) -> list[Sequence]:
-        """The sequence of each request, but for those that are refused. Two requests of one id are refused both."""
+        """The sequence of each request that is not refused. Two requests with the same id are both refused."""
         sequences = super().sequences_of(requests)
         for sequence in list(sequences):
             if self.roster.live.get(sequence.id) is not sequence:  # its id was used again in this batch

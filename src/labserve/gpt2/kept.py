@@ -26,7 +26,7 @@ from labserve.gpt2.kvcache import KVCache
 from labserve.params import BadInput
 
 SIZE = 16  # tokens of a block
-FETCHED_S = 60.0  # what nobody has fetched for so long is removed
+FETCHED_S = 60.0  # after this time, keys and values that were not fetched are removed
 NAME = re.compile(r"[0-9a-f]{32}")
 
 
@@ -83,7 +83,7 @@ class Kept:
         return loaded
 
     def keep(self, ids: Sequence[int], slot: int) -> None:
-        """Copy the full blocks of `ids` from their slot; those that are kept already count as used now."""
+        """Copy the full blocks of `ids` from their slot; blocks that are kept already count as used now."""
         for place, key in enumerate(_keys(ids)):
             if key not in self._blocks:
                 self._blocks[key] = take_from_slot(self._cache, slot, slice(place * SIZE, (place + 1) * SIZE))
@@ -139,7 +139,7 @@ class Desk:
         return HandedOver(ids, kv)
 
     def _clear(self) -> None:
-        """Remove what nobody has fetched: its client has gone."""
+        """Remove keys and values that were not fetched in time: their client has gone."""
         for path in self._folder.iterdir():
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > FETCHED_S:

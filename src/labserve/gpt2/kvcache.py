@@ -48,7 +48,7 @@ class KVCache:
         return heapq.heappop(self._free) if self._free else None
 
     def free(self, slot: int, used: int) -> None:
-        """Give a slot back, of which the first `used` positions may have been written; see `__init__` for the zeros."""
+        """Give a slot back. Its first `used` positions may have been written; see `__init__` for the zeros."""
         self.keys[:, slot, :, :used] = 0
         self.values[:, slot, :, :used] = 0
         heapq.heappush(self._free, slot)

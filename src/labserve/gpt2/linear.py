@@ -62,9 +62,9 @@ class Linear:
         return y.view(*x.shape[:-1], -1)
 
     def _few(self, rows: Tensor) -> Tensor:
-        """The product with the packed W: of exactly `self.rows` rows, those that are missing being zeros.
+        """The product with the packed W, for exactly `self.rows` rows: missing rows are zeros.
 
-        So a row's numbers are added up in the same order in any company.
+        So a row's numbers are added in the same order whatever the other rows are.
         """
         count = len(rows)
         if count < self.rows:

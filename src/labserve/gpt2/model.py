@@ -40,7 +40,7 @@ class GPT2:
 
     Raises:
         ValueError: the folder holds another kind of model, or a variant of this one; there is no such precision.
-        OSError, KeyError: something of it is missing.
+        OSError, KeyError: a file or a weight is missing.
     """
 
     def __init__(self, folder: str, device: str = "cpu", threads: int = 1, precision: str = "auto") -> None:

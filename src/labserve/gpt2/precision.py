@@ -6,7 +6,7 @@ import torch
 
 from labserve.processor import has_bf16
 
-LARGE = 64 * 2**20  # bytes of weights in fp32; fewer are in the processor's cache, and half of them is no faster
+LARGE = 64 * 2**20  # bytes of weights in fp32; fewer fit into the processor's cache, and half the bytes gain nothing
 
 
 class Precision(NamedTuple):

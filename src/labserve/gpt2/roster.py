@@ -14,10 +14,10 @@ from labserve.gpt2.sequences import Sequence
 from labserve.observe.steps import Steps
 from labserve.params import BadInput
 
-PATIENCE_S = 1.0  # of silence, after which a sequence that no longer comes is given up, and its id is free again
-FREE_S = 0.1  # of that time, the model must have been free to be executed: a long step makes nobody silent
+PATIENCE_S = 1.0  # of silence; then a sequence is given up, and its id is free again
+FREE_S = 0.1  # of this time the model must have been idle: a sequence is not silent because a step takes long
 ASK_S = 0.01  # between two questions about a sequence whose slot another one needs
-LOOK_S = 0.25  # between two looks at all the sequences that are silent
+LOOK_S = 0.25  # between two looks at all silent sequences
 LEAST_S = 0.001  # a shorter wait would gather nothing: to be given back takes as long
 MOST_ASKED = 64  # in one look; a question is a message to the server and back
 
@@ -42,8 +42,8 @@ class Roster:
         self.running: dict[int, Sequence] = {}  # those of them that have a slot
         self._steps = steps
         self._idle_s, self._release, self._clock = idle_s, release, steps.clock.now
-        self._resting: dict[int, Stamp] = {}  # ids of which a sequence ended or was refused, and when
-        self._unfinished: set[int] = set()  # had a token in the last step and want another
+        self._resting: dict[int, Stamp] = {}  # ids whose sequence ended or was refused, and when
+        self._unfinished: set[int] = set()  # ids that had a token in the last step and need another
         self._gave_back = self._gathered = False
         self._busy = 0.0  # seconds of executions
         self._round = 0  # executions
@@ -53,13 +53,13 @@ class Roster:
     # -- an execution -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """An execution begins, or somebody looks while there is none."""
+        """An execution begins, or the silent sequences are looked at between two executions."""
         self._round += 1
         now = self._clock()
         self.stamp = Stamp(now, now - self._busy)
 
     def end(self) -> None:
-        """The execution ends; what it took was nobody's silence."""
+        """The execution ends; its time does not count as a sequence's silence."""
         self._busy += self._clock() - self.stamp.now
 
     def find(self, id: int, starts: bool) -> Sequence | None:
@@ -88,7 +88,7 @@ class Roster:
     def free_slots(self, ids: list[int]) -> int:
         """How many of the sequences in an execution may get a slot: the free ones, and those of silent sequences.
 
-        If that is too few, it asks whether the clients of those that are not in the execution have gone.
+        If they are too few, it asks whether the clients of the sequences outside the execution have gone.
         """
         here = set(ids)
         missing = sorted((id for id in self.running if id not in here), key=lambda id: self.running[id].seen)
@@ -99,11 +99,11 @@ class Roster:
         return self.slots - len(self.running) + len(silent)
 
     def out_of_step(self, ids: list[int]) -> bool:
-        """Whether to wait for sequences that had a token in the last step and are only on their way back.
+        """Whether to wait for sequences that had a token in the last step and are on their way back.
 
-        Triton forms the next batch while a step is computed, without those who are in it: a newcomer and they would
-        take turns, each in a batch of its own, for as long as chance has it. Given back once, the newcomer meets
-        them in the queue. Only once in a row: a sequence whose client has gone does not come back.
+        Triton forms the next batch while a step is computed, without the sequences of that step. They and a newcomer
+        could take turns, each in a batch of their own. If the newcomer is given back once, it meets them in the queue.
+        It is given back only once in a row: a sequence whose client has gone does not come back.
         """
         self._gave_back = not self._gave_back and not self._unfinished.issubset(ids)
         return self._gave_back
@@ -111,7 +111,7 @@ class Roster:
     def too_early(self, ids: list[int], gather_s: float) -> bool:
         """Whether newcomers of an idle model are given back once, after a moment in which others may have come.
 
-        Else the first of those who come together would have a step of its own, and all the others wait for it.
+        Otherwise, of several requests that come together, the first would get a step of its own while the others wait.
         """
         at_once = self._gathered or self._unfinished or len(ids) == self.slots or gather_s < LEAST_S
         self._gathered = not at_once
@@ -122,7 +122,7 @@ class Roster:
     def admit(self, batch: Batch[Sequence]) -> None:
         """Give each of these a slot: a free one, or that of a sequence that fell silent.
 
-        Should the silent one come back after all, it waits for a slot, and its keys and values are computed again.
+        If the silent sequence comes back, it waits for a slot, and its keys and values are computed again.
         """
         for sequence in batch:
             if sequence.running:
@@ -153,7 +153,7 @@ class Roster:
     # -- the ends of sequences --------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Forget sequences whose clients have gone, and those that Triton itself gives up by now."""
+        """Forget sequences whose clients have gone, and sequences that Triton itself has given up by now."""
         while self.live:  # the one that was silent for longest is the first
             id, sequence = next(iter(self.live.items()))
             if self.stamp.now - sequence.seen < self._idle_s:

@@ -15,16 +15,16 @@ MOST = 0.02  # of the time goes into questions
 
 
 class Clients:
-    """Asks Triton whether clients are still there (vLLM is told: `abort_requests`, vllm/v1/engine/core.py).
+    """Asks Triton whether clients are still there (vLLM's front end says so: `abort_requests`, vllm/v1/engine/core.py).
 
-    A question is a message to the server and back, for which the next step waits. So in rounds of half a second or
-    more it asks about every request in the batch and a few of those that wait, one after the other and not all at
-    once; and about each request once before it joins.
+    A question is a message to the server and back, and the next step waits for it. So in rounds of half a second or
+    more it asks about every request in the batch and a few waiting ones, spread over the round; and about each request
+    once before it joins.
     """
 
     def __init__(self, scheduler: Scheduler | VllmScheduler, answers: Answers) -> None:
         self._scheduler, self._answers = scheduler, answers
-        self._round: list[Request] = []  # those that are still to be asked about
+        self._round: list[Request] = []  # requests that are still to be asked about
         self._due, self._gap = (
             time.monotonic() + ASK_S,
             ASK_S,

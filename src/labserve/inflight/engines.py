@@ -54,5 +54,5 @@ def open_engine(
     engine = kind(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **more)
     engine.warm_up()
     if stored != AUTO and engine.cache_bytes > (kv.blocks + batch) * kv.block_size * own_bytes:
-        features = replace(features, kv_precision=AUTO)  # it did not do as it was told: `labctl status` says so
+        features = replace(features, kv_precision=AUTO)  # the engine ignored the setting: `labctl status` says so
     return engine, kv, features

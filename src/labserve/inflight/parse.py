@@ -54,12 +54,12 @@ def parse_generation(read: Read, shape: ModelShape) -> GenerationRequest:
 
 
 def tenant_and_priority(parameters: str) -> tuple[str, int]:
-    """Whose a request is and how urgent: its parameters `tenant` and `request_priority`, which no tensor carries.
+    """A request's tenant and priority: its parameters `tenant` and `request_priority`, which no tensor carries.
 
-    Triton keeps a request's own `priority` for the queue in front of a model, and tells the model nothing of it.
+    Triton uses a request's own `priority` for the queue in front of a model, and does not pass it on to the model.
 
     Args:
-        parameters: a request's `parameters()`: a JSON object as text, or "". Others are none of our affair.
+        parameters: a request's `parameters()`: a JSON object as text, or "". Other parameters are ignored.
 
     Raises BadInput.
     """
@@ -130,7 +130,7 @@ def _sampling(read: Read) -> Sampling:
     top_p = read_number(read, "runtime_top_p", 0.0, 0.0, 1.0)
     asked = top_k > 1 or 0.0 < top_p < 1.0 or temperature != 1.0
     end_id = read("end_id")
-    read_number(read, "len_penalty", 1.0, -math.inf, math.inf)  # of beams, of which there is one
+    read_number(read, "len_penalty", 1.0, -math.inf, math.inf)  # for beam search; there is one beam
     return Sampling(
         sample=asked and top_k != 1 and temperature > 0.0,
         temperature=temperature or 1.0,

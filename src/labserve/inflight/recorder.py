@@ -40,8 +40,8 @@ class After:
 class Recorder:
     """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py).
 
-    The next step does not wait for a line or a metric: they are made beside it. But while a clock holds the model, they
-    are there before anybody hears that a step is over.
+    Lines and metrics are made beside the next step, which does not wait for them. But while a clock holds the model,
+    they are written before the clock reports that the step is over.
     """
 
     def __init__(self, args: dict[str, str], setup: AnySetup) -> None:

@@ -14,14 +14,14 @@ from labserve.observe.replica import own_folder
 
 VERSION = 1
 CONTROL = "clock.json"  # in the stack's run folder, written by labctl
-POLL_S = 0.005  # so often a model that is held looks again
+POLL_S = 0.005  # between two looks of a model that is held
 
 
 class StepClock:
-    """One of each model instance. It asks before each step, and says when the step is done.
+    """The clock of one model instance. The model asks it before each step, and reports when the step is done.
 
-    While the clock runs free, to ask costs a stat. `now` is the scheduler's time: that in which it stands still does
-    not count, so that no limit of a model strikes because somebody looked at a step for ten minutes.
+    While the clock runs free, asking costs one stat. `now` is the scheduler's time. Time in which the clock stands
+    still does not count, so that no time limit of a model runs out while a person looks at a step.
     """
 
     def __init__(self, run_dir: str, model: str, instance: str) -> None:
@@ -50,13 +50,13 @@ class StepClock:
 
     @property
     def free(self) -> bool:
-        """Whether nobody has stopped or slowed it."""
+        """Whether the clock is neither stopped nor slowed."""
         mode = self._read()
         return not mode or bool(mode.get("until", math.inf) <= time.monotonic())
 
     @property
     def seen(self) -> bool:
-        """Whether somebody has moved it on, and waits to hear of each step."""
+        """Whether labctl has moved the clock on and waits for the report of each step."""
         return bool(self._shown)
 
     def wait(self, show: Callable[[], dict[str, Any]]) -> None:
@@ -67,7 +67,7 @@ class StepClock:
     def ready(self, show: Callable[[], dict[str, Any]]) -> bool:
         """Whether the next step may be computed; False after a moment's sleep, for the caller to ask again.
 
-        `show` tells about the step that waits, in the fields of a step's line. It is called only while one waits.
+        `show` returns the fields of a step's line for the waiting step. It is called only while a step waits.
         """
         if self.free:
             self._go(free=True)
@@ -126,17 +126,17 @@ class StepClock:
                 elif mode.get("mode") == "pause":
                     self._mode = {**mode, "steps": int(mode.get("steps", 0)), "until": float(mode.get("until", "inf"))}
             except (OSError, ValueError, LookupError, AttributeError, TypeError):
-                pass  # not one of labctl's: nobody holds us
+                pass  # not a file of labctl's: the clock runs free
         return self._mode
 
     def _claim(self, mode: dict[str, Any]) -> bool:
-        """Take one of the granted steps, of which the model's instances share the number."""
+        """Take one of the granted steps, which the model's instances share."""
         if not mode.get("grant"):
             return False
         try:
             with self._claims.open("a+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                mode = self._read()  # whoever takes a grant back has this lock afterwards
+                mode = self._read()  # labctl takes a grant back under the same lock
                 grant, steps = mode.get("grant"), mode.get("steps", 0)
                 file.seek(0)
                 name, _, taken = file.read().partition(" ")
@@ -165,7 +165,7 @@ class StepClock:
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._shown, separators=(",", ":")))
             part.replace(self._state)
-        except OSError:  # nobody can see it, and the step goes on
+        except OSError:  # the state cannot be shown, and the step goes on
             pass
 
     # -- standing still and going on --------------------------------------------------------------------------------

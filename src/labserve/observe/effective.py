@@ -22,6 +22,6 @@ def note(run_dir: str, settings: Iterable[tuple[str, str, str, str]]) -> None:
     }
     path = Path(run_dir) / FILE
     temporary = path.with_suffix(".part")
-    with suppress(OSError):  # a server serves although nobody can be told
+    with suppress(OSError):  # a server serves also if it cannot write this file
         temporary.write_text(json.dumps(said), encoding="utf-8")
         temporary.replace(path)

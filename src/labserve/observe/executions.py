@@ -28,7 +28,7 @@ class Executions:
     def execution(self, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Surround an execution of the requests with these names. Yields the other fields of its line, to be filled.
 
-        `ids` among them are those that the line is about, if some of the requests turned out not to be served.
+        Set its field `ids` if some of the requests turned out not to be served: the line is about these ids.
         """
         self._clock.wait(lambda: {"ids": ids})
         started, line = time.monotonic(), dict[str, Any]()
@@ -64,7 +64,7 @@ class SequenceExecutions(Executions):
         batching = config["sequence_batching"]
         self._numbered = any(entry["name"] == "CORR_ID" for entry in batching["control_input"])
         self._direct = "direct" in batching  # a slot is a row; with Oldest the row is another each time
-        self._seats = [""] * config["max_batch_size"]  # the sequence in each slot, as far as this model is told
+        self._seats = [""] * config["max_batch_size"]  # the sequence in each slot, as far as this model knows
 
     @contextmanager
     def of(self, requests: Sequence[Any]) -> Iterator[None]:

@@ -89,8 +89,8 @@ class Observer:
         self.held.watch_passes()
         self.log = WatchedLog(run_dir, model, instance(args))
         self.line: list[Any] = []  # ids of requests without an answer yet, in the order in which they were handed over
-        self.running: set[Any] = set()  # ids of those that have an answer, and not their last one
-        self.kept_back: set[Any] = set()  # those of `line` that had to wait for a turn
+        self.running: set[Any] = set()  # ids of requests that have an answer, but not their last one
+        self.kept_back: set[Any] = set()  # ids in `line` that had to wait for a turn
         self.turns = 0
 
     def execute(self, requests: Sequence[Any]) -> Any:
@@ -162,9 +162,9 @@ class Observer:
     def _record(self, began: float, seen: Sequence[ObservedRequest], passes: int, prompts: int) -> None:
         """The turn's line in the step log.
 
-        `passes`: forward passes of the decoder; `prompts`: those that it computed; `left_out`: requests between their
-        first and last answer that were handed over and got none; `overtaken`: those that wait while one that came
-        later has its first answer.
+        `passes`: forward passes of the decoder; `prompts`: prompts that it computed; `left_out`: requests between their
+        first and last answer that were handed over and got no answer; `overtaken`: requests that wait while a later
+        one has its first answer.
         """
         answered = [one for one in seen if one.sent]
         ids = [one.correlation_id() for one in answered]
@@ -214,12 +214,12 @@ class Observer:
         self._write(f"{type(error).__name__}: {error}", frames[-1].lineno if frames else None, exception=True)
 
     def _write(self, words: str, line: "int | None" = None, exception: bool = False) -> None:
-        """Faults have a file of their own: a step that failed is no step."""
+        """Write a fault. Faults have a file of their own, because a failed step is not in the step log."""
         fault = {"t": time.monotonic(), "words": words[:2000], "line": line, "exception": exception}
         try:
             with self.faults.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(fault)}\n")
-        except OSError:  # nobody can read it, and the model goes on
+        except OSError:  # the fault cannot be written, and the model goes on
             pass
 
 

@@ -24,9 +24,9 @@ TOKENS = tuple(float(2**n) for n in range(13))
 
 
 class Shown(NamedTuple):
-    """A metric. One with `buckets` is a histogram, one that ends in _total a counter, any other a gauge.
+    """A metric. With `buckets` it is a histogram, with a name in _total a counter, else a gauge.
 
-    `label` is a label beside the model's name; values are then told by it, as `{"prefill": 12}`.
+    `label` is a label beside the model's name; the values are then a mapping by label, such as `{"prefill": 12}`.
     """
 
     help: str
@@ -34,7 +34,7 @@ class Shown(NamedTuple):
     label: str = ""
 
 
-#: Every metric that a model of ours may have; it shows those that apply to it.
+#: Every metric that a model of ours may have; a model shows the metrics that apply to it.
 METRICS = {
     "slots": Shown("Requests that may run at a time"),
     "running": Shown("Requests in the batch, or that hold a slot"),
@@ -89,8 +89,8 @@ class Gauges:
     def update(self, **values: Value) -> None:
         """Set gauges to their new values, add to counters, observe a value of a histogram."""
         with self._lock:
-            for name, told in values.items():
-                for label, value in told.items() if isinstance(told, Mapping) else (("", told),):
+            for name, new in values.items():
+                for label, value in new.items() if isinstance(new, Mapping) else (("", new),):
                     self._take(name, label, value)
             self._use({name: values[name] for pair in USAGE for name in pair if name in values})
 
@@ -188,7 +188,7 @@ class Gauges:
                 for value in thin_out(every):
                     metric.observe(value)
         except Exception:
-            with self._lock:  # what the server has not been told is told the next time
+            with self._lock:  # keep the values that the server did not get for the next time
                 for (name, label), value in values.items():
                     if name.endswith("_total") or (name, label) not in self._values:
                         self._take(name, label, value)

@@ -26,7 +26,7 @@ class Later:
         weakref.finalize(self, self._calls.put, None)
 
     def call(self, function: Callable[..., None], *args: Any, **named: Any) -> None:
-        """`function(*args, **named)`, soon. What it raises is told in the server's log."""
+        """Call `function(*args, **named)` soon. An exception is written into the server's log."""
         if self._calls.qsize() >= MOST_BEHIND:
             self.settle()
         self._calls.put((function, args, named))

@@ -1,4 +1,4 @@
-"""Something that is done again and again beside the work, as long as its owner is there."""
+"""A periodic call in a thread of its own, as long as its owner exists."""
 
 import threading
 import traceback
@@ -12,8 +12,8 @@ import triton_python_backend_utils as pb_utils
 class PeriodicCall:
     """Calls a method of an object every `seconds`, in a thread of its own.
 
-    It ends with `close`, or with the object. A call that fails is told in the server's log, once for each message, and
-    the next one comes all the same.
+    It ends with `close`, or with the object. A failed call is written into the server's log, once for each message, and
+    the next call comes all the same.
     """
 
     def __init__(self, seconds: float, method: Callable[[], None]) -> None:

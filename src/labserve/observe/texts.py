@@ -1,4 +1,4 @@
-"""The texts of the step log, made only while somebody wants them."""
+"""The texts of the step log, made only while the log takes texts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,9 +32,9 @@ class StepTexts:
         self._known: dict[str, Detokenizer] = {}
 
     def fields(self, batch: Sequence[GrownText], pieces: Sequence[str] | None = None) -> dict[str, Any]:
-        """The fields `texts`, `prompts` and `before` of a step's line; {} while nobody wants them.
+        """The fields `texts`, `prompts` and `before` of a step's line; {} while the log takes no texts.
 
-        `pieces` are the texts, where the model has made them anyway.
+        `pieces` are the texts, if the model has made them anyway.
         """
         if not self._log.texts:
             self._known = {}

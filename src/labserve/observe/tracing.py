@@ -33,7 +33,7 @@ class Span:
 
 
 class Tracer:
-    """Spans by the names of live requests; `send` hands on those that have ended."""
+    """Spans by the names of live requests; `send` sends the spans of ended requests."""
 
     def __init__(self, model: str) -> None:
         self._model = model

@@ -31,11 +31,11 @@ class Mark:
 
 
 class Watchdog:
-    """Looks once a second where the thread is that made it, or that called `watch`. Its owner counts the `steps`.
+    """Looks once a second at the thread that made it, or that called `watch`. Its owner counts the `steps`.
 
     While an execution takes longer than the bound, `path` says which (`labctl status` reads it): JSON with `model`,
     `since` (seconds since the epoch), `steps` (those before it), and `file` and `line` where it is now.
-    It is written anew at every look, so that an old one tells of a process that is gone.
+    It is rewritten at every look, so an old file means that the process is gone.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Watchdog:
 
     def _once(self) -> None:
         running = self._find(_frames().get(self._watched))
-        if running is None or self._clock.exists():  # a clock that stands still is no loop
+        if running is None or self._clock.exists():  # a model held by the clock is not stuck
             self._forget()
             return
         execute, file, line = running
@@ -93,7 +93,7 @@ class Watchdog:
                 part = self._path.with_suffix(".part")
                 part.write_text(json.dumps(report), encoding="utf-8")
                 part.replace(self._path)
-            except OSError:  # nobody can be told, and that is no reason to fail
+            except OSError:  # the report cannot be written; the model must not fail for it
                 pass
 
     def _forget(self) -> None:

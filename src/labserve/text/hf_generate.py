@@ -17,7 +17,7 @@ LOOK_AROUND = 8  # steps between two questions whether the clients are still the
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, how many are wanted after them, and whether nobody waits for them any more."""
+    """A prompt's token ids, how many tokens are to follow, and whether its client has gone."""
 
     ids: list[int]
     limit: int
@@ -42,9 +42,9 @@ class Generator:
         self._model.generation_config.eos_token_id = None  # each answer is exactly as long as was asked for
 
     def generate(self, prompts: Sequence[Prompt]) -> list[str | Exception]:
-        """Prompt and continuation of each, as text, or why there is none.
+        """Each prompt with its continuation as text, or the error.
 
-        The batch runs until its longest answer is done; nobody waits for a client that is gone, and nobody for ever.
+        The batch runs until its longest answer is done, but not for clients that have gone, and not for ever.
         """
         if not prompts:
             return []

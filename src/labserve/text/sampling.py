@@ -1,7 +1,7 @@
-"""Choosing the next token of each sequence, independently of whoever shares its batch.
+"""Choosing the next token of each sequence, independently of the others in its batch.
 
-With numpy alone: a model that wants PyTorch for nothing else starts without it, in a third of the time. Scores are
-numpy's or PyTorch's.
+It uses numpy alone: a model that needs PyTorch for nothing else starts without it, in a third of the time. Scores may
+be numpy's or PyTorch's.
 """
 
 import math
@@ -55,7 +55,7 @@ class Sampler:
         return cls(**asked)
 
     def draw(self, logits: Any) -> int:
-        """A token id drawn from `logits` [vocab], the best of which is finite."""
+        """A token id drawn from `logits` [vocab]; the largest logit must be finite."""
         scores = as_array(logits).astype(np.float64)
         with np.errstate(over="ignore"):  # at a temperature of almost nothing all others are out of reach
             scores = (scores - scores.max()) / self.temperature
@@ -78,10 +78,10 @@ def choose(
 ) -> list[int | Exception]:
     """The next token id of each row of `logits` [batch, vocab]; greedy rows share one maximum.
 
-    A row of which nothing can be chosen (NaN, infinity) has an ArithmeticError in its place.
+    A row without a valid choice (NaN, infinity) has an ArithmeticError in its place.
 
     Args:
-        masks: for each row what its token is chosen from instead of its scores; None: those.
+        masks: for each row a function of its scores that returns masked scores; None: its scores are used.
     """
     tokens: list[int | Exception] = []
     for row, (sampler, best, token) in enumerate(zip(samplers, *likeliest(logits), strict=True)):

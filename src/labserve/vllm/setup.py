@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # not installed; greedy requests do not need it
-    "VLLM_HOST_IP": "127.0.0.1",  # one process: nobody else has to reach it
+    "VLLM_HOST_IP": "127.0.0.1",  # one process: no other has to reach it
     "GLOO_SOCKET_IFNAME": "lo",
 }
 
@@ -74,7 +74,7 @@ def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = N
         word: a parameter of the model's config.pbtxt, "" where there is none.
         device: "cpu" or "cuda:N".
         beside: a folder that may have a ``scheduler.py`` with a subclass of vLLM's `Scheduler`, and engine arguments
-            in ``vllm.json`` that take the place of those that follow from the words.
+            in ``vllm.json`` that override the arguments from config.pbtxt.
 
     Raises:
         ValueError: vLLM is not installed, or cannot do what is asked of it.

@@ -24,7 +24,7 @@ MORE = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "
 
 @dataclass(slots=True)
 class TextOptions:
-    """What one request wants to be told."""
+    """The outputs that a request asked for, and how much of them was sent."""
 
     stream: bool
     prompt: str  # that goes before the answer; "" for none
@@ -137,26 +137,26 @@ def _kind(annotation: Any) -> Any:
 
 
 def response(request: Request) -> Any:
-    """What has come since the last response: text, and what else was asked for."""
-    told: TextOptions = request.asked
+    """A response with the text since the last one, and the other outputs that were asked for."""
+    options: TextOptions = request.asked
     output = request.latest
     answer = output.outputs[0]
-    piece = (told.prompt if not told.said and not told.stream else "") + answer.text[told.said :]
+    piece = (options.prompt if not options.said and not options.stream else "") + answer.text[options.said :]
     tensors = [_text("text_output", piece)]
-    for name in told.more:
-        tensors.append(_more(name, output, answer, told))
-    told.said, told.tokens = len(answer.text), len(answer.token_ids)
+    for name in options.more:
+        tensors.append(_more(name, output, answer, options))
+    options.said, options.tokens = len(answer.text), len(answer.token_ids)
     return pb_utils.InferenceResponse(tensors)
 
 
-def _more(name: str, output: Any, answer: Any, told: TextOptions) -> Any:
+def _more(name: str, output: Any, answer: Any, options: TextOptions) -> Any:
     if name == "finish_reason":
         return _text(name, str(answer.finish_reason))
     if name == "cumulative_logprob":
         return pb_utils.Tensor(name, np.array([answer.cumulative_logprob or 0.0], dtype=np.float32))
     if name == "logprobs":
-        new = (answer.logprobs or [])[told.logprobs :]
-        told.logprobs += len(new)
+        new = (answer.logprobs or [])[options.logprobs :]
+        options.logprobs += len(new)
         said = [
             {id: {"logprob": p.logprob, "rank": p.rank, "decoded_token": p.decoded_token} for id, p in each.items()}
             for each in new
@@ -164,7 +164,7 @@ def _more(name: str, output: Any, answer: Any, told: TextOptions) -> Any:
         return _text(name, "null" if answer.logprobs is None else json.dumps(said))
     if name == "num_input_tokens":
         return pb_utils.Tensor(name, np.array([len(output.prompt_token_ids)], dtype=np.uint32))
-    return pb_utils.Tensor(name, np.array([len(answer.token_ids) - told.tokens], dtype=np.uint32))
+    return pb_utils.Tensor(name, np.array([len(answer.token_ids) - options.tokens], dtype=np.uint32))
 
 
 def _text(name: str, value: str) -> Any:

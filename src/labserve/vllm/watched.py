@@ -1,4 +1,4 @@
-"""vLLM's scheduler, with an account of each decision, and of which step a result is of."""
+"""vLLM's scheduler with an account of each decision, and of the step that each result belongs to."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ EMPTY = BlockIds()
 
 
 def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
-    """A subclass of a scheduler of vLLM, for `EngineArgs.scheduler_cls`, which tells what was decided.
+    """A subclass of a vLLM scheduler, for `EngineArgs.scheduler_cls`, that reports its decisions.
 
     Args:
-        gate: of static batching.
+        gate: for static batching.
     """
 
     class Watched(kind):  # type: ignore[misc]
