@@ -82,7 +82,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
         (changed("*/parameters/n", "{settings.nope}"), "parameters.n: '{settings.nope}' is not a setting"),
         (changed("*/parameters/nope", None), "parameters.nope: '{settings.nope}' is not a setting"),
         (changed("*/parameters/n", "{run_dirr}"), "parameters.n: there is no '{run_dirr}' here"),
-        (changed("*/parameters/n", "{ settings.size }"), "parameters.n: '{ settings....' is no reference"),
+        (changed("*/parameters/n", "{ settings.size }"), "parameters.n: '{ settings....' is not a reference"),
         (changed("*/server/args", ["--x={run_dirr}"]), "server.args.0: there is no '{run_dirr}' here"),
         (changed("*/server/env", {"A": "{settings.a}"}), "server.env.A: '{settings.a}' is not a setting"),
         (changed("*/artifacts/weights/source", "{settings.modle}"), "artifacts.weights.source: '{settings.modle}'"),

@@ -171,7 +171,7 @@ def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: 
     repository.render_repository(plan.request)
     # Nothing differs from what is served, so nothing is loaded.
     assert edits.load_differing(SimpleNamespace(session=session, plan=plan)) == []  # type: ignore[arg-type]
-    assert told == ["no template uses max_candidate_sequences any more: to set it has no effect"]
+    assert told == ["setting max_candidate_sequences has no effect: no template uses it"]
 
 
 def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(

@@ -92,7 +92,7 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
         given = "the token in use is not valid" if get_token() else "no token is set"
         return LabError(
             f"the hub refuses access to {name} (401)",
-            f"it is open to those who have accepted its terms, and {given}",
+            f"its terms must be accepted first, and {given}",
             f"accept them on {page}, and set HF_TOKEN to a token of that account (hf auth login)",
             code="hub-terms-unaccepted",
         )

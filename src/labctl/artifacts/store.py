@@ -35,8 +35,8 @@ class Store:
     Attributes:
         name: the kind's folder in the cache, and the group of commands that list and prune it.
         manifest: the name of the manifest in each artifact's folder.
-        label: the manifest's entry by which people know an artifact.
-        shown: more entries that a list shows, with what it shows where there is no manifest.
+        label: the manifest's entry that names an artifact to people.
+        shown: more entries that a list shows, with the value shown if there is no manifest.
     """
 
     name: str

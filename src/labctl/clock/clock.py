@@ -22,14 +22,14 @@ from labkit.errors import LabError
 from labkit.evidence import metrics
 
 CONTROL = "clock.json"
-EVERY = "*"  # in the place of a model's name: all that are not named
+EVERY = "*"  # in the place of a model's name: all models that are not named
 MOST_FACTOR = 10_000.0
 LOOK_S = 0.01
-LOCK_S = 5.0  # nobody holds the lock of the run folder, or of a model's steps, for long
-SETTLE_S = 0.15  # nothing waits, and nothing has come for so long
-GONE_S = 1.5  # a request that was to come back has not come for so long: its client has gone
+LOCK_S = 5.0  # for the lock of the run folder, or of a model's steps: it is never held for long
+SETTLE_S = 0.15  # without a waiting or a new request: all steps are done
+GONE_S = 1.5  # without a request that was to come back: its client has gone
 PATIENCE_S = 120.0  # a step that takes longer than this will not end
-SHARE = 0.75  # of a limit: who has waited must have its turn before the rest is over
+SHARE = 0.75  # of a limit: a request that has waited must get its turn within the rest
 LIMITS = {
     "max_sequence_idle_microseconds": "forgets a sequence that is idle",
     "default_timeout_microseconds": "refuses a request that waits in its queue",
@@ -113,14 +113,14 @@ class Clock:
         """A step and the time to the next one take ``factor`` times as long as the step."""
         if not 1.0 <= factor <= MOST_FACTOR:
             raise LabError(
-                f"{factor:g} is no factor to slow down by",
-                f"it goes from 1 to {MOST_FACTOR:,.0f}",
+                f"slow-down factor {factor:g} is out of range",
+                f"it must be from 1 to {MOST_FACTOR:,.0f}",
                 code="slow-factor-invalid",
             )
         self._set(model, lambda: {"mode": "slow", "factor": factor})
 
     def run(self, model: str = "") -> None:
-        """All, or this one, run free. A step that has not ended does not stop them again."""
+        """Let all models, or this one, run free. A step under way does not stop them again."""
         if self.run_dir.is_dir():
             self._set(model, lambda: {"mode": "run"})
 
@@ -145,7 +145,7 @@ class Clock:
             os.close(folder)
 
     def _set(self, model: str, mode: Callable[[], Mode]) -> None:
-        """Set all models, or this one; ``mode`` is called while nobody else changes the clock."""
+        """Set all models, or this one. ``mode`` is called under the lock of the run folder."""
         with self._changing():
             if model and model not in self.models:
                 raise LabError(
@@ -201,10 +201,10 @@ class Clock:
         return sum(len(state.get("ids", ())) + int(state.get("queue", 0)) for state in states)
 
     def step(self, count: int = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
-        """``count`` steps of each model (or of this one) that has something to do, and then the clock stands still.
+        """Let each model (or this one) that has requests make ``count`` steps, then stop the clock again.
 
-        Returns the steps that each model has done: all of them, or those until nothing waited any more (Triton's queues
-        are looked at through ``endpoint``, its metrics), or until the clock was set otherwise, which then stays so.
+        Returns the steps of each model. They are fewer than ``count`` if no request waits any more (by Triton's queues:
+        ``endpoint`` is of its metrics), or if the clock was set otherwise meanwhile; that setting stays.
         Raises LabError: a step did not end.
         """
         grant = secrets.token_hex(4)
@@ -213,12 +213,12 @@ class Clock:
         try:
             self._await(wanted, grant, count, endpoint)
         finally:
-            with self._changing():  # stand still again; whoever has set the clock otherwise since has the last word
+            with self._changing():  # stop again, except where the clock was set otherwise since
                 modes = self.modes()
-                mine = {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}
-                if mine:
-                    self._write({**modes, **mine})
-            for one in wanted:  # whoever takes a step holds this lock, and looks again at what is granted
+                own = {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}
+                if own:
+                    self._write({**modes, **own})
+            for one in wanted:  # a model that takes a step holds this lock, and reads the grant again
                 with contextlib.suppress(OSError), nofollow.open_to_read(self._claims(one)) as claims:
                     nofollow.lock(claims.fileno(), LOCK_S)
         deadline = time.monotonic() + PATIENCE_S

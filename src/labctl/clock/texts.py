@@ -1,4 +1,4 @@
-"""Texts in the step log: models write them only while somebody wants them (docs/develop/step-log.md)."""
+"""Texts in the step log: models write them only while a viewer asks for them (docs/develop/step-log.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RENEW_S = 3.0  # it is stale after ten
 
 
 def ask_for_texts(run_dir: Path) -> None:
-    """Ask the models of a stack to write texts for the next seconds; nothing happens where the stack has gone."""
+    """Ask the models of a stack to write texts for the next seconds; nothing happens if the stack has gone."""
     for folder in nofollow.folders(run_dir):
         with contextlib.suppress(OSError):
             nofollow.touch(folder / WATCHED)

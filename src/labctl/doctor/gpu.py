@@ -34,7 +34,7 @@ GRAPHS = 2 * 10**9  # bytes: the PyTorch backend's CUDA graphs and activations b
 
 
 def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[DoctorCheck]:
-    """One row per thing; those that need a driver are left out where there is none.
+    """One row for each check. Without a driver, the checks that need one are left out.
 
     Args:
         plan: what is to be served; None asks only for what every stack needs.

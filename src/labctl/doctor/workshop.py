@@ -19,9 +19,10 @@ from labkit.contention import own_processors
 from labkit.disk import free_bytes
 
 REFERENCE_S = 0.006  # the yardstick on the EPYC of docs/develop/measurements.md
-#: Seconds that pass anywhere, and those that the reference computes. Lab 02 took 44 s there, 53 s at 2.0, 81 s at 4.5.
+#: Seconds that do not depend on the processor, and seconds of computing on the reference. Lab 02 took 44 s there,
+#: 53 s at 2.0 times the reference, 81 s at 4.5.
 LAB_02_S, QUICK_S = (33, 11), (60, 15)  # `labctl run iterative`; what no lab's --quick run exceeds
-SLOW = 13.0  # times the reference: from there on a workshop's hours do not suffice
+SLOW = 13.0  # times the reference: from here on the hours of a workshop are not enough
 BUDGET_S = 2.0
 SETUP_DISK = 6e9  # bytes: packages, the caches of a workshop's labs, results
 MEMORY = 4e9
@@ -42,7 +43,7 @@ def checks(root: Path) -> list[DoctorCheck]:
 
 
 def yardstick() -> float:
-    """Seconds for one round of each kind of work, the best of those that fit into ``BUDGET_S``."""
+    """Seconds for one round of each kind of work: the best of the rounds that fit into ``BUDGET_S``."""
     weights = np.ones((8192, 1024), dtype=np.float32)
     row, square = np.ones(8192, dtype=np.float32), np.ones((512, 512), dtype=np.float32)
     kinds: list[Callable[[], object]] = [

@@ -79,12 +79,11 @@ def load_catalog(workspace: Workspace, leave_out: Callable[[str], None] | None =
     """Read every manifest of the checkout.
 
     Args:
-        at_use: a manifest of the right shape is checked when its lab is asked for: a command that is about one lab
-            does without the others'.
-        leave_out: called with each problem; the labs that have one are left out.
+        at_use: a manifest of the right shape is checked only when its lab is used: a command about one lab does not
+            need the others.
+        leave_out: called with each problem; the labs with problems are left out.
 
-    Raises LabError: some manifest is broken, or two of them use one name, and nobody leaves them out; all problems
-    are listed.
+    Raises LabError without ``leave_out``: a manifest is broken, or two use the same name; all problems are listed.
     """
     labs: list[Lab] = []
     problems: list[str] = []

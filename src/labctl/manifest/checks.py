@@ -1,7 +1,7 @@
-"""Holds a manifest against itself: whatever can be known when it is read is refused here, by key and reason.
+"""Checks that a manifest is consistent: every fault that can be found by reading it is refused, by key and reason.
 
-References, conditions, the values that stacks and phases set, names, files. What only a rendering or a server can
-tell (a template's placeholders, a model's tensors) is told there.
+The checks cover references, conditions, the values that stacks and phases set, names, and files. Faults that only a
+rendering or a server can show (a template's placeholders, a model's tensors) are reported there.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _references(where: str, value: Any, known: set[str]) -> Iterator[str]:
                 yield f"{path}: {what.format(name)}"
         for start in SPACED:
             if start in text:
-                yield f"{path}: '{start}...' is no reference: leave out the space"
+                yield f"{path}: '{start}...' is not a reference: leave out the space"
 
 
 def _walk(where: str, value: Any) -> Iterator[tuple[str, Any]]:

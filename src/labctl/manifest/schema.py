@@ -90,7 +90,7 @@ class Probe(_Strict):
 class ServerSpec(_Strict):
     """How the server process is run."""
 
-    args: list[str | dict[str, Any]] = []  # a text that is empty is no argument; {setting, map} chooses one
+    args: list[str | dict[str, Any]] = []  # an empty text is left out; {setting, map} chooses an argument
     env: dict[str, str] = {}
     shm_size: str = ""  # the Compose files' own: 256m, 2g on GPUs
     exit_timeout: int = Field(default=10, ge=0)
@@ -107,7 +107,7 @@ class BareEngine(_Strict):
 
 
 class Bench(_Strict):
-    """Which model of this stack ``labctl bench`` asks for text; how, the running server tells."""
+    """The model of this stack that ``labctl bench`` sends requests to; the running server's configuration says how."""
 
     model: str
     engine: BareEngine | None = None
@@ -187,7 +187,7 @@ class Phase(_Conditional):
 class RunSpec(_Strict):
     phases: list[Phase] = Field(min_length=1)
     report: str
-    share_server: bool = False  # a phase goes on with the server before it; models whose files differ are loaded anew
+    share_server: bool = False  # a phase keeps the previous one's server; models whose files differ are reloaded
 
 
 class Verdict(_Conditional):

@@ -60,7 +60,7 @@ class ExhibitManifest(BaseModel):
         affected, fixed: releases; ``fixed`` names the pull request, and is "" if no release has it.
         teaches: the general lesson, a few words.
         expects: what a run sees on an affected release.
-        arguments: of the server, beside those that all have.
+        arguments: of the server, in addition to the common ones.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,13 +95,13 @@ class Exhibit:
         return self.manifest.wing == DEADLY
 
     def arguments(self, workaround: bool) -> list[str]:
-        """The server's, beside those that all servers have."""
+        """The server's arguments, in addition to the common ones."""
         instead = self.manifest.workaround.arguments
         return self.manifest.arguments if not workaround or instead is None else instead
 
 
 def find_exhibits(workspace: Workspace) -> list[Exhibit]:
-    """Every exhibit, by wing and name; those that end the server come last.
+    """Every exhibit, by wing and name; exhibits that end the server come last.
 
     Raises LabError: there is none, or some are broken; all problems are listed.
     """

@@ -65,7 +65,9 @@ def find_faults(workspace: Workspace) -> dict[str, Fault]:
             found[path.stem] = clinic.load_fault(path)
         except Exception as error:  # the file is executed
             why = f"{type(error).__name__}: {error}"
-            raise LabError(f"{path} is no mystery", why, "see docs/guide/mystery.md", code="mystery-broken") from error
+            raise LabError(
+                f"{path} is not a mystery", why, "see docs/guide/mystery.md", code="mystery-broken"
+            ) from error
     return found
 
 

@@ -16,7 +16,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 CHAT, WATCH, OPENAI = "chat", "watch", "openai"
-PORTS = {CHAT: 7860, WATCH: 7861, OPENAI: 9000}  # where a page listens, unless somebody else does
+PORTS = {CHAT: 7860, WATCH: 7861, OPENAI: 9000}  # where a page listens if the port is free
 
 
 @contextlib.contextmanager

@@ -44,11 +44,11 @@ def chat_page(
     note: str = "",
     halted: Callable[[], str] = str,
 ) -> gr.ChatInterface:
-    """The page for the models ``names`` at ``endpoint``; those that continue no text are left out.
+    """The page for the models ``names`` at ``endpoint``; models that do not continue a text are left out.
 
-    ``halted`` says that the stack's clock stands still, "" while it runs.
+    ``halted`` returns a message while the stack's clock stands still, "" while it runs.
 
-    Raises LabError: ``chosen`` cannot be asked, and no other model either.
+    Raises LabError: neither ``chosen`` nor another model can be used.
     """
     models: dict[str, TextModel] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Who may ask a page of ours: whoever calls it by this machine's name, and from no other page."""
+"""Which requests a page of ours accepts: requests under this machine's name, and not from other pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
-ANY = "*"  # as the forwarded name of a page: behind JupyterHub, which lets only its learner in, under whatever name
+ANY = "*"  # any forwarded name: the page is behind JupyterHub, which lets only its learner in
 
 
 def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") -> str:
@@ -33,7 +33,7 @@ def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") ->
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body of a request. Raises LabError: it has more than so many bytes."""
+    """The body of a request. Raises LabError: it has more than ``most`` bytes."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -53,7 +53,7 @@ def _place(origin: str) -> str:
 def is_own(host: str, exposed: bool) -> bool:
     """Whether a ``Host`` header names this machine. A foreign name that resolves to it (DNS rebinding) does not.
 
-    An address is always good where the page listens on every one: only a name can be made to point elsewhere.
+    If the page listens on every address, any address is accepted: only a name can be made to point elsewhere.
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")

@@ -23,16 +23,18 @@ LOOK_S = 1.0
 
 
 def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = replicas.DRAIN_S) -> Record:
-    """Have ``count`` replicas: new ones are ready before they get requests, old ones answer all before they end.
+    """Scale to ``count`` replicas: a new one is ready before it gets requests; an old one answers all before it ends.
 
-    ``patience``: seconds to wait until those that go have answered all; then their streams are cut. Raises
-    LabError: it is not up or has no balancer; a new one does not become ready: then the others serve on.
+    ``patience``: seconds to wait until the old replicas have answered all; then their streams are cut. Raises
+    LabError: the stack is not up or has no balancer; a new replica does not become ready (the others serve on).
     """
     there = RunningStack.of(session, lab, *session.require_up(stack))
     record = there.record
     require_balancer(there.runtime, record)
     if not 1 <= count <= MOST:
-        raise LabError(f"{count} is no number of replicas", f"it goes from 1 to {MOST}", code="replicas-out-of-range")
+        raise LabError(
+            f"{count} replicas are out of range", f"a stack has from 1 to {MOST}", code="replicas-out-of-range"
+        )
     with there.lock(f"{replicas.SCALE} {count}"):
         if count > len(record.servers):
             taken = {one.number for one in record.servers}

@@ -42,7 +42,7 @@ class _Over(Exception):
 
 
 class _Until(Silent):
-    """Ends what is under way at its next step, for whoever asked for it has ended."""
+    """Ends an act at its next step, because its client has ended or its time is over."""
 
     def __init__(self, over: threading.Event) -> None:
         self._over = over
@@ -162,10 +162,10 @@ class Stagehand:
         try:
             answer = {"outcome": self._carry_out(**asked)}
         except _Over:
-            return  # nobody waits for the answer
+            return  # the client no longer waits for the answer
         except LabError as error:
             answer = {"error": error.to_json()}
-        except Exception as error:  # whoever waits for the answer must not wait for ever
+        except Exception as error:  # else the client would wait for ever
             answer = {"error": LabError(f"{asked.get('act')} failed", repr(error), code="act-failed").to_json()}
         found = self._session.find(self._stack.name)
         answer |= {"began": began, "ended": time.monotonic(), "replicas": replica_endpoints(*found) if found else {}}

@@ -85,8 +85,8 @@ def unfilled_placeholders(request: RenderRequest) -> list[str]:
 
 
 def without_effect(keys: Sequence[str]) -> str:
-    """What a person is told of :func:`unused_parameters` parameters."""
-    return f"no template uses {', '.join(keys)} any more: to set {'it' if len(keys) == 1 else 'them'} has no effect"
+    """The notice about the parameters of :func:`unused_parameters`."""
+    return f"setting {', '.join(keys)} has no effect: no template uses {'it' if len(keys) == 1 else 'them'}"
 
 
 def render_repository(request: RenderRequest) -> list[str]:
@@ -111,7 +111,7 @@ def render_repository(request: RenderRequest) -> list[str]:
 
 
 def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
-    """Where each file comes from, and the text of those that are filled in. Raises LabError."""
+    """Where each file comes from, and the texts of the filled templates. Raises LabError."""
     files = origins(request)
     problems: list[Problem] = []
     texts: dict[str, str] = {}
@@ -212,10 +212,10 @@ def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Pat
 
 
 def change_document(name: str, text: str, changes: Mapping[str, Any]) -> str:
-    """The YAML or JSON file of that name with ``changes`` over it, key by key. Raises ValueError: it is no mapping."""
+    """The YAML or JSON file of that name with ``changes`` merged in by key. Raises ValueError: it is not a mapping."""
     json_file = name.endswith(".json")
     own = json.loads(text) if json_file else yaml.safe_load(text)
     if not isinstance(own, dict):
-        raise ValueError(f"{PurePosixPath(name).name} is no mapping")
+        raise ValueError(f"{PurePosixPath(name).name} is not a mapping")
     changed = merge_yaml(own, changes)
     return json.dumps(changed, indent=2) + "\n" if json_file else yaml.safe_dump(changed, sort_keys=False)

@@ -1,6 +1,6 @@
 """Configurations: each is parsed, and every tensor between an ensemble's steps must exist, be produced once, and fit.
 
-Triton tells of a wrong ensemble one tensor at a time, after the server has started. All of it can be known before.
+Triton reports a wrong ensemble one tensor at a time, after the server has started. These checks find all faults before.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def parse_config(
     """The parsed ``ModelConfig`` (None if it cannot be read) and what Triton would refuse to read.
 
     Args:
-        uses: the template's placeholders: an error on the line of one is told with its key.
-        values: what they were filled with: a value of several lines moves all that follows it.
+        uses: the template's placeholders: an error on a placeholder's line names its key.
+        values: the values of the placeholders: a value with several lines moves the lines after it.
     """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2

@@ -1,7 +1,7 @@
-"""A config.pbtxt as Triton's own parser reads it, made fit for Python's.
+"""A config.pbtxt as Triton's parser reads it, converted for Python's parser.
 
-Triton reads with protobuf's C++ parser, of which Python's differs in what it takes for a blank, for a number and for
-an escape. Each difference was found by judging generated texts with both (``make bench ARGS=pbtxt``).
+Triton uses protobuf's C++ parser. Python's differs in blanks, numbers and escapes. Each difference was found by parsing
+generated texts with both (``make bench ARGS=pbtxt``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def readable_textproto(text: str) -> tuple[str, list[SyntaxFault]]:
         elif kind == "tail" and not match["tail"]:
             parts.append(_decimal(match["number"]))
         elif kind in ("tail", "plus"):
-            faults.append(SyntaxFault(*_place(text, match.start()), f"{found!r} is no number"))
+            faults.append(SyntaxFault(*_place(text, match.start()), f"{found!r} is not a number"))
         elif kind == "plain":
             parts.append(found)
         else:
@@ -86,7 +86,7 @@ def _wrong_in(literal: str) -> Iterator[tuple[int, str]]:
         yield at, f"{_describe_character(literal[at])} stands there"
     for match in _ESCAPE.finditer(literal):
         if match["wrong"]:
-            yield match.start(), f"\\{match['wrong']} is no escape sequence; a backslash itself is written \\\\"
+            yield match.start(), f"\\{match['wrong']} is not an escape sequence; a backslash itself is written \\\\"
 
 
 def _escapes(literal: str) -> str:

@@ -1,8 +1,8 @@
-"""The command line of ``tritonserver``: the same on every runtime, so that the same things are true on both.
+"""The command line of ``tritonserver``, the same on every runtime.
 
-Part of it is the secret by which Triton tells labctl from a stranger. It is made at each ``up`` and lies in the
-stack's folder, for the caller alone to read. Triton takes it only as an argument; it is never in the rendered
-repository, a log, a label or the environment of anything.
+Part of it is a secret by which Triton recognises labctl. It is made at each ``up``, and stored in the stack's folder,
+where only the caller can read it. Triton takes it only as an argument. It is never in the rendered repository, a log, a
+label or an environment.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class ServerOutside:
     Attributes:
         exited: how it ended, None while it runs.
         tail: its last log lines, for the error.
-        log: all of them. Triton answers nobody until its models are loaded: till then only its log tells how far it is.
+        log: all log lines. Triton answers no request until its models are loaded; only its log shows its progress.
         stuck: as :func:`probe` takes it.
     """
 
@@ -183,7 +183,7 @@ def wait_ready(
 
 
 def _complete_from_log(states: Sequence[ModelState], log: Sequence[str], models: Sequence[str]) -> list[ModelState]:
-    """The states, with what only the log tells: how far a silent server is, and which config.pbtxt Triton refuses."""
+    """The states, with facts that only the log has: a silent server's progress, and a config.pbtxt that it refuses."""
     lines = [server_api.message(line) for line in log]
     loaded = {match[1] for line in lines if (match := LOADED.search(line))}
     failed = {match["model"]: match["reason"] for line in lines if (match := FAILED.search(line))}
@@ -204,7 +204,7 @@ def each_refusal(log: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Every refusal of a model's configuration in a log, in order: the model, and why, with the line if it has one."""
     cause = ""
     for line in log:
-        if match := UNREAD.search(line):  # the first is the cause of those that follow
+        if match := UNREAD.search(line):  # the first is the cause of the following ones
             cause = cause or f": line {match['line']}, column {match['column']}: {match['words']}"
         elif match := POLL_FAILED.search(line):
             yield match["model"] or match["none"], match["reason"] + (cause if "text proto" in match["reason"] else "")

@@ -48,13 +48,13 @@ def call_triton(
 
 
 def _object(body: bytes, kind: type[Any]) -> Any:
-    """The JSON of an answer, a ``kind``. Raises Unreachable: it is none, so that whoever answers is no Triton."""
+    """The JSON of an answer, a ``kind``. Raises Unreachable: it is something else, so the server is not Triton."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Unreachable("it answers with what is no JSON") from error
+        raise Unreachable("its answer is not JSON") from error
     if not isinstance(found, kind):
-        raise Unreachable("it answers with JSON that is not Triton's")
+        raise Unreachable("its answer is JSON, but not Triton's")
     return found
 
 
@@ -78,7 +78,7 @@ def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
         raise Unreachable(body.decode(errors="replace"))
     rows = _object(body, list)
     if not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
-        raise Unreachable("it answers with rows that are no models")
+        raise Unreachable("its answer has rows that are not models")
     return [ModelState(*(str(row.get(key) or "") for key in ("name", "version", "state", "reason"))) for row in rows]
 
 

@@ -18,7 +18,7 @@ from labkit.records import RequestRecord, request_id
 
 MOST = 64  # in flight at once
 TELL_S = 0.1
-PATIENCE_S = 3600.0  # the clock may stand still while somebody explains
+PATIENCE_S = 3600.0  # the clock may stand still while a teacher explains
 SENT, DONE, FAILED, CANCELLED = "sent", "done", "failed", "cancelled"
 
 
@@ -123,7 +123,7 @@ class Asker:
                     self._tell({"k": "ask", "n": asked.number, "text": record.text, "first": _first(record)})
             if not asked.cancelled.is_set():
                 stream.wait(record, timeout=TELL_S)  # says what went wrong
-            elif asked.model in self._stops:  # Triton tells no model inside an ensemble that the client has gone
+            elif asked.model in self._stops:  # Triton does not pass a cancellation on inside an ensemble
                 stop_request(self._endpoint, self._stops[asked.model], asked.number)
         text = record.text if model.decoupled else record.text.removeprefix(asked.prompt)
         return text.removesuffix(model.end_text or "\0"), _first(record)

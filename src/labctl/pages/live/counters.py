@@ -98,8 +98,8 @@ def difference_notes(triton: ModelCounters, done: Any, batch: float) -> list[str
         said.append("Triton counts an execution for each hand-over; the model's own loop takes several into one step.")
     if steps and steps <= FAR * executions and triton.mean_batch > FAR * batch:  # it is handed each batch for one step
         said.append(
-            f"Triton counts {triton.mean_batch:.1f} requests in an execution: also those that the model gives back "
-            f"unserved because they do not fit. A step serves {batch:.1f}."
+            f"Triton counts {triton.mean_batch:.1f} requests in an execution, including requests that the model gives "
+            f"back unserved because they do not fit. A step serves {batch:.1f}."
         )
     given_back = triton.succeeded > FAR * max(1, done.ended) and not own_loop
     if given_back and (done.ended or (steps and executions * FAR > steps)):

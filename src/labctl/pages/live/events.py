@@ -1,4 +1,4 @@
-"""What the live page is told: the shapes of its events. ``k`` says of which kind one is; a step has none."""
+"""The events that the live page receives. ``k`` is an event's kind; a step has no ``k``."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ class WhatIfEvent(TypedDict):
 
 
 class HeadEvent(TypedDict, total=False):
-    """What a page is told first."""
+    """The first event that a page gets."""
 
     k: Literal["head"]
     title: str
     send: list[str]  # models that can be asked
-    into: Mapping[str, str]  # for an ensemble, the step that there is something to see of
+    into: Mapping[str, str]  # for an ensemble, the step that the page shows
     models: list[str]
     limit: str  # why a pause ends by itself
     chosen: str
-    note: str  # how it comes about, where there is no clock
+    note: str  # what the page shows in place of a clock, if there is no clock
     what_if: list[str]  # the lane that replays another policy, that policy, and the model
     chat: str  # the address of the stack's chat page, "" where there is none
 

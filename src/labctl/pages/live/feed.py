@@ -47,7 +47,7 @@ class Feed:
         lane = self._lanes[model, instance] = _Lane(len(self._lanes))
         others = sum(name == model for name, _ in self._lanes)
         name = model if others == 1 else f"{model} ({instance})"
-        # A log that keeps seats, or sequences, says when a request leaves its seat; one of single executions does not.
+        # A log with seats or sequences says when a request leaves its seat; a log of single executions does not.
         tells = "seats" in line or "start" in line or None
         opened = _lean(k="model", name=name, model=model, tells=tells)
         return [opened, self._step(lane, lane.instance.whole(line))]

@@ -1,4 +1,4 @@
-"""What every open page is told: lines of the step logs as they come, this page's requests, Triton's counters."""
+"""The messages for every open page: new lines of the step logs, the page's own requests, Triton's counters."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from labsched.vllm import reader
 
 LOOK_S = 0.04
 COUNT_S = 1.0
-RECENT = 3000  # lines that a page which comes later is told
-BEHIND = 500  # messages that a page may be behind before it has to begin anew
-Message = tuple[Sequence[Line], Sequence[Event]]  # lines, and events that are no lines
+RECENT = 3000  # lines that a page gets when it connects
+BEHIND = 500  # messages that a page may be behind before it must reconnect
+Message = tuple[Sequence[Line], Sequence[Event]]  # lines, and other events
 
 
 class Audience(ABC):
-    """The open pages of one server: what each of them is told. It runs in the server's loop."""
+    """The open pages of one server, and their messages. It runs in the server's loop."""
 
     def __init__(self) -> None:
-        self.head: HeadEvent = {"k": "head"}  # what a page is told first
-        self._names = LetterNames()  # all pages call a request the same
+        self.head: HeadEvent = {"k": "head"}  # the first event that a page gets
+        self._names = LetterNames()  # a request has the same name on all pages
         self._lines: deque[Line] = deque(maxlen=RECENT)
         self._pages: set[asyncio.Queue[Message | None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @abstractmethod
     async def run(self) -> None:
-        """Look, again and again; ends when it is cancelled."""
+        """Poll the sources until cancelled."""
 
     @abstractmethod
     def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
-        """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
+        """Add a page: the queue of its messages (None: it fell behind), its first events, and its feed."""
 
     def leave(self, queue: asyncio.Queue[Message | None]) -> None:
         self._pages.discard(queue)
@@ -57,10 +57,10 @@ class Audience(ABC):
     def close(self) -> None:
         """Let every page go, from any thread."""
         if self._loop and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._begin_anew)
+            self._loop.call_soon_threadsafe(self._disconnect)
 
-    def _begin_anew(self) -> None:
-        """Let every page go; a browser comes again, and is told how things stand then."""
+    def _disconnect(self) -> None:
+        """Disconnect every page; its browser reconnects, and gets the state at that time."""
         for queue in self._pages:
             queue.put_nowait(None)
 
@@ -74,7 +74,7 @@ class Audience(ABC):
 
 
 class PageFollower(Audience):
-    """Of a recording that a vLLM of somebody's own writes: nothing can be asked, and there is no clock."""
+    """The pages of a recording that a learner's own vLLM writes: no request can be sent, and there is no clock."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class PageFollower(Audience):
                 if self._tail.run != self._run:  # another server's, whose requests have the same names
                     self._run = self._tail.run
                     self._names, self._lines = Numbered(), deque(maxlen=RECENT)
-                    self._begin_anew()
+                    self._disconnect()
                 if lines:
                     self._lines.extend(lines)
                     self._pass_on(lines, [])
@@ -108,7 +108,7 @@ class PageFollower(Audience):
 
 
 class Hub(Audience):
-    """Of a stack that is up; all of it but ``tell`` runs in the server's loop. ``endpoint`` is of Triton's metrics."""
+    """The pages of a stack that is up. ``endpoint``: Triton's metrics. Only ``tell`` runs outside the server's loop."""
 
     def __init__(self, clock: Clock, endpoint: str, what_if: WhatIf | None = None) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Hub(Audience):
     def tell(self, event: AskEvent) -> None:
         """Pass an event on to every page, from any thread."""
         if self._loop:
-            self._loop.call_soon_threadsafe(self._told, event)
+            self._loop.call_soon_threadsafe(self._take_ask, event)
 
     def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -156,12 +156,12 @@ class Hub(Audience):
         steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
         lines = [*self._lines, *self._held.values(), *steps]
         head: HeadEvent = {**self.head, "chat": self._chat}
-        told = (*parted, *self._routes.recent, *self._asked.values())
-        first: list[Event] = [head, *feed.events(lines), *told, self._rows(), self._set]
+        others = (*parted, *self._routes.recent, *self._asked.values())
+        first: list[Event] = [head, *feed.events(lines), *others, self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
 
-    def _told(self, event: AskEvent) -> None:
+    def _take_ask(self, event: AskEvent) -> None:
         if "name" in event:
             event = {**event, "called": self._names[event["name"]]}
         known = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
@@ -174,7 +174,7 @@ class Hub(Audience):
         self._pass_on([], [event])
 
     def _look_at_the_clock(self) -> None:
-        """Tell how it is set, and the steps that wait for it, where either has changed."""
+        """Send the clock's setting, and the steps that wait for it, if they have changed."""
         modes = [self._clock.mode(model) for model in self._clock.models]
         factor = max((float(mode.get("factor", 1.0)) for mode in modes), default=1.0)
         until = self._clock.until and round(self._clock.until + self._epoch)

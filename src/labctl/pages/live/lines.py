@@ -20,8 +20,8 @@ from labsched.steplog import parse_step_line
 
 Line = Mapping[str, Any]
 
-CHANGE, HELD = "change", "held"  # kinds of a line that is no step; HELD tells of one that waits for the clock
-_COLUMNS = {"tokens": 0, "made": 1, "texts": "", "blocks": 0}  # an entry for each request; these where none is given
+CHANGE, HELD = "change", "held"  # kinds of lines that are not steps; HELD: a step waits for the clock
+_COLUMNS = {"tokens": 0, "made": 1, "texts": "", "blocks": 0}  # fields with an entry for each request: the defaults
 _STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # what holds until a line says otherwise
 
 
@@ -55,7 +55,7 @@ class Instance:
         return {"n": self.steps, **line, **self.last, **waits, **columns, **own}
 
     def _waits(self, line: Line, kind: str) -> Line:
-        """Who waits, how many, and why. A change that does not say leaves them as they were, but for those who left."""
+        """The waiting requests, their number, and the reason. A change without them only removes ended requests."""
         if kind == CHANGE and "queue" not in line:
             gone = line.get("ended", ())
             still = [name for name in self.waits["waiting"] if name not in gone]
@@ -132,7 +132,7 @@ def _each(line: Line, name: str, usual: Any) -> Sequence[Any]:
 
 
 def _phases(line: Line) -> str:
-    """A letter each; version 1 tells only how many are new, and they are the last of the batch."""
+    """A letter for each request. Version 1 has only the number of new requests, which are the last of the batch."""
     count = len(line["ids"])
     new = min(count, int(line.get("prefill", 0)))
     return str("".join(_each(line, "phase", "")) or "d" * (count - new) + "p" * new)

@@ -54,7 +54,7 @@ class Packing:
         self._lanes: list[_Lane] = []
         self._requests: list[list[Any]] = []  # lane, id, label, name
         self._texts: list[list[str]] = []  # of each request, what it got in each of its steps
-        self.texts = False  # whether anybody got one
+        self.texts = False  # whether any request has one
 
     def take(self, event: LaneEvent) -> None:
         """One event more."""

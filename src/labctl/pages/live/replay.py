@@ -1,4 +1,4 @@
-"""A run that is over: its step logs as one recording, and ``timeline.html``, which holds it and needs nobody."""
+"""A run that is over: its step logs as one recording, and ``timeline.html``, which holds it and needs no server."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def page_recording(folder: Path) -> dict[str, Any]:
 
 
 def _of_vllm(folder: Path) -> dict[str, Any]:
-    """The newest recording of somebody's own vLLM: its last steps, where there are more than a page holds."""
+    """The newest recording of a learner's own vLLM: its last steps, if there are more than a page holds."""
     feed, packing, lines = Feed(), Packing(), reader.read_vllm_recording(folder)
     steps = [line for line in lines if line["kind"] in ("step", "change")][-MOST:]
     if not steps:

@@ -19,7 +19,7 @@ from labkit.evidence.steplog import REPLICA
 from labkit.names import LetterNames
 from labsched.steplog import parse_step_line
 
-KEPT = 200  # decisions that a page which comes later is told
+KEPT = 200  # decisions that a page gets when it connects
 LITTLE = 0.5  # of the expected tokens: if a server finds fewer, its router is wrong about it
 
 

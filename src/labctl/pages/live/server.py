@@ -1,4 +1,4 @@
-"""The page of a stack that is up, or of a run that is over: what it is told, and what a person does on it."""
+"""The server of a live page, for a stack that is up or a run that is over: its events, and a person's actions."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ Act = Callable[[Mapping[str, Any]], Any]
 
 
 class WatchServer:
-    """Serves one page below an address that holds a secret of its own; whoever does not know it gets nothing.
+    """Serves one page at an address that contains a secret; without the secret a client gets nothing.
 
-    ``hub`` tells it what happens (None for a run that is over); ``acts`` are what can be done, by name, each given the
-    call's JSON object; ``exposed``: it listens on every address of the machine. ``forwarded``: another name for
+    ``hub`` has the page's events (None for a run that is over). ``acts`` are the page's actions by name; each gets the
+    call's JSON object. ``exposed``: it listens on every address of the machine. ``forwarded``: another name for
     it, if it has one.
     """
 
@@ -89,10 +89,10 @@ class WatchServer:
     async def _events(self, request: Request) -> Response:
         if self._hub is None:
             return JSONResponse({"detail": "this run is over"}, 404)
-        return StreamingResponse(self._told(self._hub), media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(self._event_stream(self._hub), media_type="text/event-stream", headers=HEADERS)
 
     @staticmethod
-    async def _told(hub: Audience) -> AsyncIterator[str]:
+    async def _event_stream(hub: Audience) -> AsyncIterator[str]:
         queue, first, feed = hub.join()
         try:
             yield _message(first)
@@ -102,7 +102,7 @@ class WatchServer:
                 except TimeoutError:
                     yield ": still here\n\n"
                     continue
-                if message is None:  # it fell behind: the browser comes again, and is told the state as it is then
+                if message is None:  # it fell behind: the browser reconnects, and gets the state at that time
                     return
                 lines, events = message
                 yield _message([*feed.events(lines), *events])
@@ -124,7 +124,7 @@ class WatchServer:
             detail = ": ".join(part for part in (error.what, error.why) if part)
             return JSONResponse({"detail": detail, "code": error.code}, 409)
         except (ValueError, KeyError, TypeError, RecursionError):
-            return JSONResponse({"detail": "this is no call that the page makes"}, 400)
+            return JSONResponse({"detail": "this is not a call of the page"}, 400)
 
     @contextlib.contextmanager
     def serving(self, port: int | None = None) -> Iterator[str]:

@@ -20,11 +20,11 @@ SHORT_S = 0.05  # but no less than this
 
 @dataclass(slots=True)
 class RequestView:
-    """One request as far as the log has told of it; ``ended`` says why it ended, None while it has not."""
+    """One request as far as the log shows it; ``ended`` is the reason of its end, None while it is live."""
 
     prompt: str = ""
     text: str = ""
-    tokens: int = 0  # new ones, those that were seen
+    tokens: int = 0  # generated tokens that were seen
     ended: str | None = None
 
 
@@ -43,7 +43,7 @@ class ModelView:
     kv_blocks: int = 0
     kv_blocks_used: int = 0
     blocks: dict[str, int] = field(default_factory=dict)  # of the KV cache, by owner
-    requests: dict[str, RequestView] = field(default_factory=dict)  # the live ones, then those that ended last
+    requests: dict[str, RequestView] = field(default_factory=dict)  # the live requests, then the latest ended ones
     steps: deque[Line] = field(default_factory=lambda: deque(maxlen=STEPS))
     now: float = 0.0  # when the last line was written, on the monotonic clock
     held: Line | None = None  # the step that waits for the clock: ids, waiting, why

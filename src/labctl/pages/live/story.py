@@ -81,7 +81,7 @@ def of_result(path: Path, phase: str = "") -> list[InstanceSteps]:
     """The lanes of a run, by its folder, or of one of its phases, by its ``steps-PHASE.jsonl``. Warm-up is left out.
 
     Args:
-        phase: of the recordings of somebody's own vLLM in a folder this one; "": the newest.
+        phase: which recording in a folder of a learner's own vLLM; "": the newest.
 
     Raises LabError: there is no step log, or it cannot be read.
     """
@@ -108,14 +108,14 @@ def of_result(path: Path, phase: str = "") -> list[InstanceSteps]:
 
 
 def _of_vllm(lines: Sequence[Line]) -> dict[tuple[str, ...], InstanceSteps]:
-    """The lane of somebody's own vLLM; its requests' labels are vLLM's ids."""
+    """The lane of a learner's own vLLM; its requests' labels are vLLM's ids."""
     steps: list[Line] = [line for line in lines if line["kind"] in ("step", "change")]
     key = ("", "", str(lines[0]["model"]), str(lines[0]["instance"]))
     return {key: InstanceSteps(*key, lines=steps, labels=reader.vllm_ids(lines))}
 
 
 def _name(lanes: Sequence[InstanceSteps], names: LetterNames) -> None:
-    """Name the requests of lanes that were served together, also those that have no name yet, as the log shows them."""
+    """Name the requests of lanes that were served together; new ones are named in the order of the log."""
     lines = sorted((line for lane in lanes for line in lane.lines), key=lambda line: line["t"])
     names.take(id for line in lines for id in (*line["ids"], *line.get("waiting", ())))
     for lane in lanes:

@@ -23,7 +23,7 @@ class _File:
 
 
 class StepLogTail:
-    """Follows ``steps-*.jsonl`` of a folder; a file that is rotated away or begun anew is read from its start."""
+    """Follows ``steps-*.jsonl`` of a folder; a file that was rotated or started over is read from its start."""
 
     def __init__(self, folder: Path, take: Callable[[bytes], dict[str, Any] | None] = parse_step_line) -> None:
         self._folder, self._take = folder, take

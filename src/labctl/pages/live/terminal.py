@@ -1,4 +1,4 @@
-"""The live view as lines of text, for 80 columns by 24 rows and without colour; whoever prints them may colour them.
+"""The live view as lines of text, for 80 columns by 24 rows and without colour; the caller may colour them.
 
 A request is called A, B, C ... AA in order of arrival. In the strip it is the last letter of its name: capital in a
 step that computes its prompt (prefill), small in one that adds a token (decode), "." where a slot was empty. Time goes

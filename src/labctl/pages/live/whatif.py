@@ -21,7 +21,7 @@ from labsched.steplog import REQUEST, SCHEDULER, parse_any_line
 SHARE = 0.05  # seconds of processor time a second, on average
 SPARE_S = 1.0  # the most processor time that an idle page saves up
 AT_ONCE_S = 0.02  # the most that is spent before the page is served again
-KEPT, RECENT = 64, 3000  # partings and steps that a page which comes later is told
+KEPT, RECENT = 64, 3000  # partings and steps that a page gets when it connects
 NAMED = 4  # requests that a parting names
 
 

@@ -25,7 +25,7 @@ SCRIPTS = (
 
 
 def document(recording: Any = None) -> str:
-    """The page. It asks nobody for anything but the server that it came from, and with a ``recording`` not even it."""
+    """The page. It calls only the server that it came from, and with a ``recording`` no server at all."""
     html, script, policy = _parts()
     held = "" if recording is None else _inside(recording)
     rule = policy if recording is None else policy.replace("connect-src 'self'", "connect-src 'none'")

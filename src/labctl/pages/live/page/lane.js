@@ -28,7 +28,7 @@ class LaneView {
     this.seats = el("div", { className: "seats" });
     this.canvas = el("canvas", { className: "strip", tabIndex: 0 });
     this.canvas.setAttribute("role", "img");
-    this.told = el("ul", { className: "told", hidden: true });
+    this.sentences = el("ul", { className: "told", hidden: true });
     this.teller = el("button", { className: "teller", type: "button", textContent: "in words", onclick: () => this.tell() });
     this.teller.setAttribute("aria-expanded", "false");
     this.teller.setAttribute("aria-label", `${lane.name}: the steps in words`);
@@ -47,7 +47,7 @@ class LaneView {
         el("div", {}, this.seated, this.seats,
           el("div", { className: "under" }, this.batch, this.kv)),
         el("div", {}, el("div", { className: "caption" }, "steps ", this.teller), this.canvas)),
-      this.told,
+      this.sentences,
       this.mapBox);
     this.root.dataset.lane = lane.name;
     this.whatIf = page.whatIf.is(lane);
@@ -104,8 +104,8 @@ class LaneView {
   }
 
   tell() {
-    this.told.hidden = !this.told.hidden;
-    this.teller.setAttribute("aria-expanded", String(!this.told.hidden));
+    this.sentences.hidden = !this.sentences.hidden;
+    this.teller.setAttribute("aria-expanded", String(!this.sentences.hidden));
     this.page.stale = true;
   }
 
@@ -182,9 +182,9 @@ class LaneView {
     this.kv.style.marginTop = `${GAP + this.strip.kvHigh - 14}px`;
     this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
     this.blocks(place, now);
-    if (!this.told.hidden) {
+    if (!this.sentences.hidden) {
       const said = inWords(page, this.index, place);
-      renew(this.told, said.length ? said : ["No request has had a step yet."], (textContent) => el("li", { textContent }));
+      renew(this.sentences, said.length ? said : ["No request has had a step yet."], (textContent) => el("li", { textContent }));
     }
     if (this.whatIf) page.whatIf.show(this);
   }
@@ -244,8 +244,8 @@ class LaneView {
     });
   }
 
-  /** The KV cache: each block with its owner's colour, in its place where the engine tells its ids. Elsewhere cells keep
-   * their owner from step to step, as blocks do. */
+  /** The KV cache: each block with its owner's colour, in its place if the engine logs the block ids. Otherwise cells
+   * keep their owner from step to step, as blocks do. */
   blocks(place, { blocks, tables, kv }) {
     const lane = this.lane;
     this.mapBox.hidden = !lane.blocks;

@@ -17,7 +17,7 @@ function showClock(page, clock) {
   $("slowness").textContent = slow ? `${SLOWNESS[slow]} times slower` : "full speed";
 }
 
-/** What to do on a page on which nothing runs, and nobody has asked for anything yet. */
+/** What to do on a page before its first request. */
 function showInvitation(page) {
   const { store, views } = page;
   const busy = views.some((view, i) => page.requestsIn(i));
@@ -35,7 +35,7 @@ function showInvitation(page) {
 function askState(page, ask) {
   const index = page.store.shown(ask), request = page.store.requests[index];
   const computed = request && !request.end;
-  if (ask.state === "cancelled" && computed) return "cancelled, but Triton has not told the model, which goes on";
+  if (ask.state === "cancelled" && computed) return "cancelled, but the model goes on: Triton did not pass it on";
   if (ask.state !== "sent") return ask.state;
   if (ask.text) return "streaming";
   return computed && request.at.length ? "running (answer comes whole)" : "waiting";

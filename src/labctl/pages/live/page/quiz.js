@@ -1,4 +1,4 @@
-// Guessing: who is in the next batch? The answer is the batch that the server makes, so nobody can cheat.
+// Guessing which requests are in the next batch. The answer is the batch that the server makes.
 class Quiz {
   constructor(page) {
     Object.assign(this, { page, on: false, picks: new Set(), right: 0, asked: 0, from: null });
@@ -60,7 +60,7 @@ class Quiz {
     this.look();
   }
 
-  /** The step did not come: nobody had anything to do. */
+  /** The step did not come: there was nothing to compute. */
   nothing() {
     if (this.from === null) return;
     this.from = null;
@@ -89,11 +89,11 @@ class Quiz {
     if (this.from === null && empty()) this.choose();
     const lane = this.page.store.lanes[this.index];
     const over = !lane || (!this.page.live && this.page.placeOf(this.index) >= lane.end);
-    const nobody = this.from === null && empty();
+    const none = this.from === null && empty();
     $("question").textContent = over ? "No more steps."
-      : nobody ? `${lane.name} has no requests to guess about: send it a few.`
+      : none ? `${lane.name} has no requests to guess about: send it a few.`
       : "Which requests are in the next batch? Click them, in the slots and among the waiting ones.";
-    $("reveal").disabled = over || Boolean(nobody) || this.from !== null;
+    $("reveal").disabled = over || Boolean(none) || this.from !== null;
     $("score").textContent = `${this.right} right of ${this.asked}`;
   }
 }

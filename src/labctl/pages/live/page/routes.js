@@ -19,12 +19,12 @@ class Routes {
   }
 
   tell() {
-    const told = $("routes-told");
-    told.hidden = !told.hidden;
-    $("routed").setAttribute("aria-expanded", String(!told.hidden));
+    const sentences = $("routes-told");
+    sentences.hidden = !sentences.hidden;
+    $("routed").setAttribute("aria-expanded", String(!sentences.hidden));
   }
 
-  /** Those until now, the newest first; made anew where there are others. */
+  /** The decisions until now, the newest first; redrawn when they have changed. */
   show() {
     const past = this.page.live ? this.all : this.all.filter((route) => route.t <= this.page.now);
     $("routes").hidden = !this.all.length;

@@ -21,7 +21,7 @@ class Lane {
     this.seats = Math.max(this.seats, this.taken);
   }
 
-  /** Whether its last batch must be over, where the log does not say so: one execution answers a request, and was long ago. */
+  /** Whether its last batch must be over although the log does not say so: the log has executions, the last long ago. */
   over() {
     return !this.tells && !this.now?.next?.length && performance.now() - this.heard > RATE_S * 1e3;
   }
@@ -71,7 +71,7 @@ class Store {
     this.requests = [];
     this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
     this.colors = new Map();
-    this.sent = new Map(); // when requests were sent, by name: of this page's, or those that a recording knows
+    this.sent = new Map(); // when requests were sent, by name: this page's requests, or a recording's
     this.counters = [];
     this.clock = null;
     this.zero = null;
@@ -97,12 +97,12 @@ class Store {
     if (!this.sent.get(name)?.push(at)) this.sent.set(name, [at]);
   }
 
-  /** When a request of that name was sent that had its first step at a time; undefined where nobody knows. */
+  /** When the request of that name with its first step at a time was sent; undefined if unknown. */
   arrived(name, by) {
     return this.sent.get(name)?.findLast((at) => at <= by);
   }
 
-  /** Who waits now, where the server tells so between two steps. */
+  /** The waiting requests, if the server reports them between two steps. */
   hold(event) {
     for (const [index, id, label, called] of event.q || []) this.request(index, id, label, called, event.m, event.t);
     for (const [index, why] of event.e || []) this.requests[index].end = why;
@@ -280,7 +280,7 @@ function seatedOf({ s = [] }) {
   return seated;
 }
 
-// Okabe and Ito's colours, told apart also by the colour-blind; a second round of them is lighter, with an outline.
+// Okabe and Ito's colours, which colour-blind people can distinguish too; a second round is lighter, with an outline.
 const BASE = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#5B6470"];
 const PALETTE = [
   ...BASE.map((color) => ({ fill: color, line: color })),

@@ -43,7 +43,7 @@ class Strip {
     this.canvas.style.height = `${high}px`;
   }
 
-  /** The place at the right edge. Where nobody has scrolled away it is the cursor's, or the end of what fits whole. */
+  /** The place at the right edge. Without scrolling it is the cursor's, or the end if all steps fit. */
   edge(cursor) {
     const lane = this.lane, whole = this.future && (lane.end - lane.first) * this.width <= this.wide + 1;
     return this.right ?? (whole ? lane.end : Math.max(cursor, lane.first + 1));

@@ -176,7 +176,7 @@ class Times {
   }
 }
 
-/** When the first requests are over: those of which each arrives before all earlier ones have ended. */
+/** When the first burst is over: each of its requests arrives before all earlier ones have ended. */
 function burst(rows) {
   let end = rows[0].end;
   for (const row of rows.slice(1, TIMES.first)) {

@@ -77,7 +77,7 @@ class Page {
     this.quiz.look();
   }
 
-  /** The server tells everything anew to a page that comes, or comes back. */
+  /** The server sends everything again to a page that connects or reconnects. */
   restart(head) {
     this.store = new Store();
     this.views = [];
@@ -211,7 +211,7 @@ class Page {
     return [...this.store.asked.values()].filter((ask) => waits(ask) && this.store.shown(ask) < 0);
   }
 
-  /** How many requests a lane has: those in its seats, and those that wait. */
+  /** How many requests a lane has, in its seats and waiting. */
   requestsIn(index) {
     const lane = this.store.lanes[index], now = this.store.stateAt(index, this.placeOf(index));
     if (this.whatIf.is(lane)) return 0;

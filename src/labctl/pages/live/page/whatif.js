@@ -65,7 +65,7 @@ class WhatIf {
     }
   }
 
-  /** What stands above the strip: the newest parting in words, a row for each request. Made anew where it has changed. */
+  /** The lines above the strip: the newest parting in words, a row for each request. Redrawn when it has changed. */
   show(view) {
     const newest = this.partings.at(-1);
     if (view.worded === this.words) return;

@@ -1,6 +1,6 @@
 // A lane's timeline in words, for people who do not see the strip: what became of each of its newest requests.
 const TOLD = 12; // requests
-const NAMED = 3; // of those that another one waited for
+const NAMED = 3; // of the requests that another one waited for
 
 /** A sentence for each request that the lane had before a place, the newest first. */
 function inWords(page, index, before) {
