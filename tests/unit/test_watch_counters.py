@@ -42,8 +42,8 @@ def test_a_batch_that_is_larger_than_what_fits_is_tritons_and_says_why() -> None
     row = counted(ModelCounters(succeeded=136, inferences=136, exec_count=40), steps=40, batch=2, ended=100)
     assert ("mean batch", "3.4", "2.0") in row["facts"]
     assert row["notes"] == [
-        "Triton counts 3.4 requests in an execution: also those that the model gives back unserved because they do not "
-        "fit. A step serves 2.0."
+        "Triton counts 3.4 requests in an execution, including requests that the model gives back unserved because "
+        "they do not fit. A step serves 2.0."
     ]
 
 

@@ -26,7 +26,7 @@ from labserve.triton import FINAL, control, instance, parameter, refuse_request,
 START = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 LOAD_S = 30.0  # a model whose import or `initialize` takes longer is named
-FINISHED = "a request that has its last answer was given back to Triton (RESCHEDULE), which knows it no more"
+FINISHED = "a request that has its last answer was given back to Triton (RESCHEDULE), which no longer knows it"
 DROPPED = "a request was neither answered to its end nor given back to Triton (RESCHEDULE)"
 
 

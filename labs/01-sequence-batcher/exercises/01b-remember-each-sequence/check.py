@@ -36,7 +36,7 @@ def check(trial):
             "no more than before",
             f"{more} more",
             more <= 0,
-            "texts are kept of sequences that have ended: END is the moment to forget.",
+            "the model still keeps texts of sequences that have ended: END is the moment to forget.",
         )
         if not trial.passed:
             return

@@ -24,8 +24,8 @@ NO_RULE = (
 )
 
 UNUSED = (
-    "answers end before their limit, and blocks stay free for all that they might have had: running requests need room "
-    "for their next tokens, and not for all of them."
+    "answers end before their limit, but blocks stay free for their whole limit: running requests need room for their "
+    "next tokens only."
 )
 
 

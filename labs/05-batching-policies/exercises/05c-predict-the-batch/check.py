@@ -56,7 +56,7 @@ def check(trial):
         "some",
         predicted[UTILIZATION][1],
         predicted[UTILIZATION][1] > 0,
-        "max_utilization evicts in this cache, and you predict that it does not: under it a request joins with the "
+        "max_utilization evicts in this cache, but you predict that it does not: under it a request joins with the "
         "blocks of its prompt alone.",
     )
     if not evicts:

@@ -4,7 +4,9 @@ from labkit.clients.tensors import text_tensor
 from labkit.evidence import metrics
 
 TOKENS = 2
-COUNTERS = "nothing waits, and yet it says otherwise: a counter only grows, and so does what is made of counters."
+COUNTERS = (
+    "nothing waits, but your function says otherwise: a counter only grows, and so does a number made from counters."
+)
 RUNNING = "{model}: a running request is not waiting. A busy replica alone needs no second one."
 NONE = {
     "waits": "waits: it has no labs_waiting, because it cannot see Triton's queue. Triton counts the requests there.",

@@ -19,7 +19,7 @@ FALSE = {
     "a restart": "an alert fired at a restart: a server that is back within a minute needs no help.",
     "a burst": "an alert fired at a burst: a queue that is gone within two minutes needs no help.",
     "stray failures": "an alert fired for one failed request among hundreds: which share of the requests failed?",
-    "a busy day": "an alert fired on a busy day: many requests that are served in time are no fault.",
+    "a busy day": "an alert fired on a busy day: many requests that are served in time are not a fault.",
 }
 ORDINARY = "an alert fired on an ordinary day: a counter only grows, so what it showed once it shows for ever."
 RESET = "an alert fired after a restart, when the server was back: only rate() and increase() know that counters reset."

@@ -6,7 +6,7 @@ from labkit.names import letters
 
 BLOCK = 32
 OWN = (
-    "the victim is still the request that was admitted last, whatever has been computed of it: this is vLLM's own rule."
+    "the victim is still the request that was admitted last, however much of it was computed: this is vLLM's own rule."
 )
 OTHER = "a request was preempted while another had fewer computed tokens: prompt and answer both count."
 WHOLE = (

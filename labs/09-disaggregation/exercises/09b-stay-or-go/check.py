@@ -10,7 +10,7 @@ LIMIT_MS, BLOCK = 6.0, 16
 READING, ANSWER = 900, 2  # tokens of a reader's answer, which lasts longer than the requests; of the others'
 SHORT, LONG, MORE = 20, 110, 12  # tokens: little to compute; too much; of a known prompt's new end
 WAITED = "a reader waited too long: a prompt with many tokens to compute was computed beside it."
-WASTED = "bytes were moved for nothing: a prompt that few tokens are left of, or that no reader waits for, can stay."
+WASTED = "bytes were moved for nothing: a prompt with few tokens to compute, or one that no reader waits for, can stay."
 
 ENDED = "the reader's answer ended before the last request: this machine is too busy to judge. Check once more."
 
