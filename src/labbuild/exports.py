@@ -90,7 +90,7 @@ def _compress(model: Path) -> None:
 
 
 class Gpt2Export(EngineCompiler):
-    """What the two formats share: load, trace, compare. Their only file is the essential one."""
+    """The steps that both formats share: load, trace, compare. Their only file is the essential one."""
 
     recipe = "gpt2-logits/1"
     packages: tuple[str, ...] = ("torch", "transformers")

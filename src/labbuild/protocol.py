@@ -1,4 +1,4 @@
-"""What an engine is: a name, its options, and how one is made in a folder."""
+"""The protocol of an engine: its name, its options, and how it is built in a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Facts = Mapping[str, Any]  # what an artifact's manifest says of how it was made
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """What an engine is tied to, as its manifest remembers it; the image is the one that builds and serves it."""
+    """The GPU and the software that an engine is built for, as in its manifest. ``image`` builds it and serves it."""
 
     gpu_name: str
     compute_capability: str

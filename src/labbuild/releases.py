@@ -190,7 +190,7 @@ class Release(_Data):
         return setting == "gpt_model_type" or _NAMES.get(setting, setting) in (*self.defaults, *self.optional)
 
     def effective(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-        """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
+        """Settings that will be in force with another value than asked for: by setting, the value and the reason."""
         differing = {}
         asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
         in_force, reason = self._policy_in_force(asked, settings)

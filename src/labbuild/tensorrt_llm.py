@@ -208,7 +208,7 @@ def num_tokens(options: Options) -> int:
 
 
 def rotary_dim(weights: Path) -> int:
-    """What of each head GPT-J and CodeGen rotate, of the folder's config.json. Raises LabError where it has none."""
+    """The rotary dimensions of GPT-J and CodeGen, from the folder's config.json. Raises LabError: it has none."""
     dimension = json.loads((weights / "config.json").read_text(encoding="utf-8")).get("rotary_dim")
     if not isinstance(dimension, int):
         raise LabError(

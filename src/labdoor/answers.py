@@ -24,7 +24,7 @@ Part = tuple[int, str, Sequence[ScoredToken], Ends | None]
 
 
 class Answer:
-    """What becomes of one request: its choices, each with a generation of its own."""
+    """The answer to one request: its choices, each with a generation of its own."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Answer:
 
 
 async def merge_sources(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:
-    """What several iterators give, in the order in which it comes; each goes on when its last part was taken."""
+    """The items of several iterators in order of arrival; an iterator goes on when its last item was taken."""
     ready: asyncio.Queue[tuple[Part, asyncio.Event] | None] = asyncio.Queue()  # at most one part of each
 
     async def copy(source: AsyncGenerator[Part, None]) -> None:

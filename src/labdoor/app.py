@@ -172,7 +172,7 @@ def _listed(model: Model) -> dict[str, Any]:
 
 
 def _standing(headers: Headers, most: float) -> RequestHeaders:
-    """What the headers say. Raises Refusal, which names the header."""
+    """The settings in the headers. Raises Refusal, which names the header."""
     given = headers.get("x-request-id", "")
     timeout = _number(headers, "x-timeout-ms", 1, int(most * 1000))
     tenant = headers.get("x-tenant", "")

@@ -42,7 +42,7 @@ SAMPLES = ("temperature", "top_p", "top_k")  # each asks for a draw
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the folder of a model's tokenizer says; without a folder tokens are not counted.
+    """A model's tokenizer and chat template; without a folder tokens are not counted.
 
     Attributes:
         end_id: the token that ends a text.
@@ -140,7 +140,7 @@ class Model:
         return made, parameters
 
     def sampling(self, asked: CommonRequest, choice: int = 0) -> Mapping[str, Any]:
-        """What of a request says how tokens are chosen, in the words of ``TextModel``. Raises Refusal.
+        """A request's sampling parameters under the names of ``TextModel``. Raises Refusal.
 
         A neutral value is left out. Without a word of sampling the model's own choice holds, which is greedy.
         Greedy are a temperature of 0, a top_k of 1 and a top_p of 0; anything else samples, with a seed of its own

@@ -1,4 +1,4 @@
-"""What a client asks for: the request bodies of OpenAI's API, checked.
+"""The request bodies of OpenAI's API, checked.
 
 The fields that a text model of Triton can honour are here with their ranges; all others that the API knows are refused
 by name, unless they ask for nothing.
@@ -133,7 +133,7 @@ class ResponseFormat(Given):
 
 
 class CommonRequest(Given):
-    """What both endpoints have in common. A field that is absent is left to the model.
+    """The fields that both endpoints have. The model's default holds for an absent field.
 
     ``top_k``, ``repetition_penalty``, ``ignore_eos`` and ``min_tokens`` are extensions, named as in vLLM.
     """
@@ -169,7 +169,7 @@ class CommonRequest(Given):
 
     @property
     def rivals(self) -> int | None:
-        """Of how many of the likeliest tokens the log probabilities are wanted beside a token's own; None: of none."""
+        """For how many of the likeliest tokens log probabilities are asked, beside a token's own; None: for none."""
         return None
 
     @property

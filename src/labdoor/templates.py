@@ -36,7 +36,7 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, folder: Path) -> ChatTemplate:
-        """That of the tokenizer in a folder. Raises LabError where it has one that cannot be read."""
+        """The chat template of the tokenizer in a folder. Raises LabError: it has one that cannot be read."""
         try:
             config = _json(folder / "tokenizer_config.json")
             source = config.get("chat_template")

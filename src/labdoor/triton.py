@@ -47,7 +47,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class RequestHeaders:
-    """What a request's headers say of it.
+    """A request's settings from its headers.
 
     Attributes:
         id: its name at Triton, in the step logs and in the answer.

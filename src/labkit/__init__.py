@@ -1,1 +1,1 @@
-"""What labs, exercises and benchmarks import: clients, workloads, evidence, pictures. It never imports labctl."""
+"""The library of labs, exercises and benchmarks: clients, workloads, evidence, pictures. It never imports labctl."""

@@ -130,7 +130,7 @@ def _recorded(path: Path) -> dict[str, Any]:
 
 
 def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Sequence[float]]) -> list[str]:
-    """What may surprise: goodput within different limits, or whole batches that beat scheduling for each token."""
+    """Remarks on surprises: goodput within different limits, or whole batches that beat scheduling for each token."""
     kinds = [document["settings"].get("scheduling") for document in documents]
     models = [document["settings"].get("bench_model") for document in documents]
     closed = [rates for key, rates in metrics.items() if key.endswith("in flight.output_token_throughput")]
@@ -171,7 +171,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _differing(documents: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """What was set, and how it was run: on which runtime, and whether it was the shorter run."""
+    """Differing settings, runtimes and lengths of run (``quick``): by name, each result's value."""
     how = {key: [str(document.get(key, "unknown")) for document in documents] for key in ("runtime", "quick")}
     keys = dict.fromkeys(key for document in documents for key in document["settings"])
     values = how | {key: [str(document["settings"].get(key, "-")) for document in documents] for key in keys}

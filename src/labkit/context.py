@@ -1,4 +1,4 @@
-"""What a lab's client is given (where the stack is, what was set), and what it leaves behind."""
+"""The context of a lab's client (the stack's endpoints, the settings), and the results that it leaves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Context:
         atomic_write(path, json.dumps(known, indent=1, default=str))
 
     def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[StepRecord]:
-        """What the server executed of ``model`` since the first of ``records`` was sent, or since this client began."""
+        """The steps of ``model`` since the first of ``records`` was sent, or since this client began."""
         return steplog.read_step_log(self.run_dir, model, since=min((r.start for r in records), default=self.began))
 
     def act(self, act: str, **arguments: Any) -> RequestedAct:

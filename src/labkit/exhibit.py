@@ -1,4 +1,4 @@
-"""What a museum exhibit's ``reproduce.py`` imports: the server as a client sees it, bursts, streams, counters.
+"""The library of a museum exhibit's ``reproduce.py``: the server as a client sees it, bursts, streams, counters.
 
 An exhibit's verdict must not depend on how fast the machine is. So counters and
 states are waited for with a deadline (:meth:`Server.wait`), and "never answered" is claimed only of a server that kept
@@ -36,7 +36,7 @@ class CannotTell(Exception):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a run showed: whether the symptom was there, and the figures by which that was judged."""
+    """The result of a run: whether the symptom was there, and the figures by which that was judged."""
 
     symptom: bool
     measured: str

@@ -17,7 +17,7 @@ class TooLarge(OSError):
 
 
 class _Bounded(io.RawIOBase):
-    """What a socket receives, until the deadline and the limit. ``file`` keeps it open, and is closed with this."""
+    """A socket's bytes, until the deadline and the limit. ``file`` keeps the socket open, and is closed with this."""
 
     def __init__(self, sock: socket.socket, file: io.BufferedIOBase, deadline: float, most: int) -> None:
         self._sock, self._file, self._deadline, self._left, self._most = sock, file, deadline, most, most

@@ -12,7 +12,7 @@ from labsched.steplog import StepRecord
 
 @dataclass(frozen=True)
 class Lane:
-    """What a picture or a trace draws under one title. All times are ``time.monotonic()`` seconds."""
+    """The records and steps that a picture or a trace draws under one title. Times are ``time.monotonic()`` seconds."""
 
     title: str
     records: Sequence[RequestRecord]

@@ -56,7 +56,7 @@ class LetterNames(dict[str, str]):
 
 
 class Numbered(LetterNames):
-    """Of ids that are numbers, from 1, in order of arrival: each id alone says the name.
+    """Names for ids that are numbers from 1 in order of arrival: each id alone gives the name.
 
     >>> Numbered(["27", "1"])
     {'27': 'AA', '1': 'A'}

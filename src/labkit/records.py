@@ -95,7 +95,7 @@ def overlap(one: RequestRecord, other: RequestRecord) -> float:
 
 
 def token_overlap(one: RequestRecord, other: RequestRecord) -> float:
-    """Of the tokens of both requests, the share that came while both were being answered: counted, not timed."""
+    """The share of both requests' tokens that came while both were being answered: counted, not timed."""
     began, ended = max(one.span[0], other.span[0]), min(one.span[1], other.span[1])
     times = [at for record in (one, other) for at, _ in record.responses]
     return sum(began <= at <= ended for at in times) / len(times)

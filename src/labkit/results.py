@@ -1,4 +1,4 @@
-"""What a run leaves behind: a file per phase, one line per request, and ``result.json`` with every number."""
+"""The files of a run: one per phase, one line per request, and ``result.json`` with every number."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class CertificatePair:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """What a server listens with: TLS 1.2 or newer.
+        """The context that a server listens with: TLS 1.2 or newer.
 
         Raises:
             LabError: a file cannot be read, others can read the key, the two do not belong together, or the certificate

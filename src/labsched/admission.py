@@ -30,7 +30,7 @@ class AdmissionLoad:
 
 @dataclass
 class AdmissionResult:
-    """What the gate did. Keys are the places of the requests in the load; a request that it held to the end is in none.
+    """The gate's decisions, by the request's place in the load. A request that it held to the end is in none.
 
     Attributes:
         after: how many steps the engine had computed when the request was admitted.

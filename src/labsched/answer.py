@@ -1,4 +1,4 @@
-"""What the recorded requests would have met under other settings, and the smallest setting that meets a target."""
+"""Predictions for recorded requests under other settings, and the smallest setting that meets a target."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Predictor:
         return figures(self.recording.rows, {a.name: a.at for a in self.recording.arrivals}, self.slo)
 
     def predict(self, assignments: Mapping[str, str], recording: Recording | None = None) -> Prediction:
-        """What the requests of the recording would have met, or those of another one.
+        """Predict the figures of the recording's requests, or of another recording's, under other settings.
 
         Those of the recording meet its machine, as slow at each moment as it was. When another machine is slow is
         not known: it always has the model's speed.
@@ -210,7 +210,7 @@ class Predictor:
 
 
 def extrapolation_in_words(found: Extrapolated, model: StepTime) -> str:
-    """What such steps have more of than the recorded ones, in words."""
+    """The quantities that such steps have more of than the recorded ones, in words."""
     return " and ".join(
         f"up to {value:,} {name} (recorded: {most:,})"
         for name, value, most in zip(("decoding requests", "prompt tokens"), found[1:], model.most, strict=False)

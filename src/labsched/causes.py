@@ -189,7 +189,7 @@ def _finished(one: _Live) -> ExplainedRequest:
 
 
 class _Times(NamedTuple):
-    """Of one step: the seconds for which the machine was held up, and what share of the rest prompts cost.
+    """For one step: the seconds for which the machine was held up, and the share of prompts in the rest.
 
     ``others``: those of others, for each request in it; ``prompts``: all of them.
     """
@@ -200,7 +200,7 @@ class _Times(NamedTuple):
 
 
 class _Share:
-    """What a step's time consists of, by the model of the recording."""
+    """The parts of a step's time, by the model of the recording."""
 
     def __init__(self, recording: Recording) -> None:
         from labsched.fitting import fit

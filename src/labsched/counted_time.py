@@ -30,7 +30,7 @@ class AnyStep(Protocol):
 
 
 class ComputedStep(NamedTuple):
-    """What one step computed: for each request its name, a letter ("d" decodes), its computed and its new tokens."""
+    """One computed step: for each request its name, a letter ("d" decodes), its computed and its new tokens."""
 
     ids: Sequence[str]
     phase: str

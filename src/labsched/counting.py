@@ -12,7 +12,7 @@ from labsched.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """What the model will answer, in the place of how its tokens are chosen (:class:`Sampling`)."""
+    """The model's answer, given in advance in the place of :class:`Sampling`."""
 
     tokens: list[int]
     word: bool

@@ -1,4 +1,4 @@
-"""What an engine is asked for beyond continuous batching, read from the words of ``tensorrt_llm/config.pbtxt``."""
+"""An engine's features beyond continuous batching, read from the parameters of ``tensorrt_llm/config.pbtxt``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run comes to in figures, recorded or predicted: times as the scheduler sees them."""
+"""The figures of a run, recorded or predicted: times as the scheduler sees them."""
 
 from __future__ import annotations
 

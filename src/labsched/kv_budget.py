@@ -16,7 +16,7 @@ class KVBudget:
 
     @property
     def tokens(self) -> int:
-        """What fits at most."""
+        """The most tokens that fit."""
         return self.blocks * self.block_size
 
     @classmethod

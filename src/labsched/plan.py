@@ -58,7 +58,7 @@ class StepPlan:
 
     @property
     def tokens(self) -> list[int]:
-        """What the step computes for each request of the batch."""
+        """The tokens that the step computes for each request of the batch."""
         return self.shares.tokens
 
 

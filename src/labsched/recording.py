@@ -21,7 +21,7 @@ CANCELLED = ("cancelled", "failed")
 
 @dataclass(frozen=True)
 class SchedulerSettings:
-    """What the scheduler was set to: the words of its config.pbtxt, and what they came to."""
+    """The scheduler's settings: the parameters of its config.pbtxt, and the values in force."""
 
     words: Mapping[str, str]
     blocks: int
@@ -114,7 +114,7 @@ class StepRow:
 
     @property
     def decides(self) -> dict[str, Any]:
-        """What the scheduler decided, and not how long it took."""
+        """The scheduler's decision, without times."""
         return {
             "batch": self.batch,
             "phase": self.phase,
@@ -131,7 +131,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Recording:
-    """What one instance of the model did. ``rows`` is empty where a trace of another format was read.
+    """The recording of one model instance. ``rows`` is empty if a trace of another format was read.
 
     ``zero``: when its time begins, in ``time.monotonic()`` seconds. ``way``: seconds from a client's sending to the
     model, where requests count from when they are sent.

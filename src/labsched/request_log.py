@@ -1,4 +1,4 @@
-"""What a replay of the scheduler needs (`labctl predict`): its settings, and a record of each request."""
+"""The records that a replay of the scheduler needs (`labctl predict`): its settings, and a line for each request."""
 
 import base64
 import secrets
@@ -61,7 +61,7 @@ class RequestLog:
         self._came[request.number] = now, now - request.put, self.steps
 
     def ended(self, request: Request) -> Callable[[], None]:
-        """What writes the record of a request that has ended, whichever way: hashes of all of its tokens take time."""
+        """A function that writes an ended request's record. It may run later, because hashing all tokens takes time."""
         if (came := self._came.pop(request.number, None)) is None or not self._log.open:
             return lambda: None
         return partial(self._write, request, *came, self.steps, time.monotonic())

@@ -9,7 +9,7 @@ from labsched.request import Request
 
 @dataclass(slots=True)
 class Step:
-    """What one step did, by its `plan` (vLLM: `ModelRunnerOutput`, vllm/v1/outputs.py).
+    """The result of one step, by its `plan` (vLLM: `ModelRunnerOutput`, vllm/v1/outputs.py).
 
     Lists of numbers are in the order of `batch`. A request that the engine refused is in `ended`, not in `batch`.
     """

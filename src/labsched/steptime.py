@@ -52,7 +52,7 @@ Shape = tuple[int, int, bool]
 
 
 class StepFeatures:
-    """What a step's time depends on, one number for each of TERMS. Ask it for every step of one server, in order."""
+    """The features of a step's time, one number for each of TERMS. Call it for every step of one server, in order."""
 
     def __init__(self) -> None:
         self._contexts = Contexts()

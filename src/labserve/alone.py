@@ -90,7 +90,7 @@ LOOPS: dict[str, Callable[[Word], Serve]] = {"gpt2": gpt2, "inflight": inflight}
 
 
 def run_alone(asked: dict[str, Any]) -> dict[str, Any]:
-    """What is printed; see above."""
+    """The printed result; see above."""
     serve = LOOPS[asked["loop"]](lambda name: str(asked["parameters"].get(name, "")))
     requests: Requests = [(ids, new) for ids, new in asked["requests"]]
     count, tokens = WARM_UP

@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 def compute_together(
     batch: Sequence[Item], compute: Callable[[Sequence[Item]], Sequence[Result | Exception]]
 ) -> list[Result | Exception]:
-    """What `compute` gives for a batch, one result a member; where it fails, each alone, so that only the culprit does.
+    """The results of `compute` for a batch, one a member; if it fails, of each member alone: only the culprit fails.
 
     `compute` must be able to begin again.
     """

@@ -58,7 +58,7 @@ class Guard:
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(self.words(error)))
 
     def read(self, requests: Sequence[Any], read: Callable[[Any], Item]) -> tuple[list[Any], list[tuple[int, Item]]]:
-        """What `read` makes of each request: a response for each that failed (None for the others), and the good ones.
+        """The result of `read` for each request: a response for each failure (None for the others), and the good items.
 
         The good ones come as (place in `requests`, what was read).
         """

@@ -1,4 +1,4 @@
-"""What of a model's config.json a server has to know."""
+"""The values of a model's config.json that a server needs."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a request asks for: reading and checking its parameters and its text, naming what is wrong."""
+"""Reading and checking a request's parameters and text. Errors name the input."""
 
 import json
 import math

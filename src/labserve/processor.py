@@ -1,4 +1,4 @@
-"""What a model has of the processor: how many of its threads, and in which numbers they compute."""
+"""A model's share of the processor: its number of threads, and the numbers in which they compute."""
 
 import functools
 import platform

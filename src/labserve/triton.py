@@ -1,4 +1,4 @@
-"""What a model.py says to Triton and hears from it. Only usable inside Triton's python backend."""
+"""Calls between a model.py and Triton. Only usable inside Triton's python backend."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def instance(args: dict[str, str]) -> str:
 
 
 def request_names(requests: Sequence[Any]) -> list[str]:
-    """What the step log calls requests that are executed together: by their sequence, or by their own id."""
+    """The step log's names of requests that are executed together: by their sequence, or by their own id."""
     names: list[str] = []
     for place, request in enumerate(requests):
         name = str(request.correlation_id() or request.request_id() or f"row {place}")

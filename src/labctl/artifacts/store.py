@@ -70,7 +70,7 @@ class Store:
         return data
 
     def rows(self, workspace: Workspace) -> list[dict[str, Any]]:
-        """What the cache holds, one row for each folder, as ``list --json`` prints it.
+        """The cached artifacts, one row for each folder, as ``list --json`` prints them.
 
         ``state`` is whole, damaged (no manifest that can be read) or partial (an interrupted download); the latter two
         have their folder's name as label. ``bytes`` is the size of all files, ``made`` seconds since the epoch.

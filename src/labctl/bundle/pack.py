@@ -50,7 +50,7 @@ GIT_S = 60.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a bundle will be, in bytes: ``wheels`` that are downloaded, ``images``, and ``total``.
+    """The sizes of a bundle in bytes: ``wheels`` that are downloaded, ``images``, and ``total``.
 
     ``to_make``: so many weights and engines are still to be made, and are not in ``total``.
     """
@@ -143,7 +143,7 @@ def write_bundle(
 
 
 def machine_requirements(workspace: Workspace, labs: Sequence[str]) -> str:
-    """What ``install`` holds against the machine that it finds itself on."""
+    """The packing machine's facts, which ``install`` compares with the machine that it runs on."""
     project = tomllib.loads((workspace.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     facts = {
         "format": FORMAT,

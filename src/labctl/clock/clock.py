@@ -72,7 +72,7 @@ class Clock:
     # -- how it is set ----------------------------------------------------------------------------------------------
 
     def modes(self) -> dict[str, Mode]:
-        """What is set, by model or EVERY; {} where all run free."""
+        """The modes that are set, by model or EVERY; {} if all models run free."""
         try:
             models = nofollow.read_object(self.run_dir / CONTROL)["models"]
             now = time.monotonic()
@@ -84,7 +84,7 @@ class Clock:
             return {}
 
     def mode(self, model: str) -> Mode:
-        """What is set for one model."""
+        """The mode that is set for one model."""
         modes = self.modes()
         return modes.get(model) or modes.get(EVERY) or {"mode": "run"}
 
@@ -166,7 +166,7 @@ class Clock:
             ) from error
 
     def act(self, action: str, amount: float = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
-        """What a person asks for: pause, run, slow (``amount``: the factor) or step (``amount``: how many).
+        """Carry out a person's action: pause, run, slow (``amount``: the factor) or step (``amount``: how many).
 
         Returns the steps that were done, by model. Raises as the method of that name.
         """

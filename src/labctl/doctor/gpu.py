@@ -1,4 +1,4 @@
-"""What the gpu profile asks of a machine before anything is made: driver, chip, toolkit, memory, disk, model hub."""
+"""The gpu profile's requirements for a machine, before anything is built: driver, chip, toolkit, memory, disk, hub."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
 
 
 def _chip(gpu: Gpu, plan: Plan) -> DoctorCheck:
-    """What the chip computes in, and whether the engine has kernels for it."""
+    """The chip's number formats, and whether the engine has kernels for it."""
     capability = nvidia.numbers(gpu.compute_capability)
     precision = "bf16 and fp16" if capability >= BF16 else "fp16: bf16 needs compute capability 8.0"
     found = f"{gpu.name}, compute capability {gpu.compute_capability}: {precision}"

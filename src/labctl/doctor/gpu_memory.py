@@ -1,4 +1,4 @@
-"""What of a GPU's memory a stack takes: an engine's weights and least KV cache, other models' copies of the weights."""
+"""The GPU memory that a stack takes: an engine's weights and least KV cache, other models' copies of the weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COPY_OVERHEAD = 5 * 10**8  # bytes: a CUDA context of a process of its own
 
 @dataclass(frozen=True)
 class MemoryShape:
-    """What a model's config.json says of its size; all results are bytes, and ``width`` is the bytes of a number."""
+    """A model's sizes by its config.json; all results are bytes, and ``width`` is the bytes of a number."""
 
     config: Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""What ``labctl doctor`` asks of a machine. Each check answers in a moment, changes nothing, and names its remedy."""
+"""The checks of ``labctl doctor`` on a machine. Each takes a moment, changes nothing, and names its remedy."""
 
 from __future__ import annotations
 

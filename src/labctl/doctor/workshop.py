@@ -29,7 +29,7 @@ MEMORY = 4e9
 
 
 def checks(root: Path) -> list[DoctorCheck]:
-    """What ``labctl doctor --workshop`` asks beside the usual."""
+    """The additional checks of ``labctl doctor --workshop``."""
     available, free, cores = psutil.virtual_memory().available, free_bytes(root), own_processors()
     close = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
     clear = f"free some space: {SETUP_DISK / 1e9:.0f} GB are needed"

@@ -157,7 +157,7 @@ def _wrong(folder: str, text: str, common: tuple[tuple[str, str], ...]) -> list[
 
 
 def file_text(path: Path) -> str:
-    """What a file says. Raises ValueError, which names the file, for what cannot be read."""
+    """The content of a file. Raises ValueError, which names the file: it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What ``lab.yaml`` may say: its keys, their types, and what each part must have.
+"""The schema of ``lab.yaml``: its keys, their types, and what each part must have.
 
 ``docs/develop/writing-a-lab.md`` is the page for people; :mod:`labctl.manifest.checks` holds a manifest against itself.
 """
@@ -39,7 +39,7 @@ class _Strict(BaseModel):
 
 
 class _Conditional(_Strict):
-    """What is there only with some values of settings, or on one profile."""
+    """A part that exists only with some values of settings, or on one profile."""
 
     when: Condition = {}
 
@@ -100,7 +100,7 @@ class ServerSpec(_Strict):
 
 
 class BareEngine(_Strict):
-    """What ``labctl bench --against-engine`` runs without Triton: the model whose steps it compares with."""
+    """The engine that ``labctl bench --against-engine`` runs without Triton, and the model whose steps it compares."""
 
     model: str
     loop: Literal["gpt2", "inflight"]  # of labserve.alone
@@ -114,7 +114,7 @@ class Bench(_Strict):
 
 
 class Content(_Strict):
-    """What a stack has, and what may be laid over it."""
+    """The parts of a stack, and of a layer over it."""
 
     repository: Folders = []
     models: list[Name] = []
@@ -136,7 +136,7 @@ class Content(_Strict):
 
 
 class Variant(_Conditional, Content):
-    """What some values of the settings, such as ``{engine: transformers}``, change of a stack.
+    """The changes to a stack under some values of settings, such as ``{engine: transformers}``.
 
     With ``profile`` beside settings, these values are served on that profile alone, and refused on the other unless a
     variant with the same values is for that one.
@@ -191,7 +191,7 @@ class RunSpec(_Strict):
 
 
 class Verdict(_Conditional):
-    """What a run proves: a number of result.json's metrics against a bound."""
+    """A claim about a run: one of result.json's metrics against a bound."""
 
     name: Name
     value: str

@@ -108,7 +108,7 @@ class Setting(BaseModel):
         return ["true", "false"] if self.type == "bool" else self.choices
 
     def describe(self) -> str:
-        """What a good value is, in words."""
+        """The valid values, in words."""
         words = {
             "choice": f"one of: {', '.join(self.choices)}",
             "bool": "true or false",

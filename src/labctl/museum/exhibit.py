@@ -1,4 +1,4 @@
-"""What an exhibit is: a folder of ``labs/extras/museum/`` with a manifest, models, ``reproduce.py`` and a page."""
+"""An exhibit: a folder of ``labs/extras/museum/`` with a manifest, models, ``reproduce.py`` and a page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Upstream(BaseModel):
 
 
 class Workaround(BaseModel):
-    """What avoids the fault. Files in the exhibit's ``workaround/`` are laid over its models.
+    """The work-around. Files in the exhibit's ``workaround/`` are laid over its models.
 
     Attributes:
         used: where this project uses it; "" if nowhere.

@@ -148,7 +148,7 @@ def lay_out_exhibit(exhibit: Exhibit, repository: Path, workaround: bool) -> lis
 
 
 def _judge(exhibit: Exhibit, server: ExhibitServer) -> Observation:
-    """What the exhibit's program found. Raises CannotTell, also where the server does not answer as it expects."""
+    """The observation of the exhibit's program. Raises CannotTell, also if the server does not answer as expected."""
     try:
         return _program(exhibit)(server)
     except (LabError, InferenceServerException, OSError, ValueError, LookupError) as error:

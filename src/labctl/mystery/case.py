@@ -128,7 +128,7 @@ class Case:
         return logged_steps(self.session.workspace)
 
     def judge(self, name: str, evidence: Sequence[tuple[str, str]]) -> list[tuple[str, bool, str]]:
-        """What is asked of an answer: the name, then each piece of evidence (``step`` or ``counter``, and which).
+        """The judgement of an answer: its name, then each piece of evidence (``step`` or ``counter``, and which).
 
         Each with whether it holds, and why in words. Evidence is judged for the fault that is named. Raises LabError.
         """

@@ -17,7 +17,7 @@ SECONDS = 20.0  # for one run's steps
 
 @dataclass(frozen=True)
 class Score:
-    """Of ``runs`` sick runs with the fault, ``found`` were called sick, and of as many healthy ones ``false``."""
+    """A detector's score: ``found`` of ``runs`` sick runs and ``false`` of as many healthy runs were called sick."""
 
     fault: str
     runs: int

@@ -1,4 +1,4 @@
-"""What ``labctl scale --auto`` follows: how many requests wait, or the share that is answered within the limits."""
+"""The signals that ``labctl scale --auto`` follows: waiting requests, or the share answered within the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a phase's stack while its client runs: the client asks, and labctl does it.
+"""Acts on a phase's stack while its client runs: the client asks, and labctl carries them out.
 
 A client lives where it cannot kill or start a server, or stop a clock (a container), and times what it sees. So it
 writes what it asks into the results folder (``labkit.stage``), and is answered there. Only what the phase's

@@ -25,7 +25,7 @@ BLOCK = 4096  # bytes that even a short file takes on a disk
 
 @dataclass(frozen=True)
 class RenderRequest:
-    """What to render.
+    """A request to render a repository.
 
     Attributes:
         sources: template folders, one subfolder per model; a later one replaces files of an earlier one.

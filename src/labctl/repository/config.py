@@ -50,7 +50,7 @@ def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def check_ensembles(configs: Mapping[str, Any], auto_complete: bool = False) -> list[Problem]:
-    """What Triton would refuse of every ensemble among the parsed ``ModelConfig`` of a repository, by model name.
+    """The faults for which Triton would refuse an ensemble of a repository (parsed ``ModelConfig`` by model name).
 
     Args:
         auto_complete: the server has models complete their own configurations: what they lack here is not known.

@@ -32,7 +32,7 @@ _CALLED = {"\ufeff": "byte order mark", "\0": "null character"}
 
 @dataclass(frozen=True)
 class SyntaxFault:
-    """What Triton does not take, and where: line and column count from 1."""
+    """A fault that Triton refuses, and its place: line and column count from 1."""
 
     line: int
     column: int

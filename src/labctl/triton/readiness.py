@@ -101,7 +101,7 @@ def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: floa
 
 @dataclass(frozen=True)
 class ServerOutside:
-    """What is known of a server without asking it, while it is not ready.
+    """Facts about a server that need no request to it, while it is not ready.
 
     Attributes:
         exited: how it ended, None while it runs.

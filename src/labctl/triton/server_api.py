@@ -1,4 +1,4 @@
-"""What Triton's HTTP API is asked: whether it lives, its models' states, loading and unloading them."""
+"""Calls of Triton's HTTP API: liveness, the models' states, loading and unloading models."""
 
 from __future__ import annotations
 

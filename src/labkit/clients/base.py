@@ -1,4 +1,4 @@
-"""What all clients have in common: a connection for the time of a block, and a record for each request."""
+"""The base of all clients: a connection for the time of a block, and a record for each request."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def grpc_server_version(endpoint: str) -> str:
 
 
 def _other_type(error: str) -> str:
-    """What helps where a client sends the whole numbers of another TensorRT-LLM release; "" where that is not it."""
+    """A remedy if a client sends the integer types of another TensorRT-LLM release; "" if that is not the error."""
     if "UINT32" not in error or "INT32" not in error.replace("UINT32", ""):
         return ""
     return "TensorRT-LLM 0.5.0 takes UINT32, later releases INT32: --release 0.5.0, or the type of the model's metadata"

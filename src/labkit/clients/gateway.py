@@ -1,4 +1,4 @@
-"""What a client of exercise 07e asks through: a gateway whose servers are being drained, and which keeps the time.
+"""The gateway of exercise 07e's client: its servers are being drained, and it keeps the time.
 
 It is plain HTTP. ``POST /generate`` has the header ``Idempotency-Key`` and, where an answer goes on, ``Last-Event-ID``
 with the number of tokens that the client has; each line of the answer is a token in JSON, and its last line is null.

@@ -48,7 +48,7 @@ class TritonUser(User):  # type: ignore[misc]
         raise NotImplementedError
 
     def prepare(self, payload: Payload) -> Any:
-        """What `send` takes."""
+        """The request in the form that `send` takes."""
         raise NotImplementedError
 
     def send(self, request: Any) -> int:

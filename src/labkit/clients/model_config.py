@@ -1,4 +1,4 @@
-"""What a running server says of its models' configurations."""
+"""The configurations of a running server's models."""
 
 from __future__ import annotations
 

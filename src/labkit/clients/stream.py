@@ -39,7 +39,7 @@ class TextStream(InFlightClient):
         return self
 
     def _watch(self, reading: threading.Thread) -> None:
-        """What is open when ``reading`` is over has no answer any more."""
+        """End the requests that are still open when ``reading`` is over: they get no answer."""
         reading.join()
         with self._changed:
             if self._open and not self._over:

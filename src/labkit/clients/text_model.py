@@ -105,7 +105,7 @@ class TextModel:
 
     @property
     def choices(self) -> Sequence[str]:
-        """What of ``SAMPLING`` the model heeds."""
+        """The parameters of ``SAMPLING`` that the model has."""
         return _BY_PARAMETER if self.by_parameter else tuple(self.sampling)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM engine's model is called and how it is asked, by upstream's names; the same in every release."""
+"""The name and tensors of a TensorRT-LLM engine's model, by upstream's names; the same in every release."""
 
 MODEL = "tensorrt_llm"
 PROMPT, PROMPT_LENGTH, OUTPUT_LENGTH = "input_ids", "input_lengths", "request_output_len"

@@ -32,12 +32,12 @@ class Histogram:
         return math.nan
 
     def plus(self, other: Histogram) -> Histogram:
-        """What was observed by both; they have the same bounds, or one has seen nothing."""
+        """The observations of both; they have the same bounds, or one has seen nothing."""
         bounds = {*self.buckets, *other.buckets}
         buckets = {bound: self.buckets.get(bound, 0.0) + other.buckets.get(bound, 0.0) for bound in bounds}
         return Histogram(self.count + other.count, self.sum + other.sum, buckets)
 
     def since(self, earlier: Histogram) -> Histogram:
-        """What was observed between the two."""
+        """The observations between the two."""
         buckets = {bound: count - earlier.buckets.get(bound, 0.0) for bound, count in self.buckets.items()}
         return Histogram(self.count - earlier.count, self.sum - earlier.sum, buckets)

@@ -109,7 +109,7 @@ class Snapshot:
         return self.models.get(model, ModelCounters()).pending
 
     def since(self, earlier: Snapshot) -> Snapshot:
-        """What was counted between two snapshots; gauges (pending, slots, blocks) are those of the later one."""
+        """The counts between two snapshots; gauges (pending, slots, blocks) are those of the later one."""
         models = {}
         for name, now in self.models.items():
             before = earlier.models.get(name, ModelCounters())

@@ -1,4 +1,4 @@
-"""What Triton's sequence batcher decided, read from the verbose log (``--log-verbose=1``) of Triton 2.51.
+"""The decisions of Triton's sequence batcher, from the verbose log (``--log-verbose=1``) of Triton 2.51.
 
 The log slows the server down, so it is read from a run of its own, and nothing is timed in that run.
 """

@@ -50,7 +50,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the sequence batcher of one model did. Times are in seconds; only differences mean anything."""
+    """The work of one model's sequence batcher. Times are in seconds; only their differences mean anything."""
 
     stays: Sequence[Stay]
     waits: Sequence[Wait]

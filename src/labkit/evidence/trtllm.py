@@ -1,4 +1,4 @@
-"""What NVIDIA's tensorrtllm backend counted during a load: engine steps, batches, KV blocks, paused requests.
+"""The counts of NVIDIA's tensorrtllm backend during a load: engine steps, batches, KV blocks, paused requests.
 
 Its metrics are gauges of one iteration, so they are read many times a second. Names and meaning are upstream's:
 tensorrtllm_backend, inflight_batcher_llm/src, custom_metrics_reporter.cc and WaitForStats of model_instance_state.cc,
@@ -80,7 +80,7 @@ class Watch:
                 continue  # one that does not answer has no numbers; the load's own client says what is wrong
 
     def counted(self, records: Sequence[RequestRecord]) -> dict[str, float]:
-        """What the backend reported while these requests were answered."""
+        """The backend's figures while these requests were answered."""
         return scheduling_figures(self.samples, min(record.start for record in records))
 
 

@@ -1,4 +1,4 @@
-"""What each replica did, on one time axis, with what happened to them."""
+"""Each replica's work on one time axis, with the events that happened to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold at the end of a game, and the figures that need more than its steps."""
+"""The checks at the end of a game, and the figures that need more than its steps."""
 
 from __future__ import annotations
 

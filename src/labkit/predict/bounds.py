@@ -1,4 +1,4 @@
-"""What every right answer to an exercise keeps, and a search for the smallest trace on which a scheduler breaks it.
+"""Bounds that every right answer to an exercise keeps, and a search for the smallest trace that breaks one.
 
 The scheduler is a learner's ``scheduler.py``. It runs in virtual time over an engine that counts, so an exercise calls
 these functions in a process of their own. All requests are there before the first step, and answers are as long as

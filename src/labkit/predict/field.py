@@ -1,4 +1,4 @@
-"""What a game is played on: a server's slots and memory, and the GPU that its steps' times are those of."""
+"""The field of a game: a server's slots and memory, and the GPU whose step times it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labsched.recording import Arrival, SchedulerSettings, StepRow
 
 @dataclass(frozen=True)
 class PlayingField:
-    """What every game is played on: slots, KV blocks and their tokens, and tokens of a step; a GPU's model."""
+    """The field of every game: slots, KV blocks and their tokens, tokens of a step, and a GPU's model."""
 
     slots: int = 32
     blocks: int = 160

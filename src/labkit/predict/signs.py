@@ -1,4 +1,4 @@
-"""What detectors of several faults look for in the steps of a log."""
+"""Signs in the steps of a log that detectors of several faults share."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def lateness(step: Line) -> float:
 
 
 def tenant(name: str) -> str:
-    """Whose request it is: the load's names end with it."""
+    """The request's tenant: the load's names end with it."""
     return name.rpartition("-")[2]

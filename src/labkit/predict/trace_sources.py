@@ -115,7 +115,7 @@ MADE = re.compile(r"Generated response (\S+)(?: \(streaming \w+\))? details: out
 
 
 def _log(text: str) -> Converted:
-    """Of vLLM's log: when requests came, and their lengths. Raises ValueError: it has no such lines."""
+    """Arrivals and lengths of the requests in vLLM's log. Raises ValueError: it has no such lines."""
     when: dict[str, float] = {}
     limit, prompt, made = dict[str, int](), dict[str, int](), Counter[str]()
     for line in text.splitlines():

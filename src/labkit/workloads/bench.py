@@ -28,7 +28,7 @@ PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is sent. ``rate`` (requests/s, Poisson) makes an open loop; without it each concurrency is a closed loop.
+    """A bench's load: an open loop with ``rate`` (requests/s, Poisson), else a closed loop for each concurrency.
 
     With ``trace`` its requests are sent at their own times, and ``prompts`` only to warm up. ``slo`` adds goodput,
     ``price`` (of the machine, for an hour) the cost of a million tokens; ``timeout`` (of a request) is in seconds.
@@ -206,13 +206,13 @@ def _context(folder: str) -> int:
 
 
 def cost_note(price: float) -> str:
-    """What a cost is true for: this machine alone."""
+    """The machine that a cost is true for."""
     machine = results.describe_machine()
     return f"Cost: at {price:g} an hour for this machine ({machine['cores']} cores, {machine['cpu']})."
 
 
 def goodput_words(slo: Slo | None, measured: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What goodput counts, and that of each tenant where requests have one."""
+    """The goodput, and each tenant's if requests have tenants."""
     if slo is None:
         return []
     classes = [

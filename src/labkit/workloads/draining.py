@@ -26,7 +26,7 @@ ANSWER_S = 60.0  # a token of the server comes by then
 
 @dataclass(frozen=True)
 class TryOutcome:
-    """What happens to one try: an HTTP ``status`` other than 200, or the answer.
+    """The outcome of one try: an HTTP ``status`` other than 200, or the answer.
 
     Attributes:
         retry_after: seconds that a refusal names; None: none.

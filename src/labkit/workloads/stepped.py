@@ -50,7 +50,7 @@ class SteppedLoad:
     records: list[RequestRecord]
 
     def counted(self) -> metrics.Snapshot:
-        """What Triton counted from before the first request until after the last."""
+        """Triton's counts from before the first request until after the last."""
         return self.scrapes[-1][2].since(self.scrapes[0][2])
 
     def seconds(self, model: str) -> list[dict[str, float]]:

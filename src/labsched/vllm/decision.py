@@ -1,4 +1,4 @@
-"""What one call of vLLM's `Scheduler.schedule` decided, taken from its `SchedulerOutput` at little cost."""
+"""The decision of one call of vLLM's `Scheduler.schedule`, taken from its `SchedulerOutput` at little cost."""
 
 import time
 from collections import deque
@@ -75,7 +75,7 @@ Shared = Callable[[Any, Any], int]
 def decision(
     scheduler: Any, output: Any, began: float, most_waiting: int | None = None, shared: Shared = shared_blocks
 ) -> Decision:
-    """What `scheduler` has just decided in `output`, a call that began at `began` (monotonic seconds).
+    """The decision of `scheduler` in `output`, a call that began at `began` (monotonic seconds).
 
     Args:
         most_waiting: names of waiting requests at most; None: all.

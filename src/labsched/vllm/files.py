@@ -150,5 +150,5 @@ def recording_name(rank: int) -> str:
 
 
 def most_bytes() -> int:
-    """Of all files, by the environment. Raises ValueError: it says no number."""
+    """The most bytes of all files, by the environment. Raises ValueError: the variable is not a number."""
     return int(float(os.environ.get(LIMIT, USUAL_MIB)) * 2**20)

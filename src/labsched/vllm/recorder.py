@@ -234,7 +234,7 @@ def _memory(scheduler: Any) -> dict[str, int]:
 
 
 def _beyond(scheduler: Any) -> list[str]:
-    """What this server does and a replay of its scheduler does not: the batches would be others."""
+    """Features of this server that a replay of its scheduler lacks, so that it would form other batches."""
     config = scheduler.vllm_config
     found = {
         "KV caches of several kinds": len(scheduler.kv_cache_config.kv_cache_groups) != 1,

@@ -15,7 +15,7 @@ ENGINE = "openvino_model.xml"
 
 
 class BatchDecoder(Protocol):
-    """What a model.py needs of one."""
+    """The methods of a decoder that a model.py needs."""
 
     def begin(self, prompts: list[list[int]]) -> Scores:
         """Forget the last batch and read these prompts; scores of each one's next token, [batch, vocabulary]."""

@@ -16,7 +16,7 @@ INTEGERS = {"UINT32": np.uint32, "INT32": np.int32}
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a release's ``tensorrt_llm`` understands.
+    """The inputs of a release's ``tensorrt_llm``.
 
     ``integers``: the datatype of its whole numbers, UINT32 or INT32. ``words_and_scores``: whether it knows stop
     words, bad words, lengths and log probabilities; 0.5.0 does not.

@@ -15,7 +15,7 @@ from labserve.text.sampling import choose
 
 
 class Decoder(Protocol):
-    """What a model.py needs of one."""
+    """The methods of a decoder that a model.py needs."""
 
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         """Scores of the next token of each sequence, [batch, vocab]."""

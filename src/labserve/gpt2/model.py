@@ -25,7 +25,7 @@ Affine = tuple[Tensor, Tensor]  # weight and bias
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """What one layer has learnt."""
+    """The weights of one layer."""
 
     ln_1: Affine
     attention: Linear  # queries, keys and values in one matrix
@@ -123,7 +123,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _refuse_others(config: Mapping[str, Any]) -> None:
-    """What changes the computation and is not written out above."""
+    """Refuse settings that would change the computation and are not implemented above."""
     plain = {
         "model_type": "gpt2",
         "activation_function": "gelu_new",

@@ -23,7 +23,7 @@ FP16_WEIGHTS = Precision(torch.float16, torch.float32)
 
 
 def precision_of(word: str, device: str, weights: int) -> Precision:
-    """What the word of a configuration stands for.
+    """The precision that a configuration's word stands for.
 
     Args:
         word: "fp32"; "bf16", which is slow on a processor that has to imitate it; "fp16", which on a processor are
@@ -55,7 +55,7 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
 
 
 def shortfall(precision: Precision) -> str:
-    """What this processor lacks for a precision, and what happens instead; "" where it lacks nothing."""
+    """The features that this processor lacks for a precision, and what happens instead; "" if it lacks none."""
     if precision == BF16 and not has_bf16():
         return "this processor has no bf16 of its own and imitates it, slowly"
     if precision == FP16_WEIGHTS and not reads_fp16():

@@ -18,7 +18,7 @@ from labserve.text.logprobs import LOGPROBS, as_json, log_probs
 
 
 class LogProbs:
-    """What a model instance needs for them. Nothing is loaded before the first request that asks.
+    """The source of log probabilities in a model instance. Nothing is loaded before the first request that asks.
 
     Args:
         word: a parameter of the model's config.pbtxt, "" where there is none.
@@ -31,7 +31,7 @@ class LogProbs:
         self._reader: OpenVinoDecoder | None = None
 
     def open(self, request: Request) -> "RequestScores":
-        """Those of one request, for its `rivals`. Raises BadInput where the engine cannot give them."""
+        """The scorer of one request, for its `rivals`. Raises BadInput: the engine cannot give log probabilities."""
         if self._engine not in ("openvino", "vllm"):
             raise BadInput(LOGPROBS, f"engine={self._engine} gives no log probabilities; engine=openvino and vllm do")
         self._tokenizer = self._tokenizer or find_tokenizer(self._folder)
@@ -46,7 +46,7 @@ class LogProbs:
 
 
 class RequestScores:
-    """Those of one request, from the engine itself (`Request.scores`)."""
+    """Log probabilities of one request, from the engine itself (`Request.scores`)."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         self._request, self._tokenizer = request, tokenizer
@@ -60,7 +60,7 @@ class RequestScores:
 
 
 class Computed(RequestScores):
-    """Those of one request, by a pass over each of its tokens; `reader` is its own."""
+    """Log probabilities of one request, by a pass over each of its tokens; `reader` is its own."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer, reader: OpenVinoDecoder) -> None:
         super().__init__(request, tokenizer)

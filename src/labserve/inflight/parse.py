@@ -20,7 +20,7 @@ LONGEST_TENANT = 64
 
 @dataclass(slots=True)
 class GenerationRequest:
-    """What is to be generated."""
+    """The prompt and limits of a request."""
 
     prompt: list[int]
     limit: int

@@ -1,4 +1,4 @@
-"""What the world sees of the scheduler: the step log, /metrics, and the clock that can hold it."""
+"""The scheduler's step log, its metrics, and the clock that can hold it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from labserve.triton import instance, model_parameters
 
 @dataclass(slots=True)
 class After:
-    """What was so when a step was over, beside the step's own account."""
+    """The state after a step, beside the step's own account."""
 
     over: float  # monotonic seconds
     running: int

@@ -1,1 +1,1 @@
-"""What a model shows of itself: step log, clock, gauges, traces, watchdog. It computes nothing and decides nothing."""
+"""A model's observability: step log, clock, gauges, traces, watchdog. It computes nothing and decides nothing."""

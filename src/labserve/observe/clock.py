@@ -109,7 +109,7 @@ class StepClock:
     # -- the files --------------------------------------------------------------------------------------------------
 
     def _read(self) -> dict[str, Any]:
-        """What labctl wants of this model; {} where it may run free."""
+        """The mode that labctl has set for this model; {} if it may run free."""
         try:
             status = os.stat(self._control)  # noqa: PTH116
         except OSError:
@@ -152,7 +152,7 @@ class StepClock:
         return True
 
     def _fields(self) -> dict[str, Any]:
-        """What was shown of the step while it waited."""
+        """The fields that were shown of the step while it waited."""
         return {name: value for name, value in self._shown.items() if name not in _OWN}
 
     def _show(self, state: str, fields: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a scheduler shows on Triton's /metrics page: `labs_<name>`, labelled with the model's name.
+"""A scheduler's metrics on Triton's /metrics page: `labs_<name>`, labelled with the model's name.
 
 One naming scheme (docs/operate/metrics.md): a histogram or gauge is named for what it holds, with its unit where it has
 one (`_seconds`); a counter ends in `_total`.

@@ -58,7 +58,7 @@ class GoodputCounter:
         return name
 
     def ended(self, life: Life, why: str) -> dict[str, dict[str, int]]:
-        """What a request's end adds to the counters."""
+        """The increments of the counters at a request's end."""
         if not self._limits or why not in (*ANSWERED, FAILED):
             return {}
         good = why != FAILED and life.within(self._limits)

@@ -1,4 +1,4 @@
-"""What a model holds on to: how many things are in its containers; and its KV cache."""
+"""The things that a model keeps: how many are in its containers, and its KV cache."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -63,7 +63,7 @@ class Held:
         return count
 
     def _parts(self, value: Any) -> "Iterable[Any] | None":
-        """What is inside of a container, or of an object of the learner's own; None for anything else."""
+        """The content of a container, or of an object of the learner's own class; None for anything else."""
         if isinstance(value, dict):
             return list(value.values())
         if _contains(value):

@@ -1,4 +1,4 @@
-"""What need not be done at once, so that the engine's next step does not wait for it."""
+"""Deferred calls, so that the engine's next step does not wait for them."""
 
 import queue
 import threading

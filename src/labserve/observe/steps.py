@@ -19,7 +19,7 @@ from labserve.triton import instance, parameter
 
 @dataclass
 class ObservedStep:
-    """What was observed of a step: its requests after it, their new texts if the model spells them anyway, and counts.
+    """The observations of a step: its requests after it, their new texts if the model spells them anyway, and counts.
 
     `more` are other fields of the step's line (docs/develop/step-log.md).
     """

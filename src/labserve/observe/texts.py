@@ -20,7 +20,7 @@ class GrownText(NamedTuple):
 
 
 class StepTexts:
-    """What of each text is in the log already.
+    """The part of each text that is in the log already.
 
     `tokenizer` is asked for when texts are wanted for the first time; None: they cannot be had.
     """

@@ -75,7 +75,7 @@ class Grammar:
         return bool(self._matcher.is_stopped())
 
     def take_seconds(self) -> float:
-        """What all of this took since it was last asked for."""
+        """The time that all of this took since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

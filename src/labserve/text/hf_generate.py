@@ -100,7 +100,7 @@ class _Stop:
 
 
 def dtype_argument() -> str:
-    """What this transformers calls the type to load weights in; loaded in fp32 first, 7B take 27 GB of memory."""
+    """This transformers' name of the argument for the weights' type. Loaded in fp32 first, 7B take 27 GB of memory."""
     return "dtype" if _version() >= (4, 56) else "torch_dtype"
 
 
@@ -139,7 +139,7 @@ def read_prompts(read: Read, gone: Callable[[], bool], generator: Generator) -> 
 def describe_batch(
     prompts: Sequence[Prompt], texts: Sequence[str | Exception], names: Sequence[str], wanted: bool
 ) -> dict[str, Any]:
-    """What the step log says of a batch that ran to its end; texts only where they are `wanted`."""
+    """The step log's fields of a batch that ran to its end; texts only if they are `wanted`."""
     failed = [isinstance(text, Exception) for text in texts]
     return {
         "rows": list(range(len(prompts))),
@@ -152,5 +152,5 @@ def describe_batch(
 
 
 def text_array(texts: Sequence[str], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """What the output tensor holds."""
+    """The output tensor's texts."""
     return np.array([t.encode() for t in texts], dtype=object).reshape(shape)

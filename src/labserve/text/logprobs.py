@@ -24,7 +24,7 @@ class LogProb:
 
 
 def log_probs(logits: Any, token: int, count: int) -> dict[int, LogProb]:
-    """Those of `token` and then of the `count` likeliest ones, by id.
+    """The log probabilities of `token` and of the `count` likeliest tokens, by id.
 
     `logits` [vocab] are the model's own scores: temperature and cuts are not in them.
     """

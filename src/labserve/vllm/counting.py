@@ -85,7 +85,7 @@ class CountingLLM:
         self._scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
 
     def step(self) -> list[Any]:
-        """What changed, as vLLM's `RequestOutput` has it: one new token for each request that has one."""
+        """The changes as vLLM's `RequestOutput`s: one new token for each request that has one."""
         if self._scheduler.has_requests():
             output = self._scheduler.schedule()
             self._in_flight.append((output, self._computed(output)))
@@ -175,7 +175,7 @@ def of_kind(kind: Any, config: Any, settings: VllmSettings) -> Any:
 
 
 def hasher(config: Any, settings: VllmSettings) -> Any:
-    """What hashes the blocks of a request; None without prefix caching."""
+    """The function that hashes a request's blocks; None without prefix caching."""
     if not settings.features.kv_cache_reuse:
         return None
     from vllm.utils.hashing import get_hash_fn_by_name

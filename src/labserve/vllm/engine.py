@@ -257,7 +257,7 @@ def because_of(decided: Decision) -> Because:
 
 
 def client_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """What vLLM raises for a request that it refuses, and `others`: ValueError, and newer ones a class of their own."""
+    """vLLM's exceptions for a refused request, and `others`: ValueError, in newer releases also a class of its own."""
     import vllm.exceptions
 
     own = getattr(vllm.exceptions, "VLLMClientError", None)

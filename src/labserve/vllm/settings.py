@@ -31,7 +31,7 @@ NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool
 
 @dataclass(frozen=True, slots=True)
 class VllmSettings:
-    """What vLLM is asked for: `arguments` of `vllm.EngineArgs`, and the same in the labs' terms."""
+    """vLLM's settings: `arguments` of `vllm.EngineArgs`, and the same in the labs' terms."""
 
     arguments: dict[str, Any]
     kv: KVBudget
@@ -104,7 +104,7 @@ class VllmSettings:
 
     @classmethod
     def of_engine(cls, arguments: dict[str, Any], config: Any) -> "VllmSettings":
-        """What an engine that was made from `arguments` has, by its `VllmConfig`."""
+        """The values in force in an engine that was made from `arguments`, by its `VllmConfig`."""
         scheduler, cache, draft = config.scheduler_config, config.cache_config, config.speculative_config
         features = Features(
             chunked_context=scheduler.enable_chunked_prefill,

@@ -61,7 +61,7 @@ class Asker:
 
     @property
     def models(self) -> list[str]:
-        """Those that can be asked."""
+        """The models that can be asked."""
         return [*self._texts, *self._sequences]
 
     def send(self, model: str, prompt: str, tokens: int, count: int = 1) -> list[str]:

@@ -1,4 +1,4 @@
-"""What Triton counted beside what the models did, and in a sentence why the two differ."""
+"""Triton's counters beside the models' own step logs, and a sentence for each reason why they differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAR = 1.5  # counts that differ by this factor are worth a sentence
 
 @dataclass
 class _Done:
-    """What one model did, by its step log."""
+    """One model's work by its step log."""
 
     steps: int = 0
     members: int = 0
@@ -51,7 +51,7 @@ class LiveCounters:
         self._done[model].firsts.append(seconds)
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """What Triton says now. A new server counts from nothing: then both sides begin again."""
+        """Take Triton's present counters. A restarted server counts from 0: then both sides start over."""
         if _is_younger(snapshot, self._last):
             self._base = snapshot
             self._done.clear()

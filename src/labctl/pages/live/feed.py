@@ -37,7 +37,7 @@ class Feed:
         self._requests = 0
 
     def events(self, lines: Iterable[Line]) -> list[LaneEvent]:
-        """What the page is to take for these lines."""
+        """The page's events for these lines."""
         return [event for line in lines for event in self._line(line)]
 
     def _line(self, line: Line) -> list[LaneEvent]:

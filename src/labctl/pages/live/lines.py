@@ -1,4 +1,4 @@
-"""What a line of the step log leaves out, filled in: how things stand after it.
+"""Completes the lines of a step log: each gets the fields that it leaves out.
 
 The one definition of the state (docs/develop/step-log.md says it in words). The terminal takes it as it is; the page
 gets it by way of :mod:`labctl.pages.live.feed`, and a test holds the two equal at every step.
@@ -79,7 +79,7 @@ class Instance:
         return [self.rows[name] for name in names]
 
     def _seats(self, line: Line, kind: str, names: Sequence[str], rows: Sequence[int]) -> Sequence[str]:
-        """Who has each seat after the line; where it does not say, those of the step who go on."""
+        """The request in each seat after the line; if the line has no seats, the requests of the step that continue."""
         if "seats" in line:
             given: Sequence[str] = line["seats"]
             self.seats = given if kind != HELD else self.seats
@@ -115,7 +115,7 @@ def clock_of(workspace: Workspace, record: Record) -> Clock:
 
 
 def held_steps(clock: Clock) -> list[Line]:
-    """What each instance says whose next step waits for the clock."""
+    """The clock states of the instances whose next step waits for the clock."""
     states = [state for model in clock.models for state in clock.states(model)] if clock.modes() else []
     return [state for state in states if state["state"] == "held"]
 

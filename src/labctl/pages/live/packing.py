@@ -76,7 +76,7 @@ class Packing:
             self._texts[number].append(before.get(number, "") + text)
 
     def _unseen(self, number: int, text: str) -> str:
-        """What a request got while no texts were written, of all that it has got."""
+        """The part of a request's text that came while no texts were logged."""
         known = "".join(self._texts[number])
         if not text.startswith(known):  # it has forgotten what it was
             self._texts[number] = [""] * len(self._texts[number])

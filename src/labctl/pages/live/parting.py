@@ -112,7 +112,7 @@ def _computed(line: Line | None, called: Names) -> dict[str, int]:
 
 
 def side_of_parting(line: Line | None, seen: Container[str], called: Names, differ: Sequence[str]) -> Side:
-    """What a run did with the requests ``differ`` in one step; ``seen`` are those of the steps before."""
+    """How a run treated the requests ``differ`` in one step; ``seen`` are the requests of the steps before."""
     if line is None:
         return Side(0, (), (), dict.fromkeys(differ, "the run is over"))
     there, reasons = {shared: name for name, shared in called.items()}, {}

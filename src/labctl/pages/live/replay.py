@@ -25,7 +25,7 @@ Arrival = tuple[str, float]  # a request's name in the step log, and when it was
 
 
 def page_recording(folder: Path) -> dict[str, Any]:
-    """What the page takes of a run's folder: every step of every phase, warm-up left out.
+    """The page's recording of a run's folder: every step of every phase, without warm-up.
 
     Raises LabError: the run has left no step log.
     """

@@ -50,7 +50,7 @@ class RouteEvent(TypedDict):
 
 @dataclass
 class _Sums:
-    """What the decisions of one policy came to: tokens of prompts, expected and found in a cache."""
+    """Sums over the decisions of one policy: prompt tokens that were expected and found in a cache."""
 
     policy: str = ""
     requests: int = 0
@@ -60,7 +60,7 @@ class _Sums:
     passed: int = 0  # requests whose prompt another server had more of
 
     def words(self) -> str:
-        """What was expected and what was found; where that is little, what the decisions say of the reason."""
+        """The expected and the found tokens; if few were found, the reason by the decisions."""
         of = max(1, self.prompt)
         name = self.policy or "a policy without a name"
         said = [
@@ -141,7 +141,7 @@ class RouteTail:
         self._tails: dict[Path, StepLogTail] = {}
 
     def read(self) -> list[RouteEvent]:
-        """Those since the last call; at first the recent ones."""
+        """The decisions since the last call; at first the recent ones."""
         lines = [
             line
             for folder in nofollow.folders(self._run_dir)

@@ -188,7 +188,7 @@ def page_of_run(folder: Path, exposed: bool) -> WatchServer:
 
 
 def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
-    """What a person can do on the page of a stack that is up; ``metrics`` is Triton's endpoint for them."""
+    """The actions on the page of a stack that is up; ``metrics`` is Triton's endpoint for metrics."""
     stepping = threading.Lock()
 
     def send(call: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What the terminal shows of each model: how things stand after the last line of its step log, and what led there.
+"""Each model's state for the terminal: after the last line of its step log, and the steps before.
 
 :mod:`labctl.pages.live.lines` fills in what a line leaves out, so a view is right from its first line on.
 """

@@ -1,4 +1,4 @@
-"""What became of one request, step by step, and why: read from step logs (docs/develop/step-log.md)."""
+"""One request's story, step by step, with reasons, from step logs (docs/develop/step-log.md)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class InstanceSteps:
 
 @dataclass
 class StoryEvent:
-    """What one step did with a request, or several that follow each other: ``why`` is in words.
+    """What one step, or several consecutive steps, did with a request: ``why`` is in words.
 
     ``because`` are the numbers of a refusal; ``seconds`` go from the first step's beginning to the last one's end.
     """

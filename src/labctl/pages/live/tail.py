@@ -1,4 +1,4 @@
-"""What is being written to a stack's step logs, as it comes."""
+"""New lines of a stack's step logs, as they are written."""
 
 from __future__ import annotations
 

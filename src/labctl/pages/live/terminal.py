@@ -27,7 +27,7 @@ STRIP = 3 + 1 + NAME + 1  # the column in which a slot's strip begins
 
 @dataclass
 class TerminalState:
-    """What stands on the screen beside the state itself."""
+    """What the screen shows in addition to the state itself."""
 
     title: str
     keys: str = KEYS

@@ -1,4 +1,4 @@
-"""What another policy would do with the same requests, computed while they are served, and where the two first part."""
+"""Another policy's schedule of the same requests, computed while they are served, and the first step that differs."""
 
 from __future__ import annotations
 
