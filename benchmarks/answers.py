@@ -1,4 +1,4 @@
-"""What the two benchmarks of exercises share: which of them are meant, and a desk on which answers are laid out."""
+"""The part that both benchmarks of exercises share: the choice of exercises, and a folder for the answers."""
 
 from __future__ import annotations
 

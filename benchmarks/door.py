@@ -113,7 +113,7 @@ def _lengths(streams: int, spread: int) -> Lengths:
 
 
 def _more(ways: dict[str, list[float]]) -> list[float]:
-    """What the door adds in each measurement of both."""
+    """The door's extra time in each measurement of both."""
     return [door - grpc for door, grpc in zip(ways["door"], ways["gRPC"], strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What our check says of an ensemble against what Triton does with it: generated ensembles over a few real models.
+"""Our check of an ensemble against Triton's own: generated ensembles over a few real models.
 
 The models are loaded once; each ensemble is a model more in the same repository, which the server is asked to load.
 What the check refuses, Triton must refuse: what it serves, we render.

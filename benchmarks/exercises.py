@@ -94,7 +94,7 @@ def _logged(log: Path) -> Iterator[Run]:
 
 
 def _digest(exercise: Exercise, attempt: Attempt) -> str:
-    """Of the check, its manifest, and the answer."""
+    """A digest of the check, its manifest, and the answer."""
     digest = hashlib.sha256()
     for path in (exercise.folder / "check.py", exercise.folder / "exercise.yaml"):
         digest.update(path.read_bytes())

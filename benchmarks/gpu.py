@@ -75,7 +75,7 @@ class Scheduler(AsyncScheduler):
 
 @dataclass(frozen=True)
 class Size:
-    """What is measured, and on what."""
+    """The measured values, and the machine."""
 
     profile: str
     shape: str
@@ -365,7 +365,7 @@ class Bench:
                 shutil.copyfile(folder / "report.md", self.out / f"{part}.md")
 
     def of_recording(self, part: str, command: Sequence[str], *options: str) -> None:
-        """What a command of labctl says of the recording of the wide batches."""
+        """The output of a labctl command on the recording of the wide batches."""
         folder = next((row["folder"] for row in self.rows if row["part"] == "wide-batches" and row.get("folder")), None)
         if not folder:
             raise LabError("there is no recording", "the part wide-batches did not end", code="recording-missing")

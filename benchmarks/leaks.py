@@ -61,7 +61,7 @@ def dead(watched: Parts) -> list[str]:
 
 
 def held(watched: Parts) -> dict[str, Held]:
-    """What each of them holds now. Raises psutil.Error where one has ended."""
+    """The memory of each process now. Raises psutil.Error: one has ended."""
     return {name: _total([one, *one.children(recursive=True)]) for name, one in watched.items()}
 
 
@@ -94,7 +94,7 @@ def grown(before: Mapping[str, Held], after: Mapping[str, Held], allowed: Held =
 
 
 def in_flight(pages: Iterable[str], patience: float = SETTLE_S) -> list[str]:
-    """What is not back to zero on these metrics pages (``host:port``) once nothing is asked any more; [] is all."""
+    """The gauges on these metrics pages (``host:port``) that do not go back to zero once no request is sent."""
     left: list[str] = []
     for _ in attempts(patience, LOOK_S):
         left = [

@@ -67,7 +67,7 @@ def _value(metrics: dict[str, Any], title: str) -> float:
 
 
 def _shared(found: dict[str, dict[str, Any]]) -> list[str]:
-    """What both have: a tool may lack a figure."""
+    """The figures that both have: a tool may lack one."""
     return [title for title, (name, *_) in FIGURES.items() if all(name in one for one in found.values())]
 
 

@@ -112,7 +112,7 @@ class Seen:
     noise: list[float] = field(default_factory=list)
 
     def means(self, name: str) -> tuple[float, float]:
-        """Of what was measured and of what was predicted."""
+        """The measured and the predicted value."""
         return fmean(one[name] for one in self.measured), fmean(one[name] for one in self.predicted)
 
 

@@ -43,7 +43,7 @@ class Server:
     run_dir: Path
 
     def play(self, send: Callable[[], list[Any]]) -> Recording:
-        """What the server recorded of the requests that ``send`` sends."""
+        """The server's recording of the requests that ``send`` sends."""
         began = time.monotonic()
         records = send()
         assert not any(record.error for record in records), next(r.error for r in records if r.error)

@@ -81,7 +81,7 @@ class Crowd:
     preemptions: int
 
     def grown(self) -> leaks.Held:
-        """What the server holds more: vLLM itself keeps more and more for a while."""
+        """The growth of the server's memory: vLLM itself keeps more and more for a while."""
         one, other = self.before, self.after
         return leaks.Held(other.memory - one.memory, other.files - one.files, other.threads - one.threads)
 

@@ -31,7 +31,7 @@ PATIENCE_S = 120.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test; ``reason`` is empty where it passed."""
+    """The result of one test; ``reason`` is empty if it passed."""
 
     test: str
     result: str

@@ -77,7 +77,7 @@ def read(path: Path) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands below the heading that begins so. Raises KeyError."""
+    """The text below the heading that begins so. Raises KeyError."""
     found = re.search(rf"^(#+) {re.escape(heading)}\b[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", text, re.M | re.S)
     if not found:
         raise KeyError(f"no page has a heading {heading!r}")
@@ -105,7 +105,7 @@ def script(heading: str) -> list[Row]:
 
 
 def slides(what: str) -> Iterator[Slide]:
-    """What a row of a script names, in its order."""
+    """The names in a row of a script, in order."""
     for lab, id, words, target in re.findall(r"\blabs? (\d\d)\b|\b(\d\d[a-f])\b|\[([^\]]+)\]\(([^)]+)\)", what):
         path = (INSTRUCTOR.parent / target).resolve() if target else ROOT
         if lab:

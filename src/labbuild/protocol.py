@@ -11,7 +11,7 @@ from labkit.errors import LabError
 
 Tell = Callable[[str], None]
 Options = Mapping[str, Any]
-Facts = Mapping[str, Any]  # what an artifact's manifest says of how it was made
+Facts = Mapping[str, Any]  # the record in an artifact's manifest of how it was made
 
 
 @dataclass(frozen=True)

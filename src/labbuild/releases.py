@@ -13,12 +13,12 @@ from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
 
 DEFAULT_RELEASE = "0.17.0"
-LLM_API_RELEASE = "1.2.1"  # of the stacks that the LLM API serves, where none is named
-PLAIN_IMAGE = "nvcr.io/nvidia/tritonserver:25.02-py3"  # of the GPU stacks that no TensorRT-LLM release serves
+LLM_API_RELEASE = "1.2.1"  # the default release of stacks that the LLM API serves
+PLAIN_IMAGE = "nvcr.io/nvidia/tritonserver:25.02-py3"  # the image of GPU stacks without a TensorRT-LLM release
 POLICY_ALIASES = {"guaranteed_completion": "guaranteed_no_evict"}  # the published workshop's word for it
 FALLBACK_POLICY = "guaranteed_no_evict"
 STATIC = "V1"
-LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # what a template without batching_parameter says
+LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # the type in a template without batching_parameter
 
 # A stack's setting whose placeholder in the templates has another name; the others are called alike.
 _NAMES = {"max_batch_size": "triton_max_batch_size"}

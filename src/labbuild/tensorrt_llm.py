@@ -21,7 +21,7 @@ from labkit.errors import LabError
 
 SUPPORTED_SINCE, FP8_SINCE = (8, 0), (8, 9)  # compute capabilities; the first by upstream's support matrix
 ROTARY = ("gptj", "codegen")  # models whose rotary dimension is not the width of a head
-FOUND_LATER = "<rotary_dim, read from config.json>"  # of weights that are not there yet
+FOUND_LATER = "<rotary_dim, read from config.json>"  # for weights that do not exist yet
 
 
 class TensorRtLlm(EngineCompiler):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-NAME = "labs-door"  # by which labctl finds it among the processes of a machine
+NAME = "labs-door"  # the process name by which labctl finds it
 PR_SET_NAME = 15
 LOOK_S = 1.0
 MOST_HEAD = 16 * 2**10  # bytes of a request's head
@@ -76,7 +76,7 @@ def main() -> int:
 
     def started() -> None:
         gc.collect()
-        gc.freeze()  # what was imported lives as long as this process: no later collection looks through it
+        gc.freeze()  # imported objects live as long as the process: later collections skip them
         if options.announce:
             print(options.announce, flush=True)
 

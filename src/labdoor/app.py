@@ -74,7 +74,7 @@ class _Door:
         }
         routes = [
             Route("/v1/models", self._list),
-            Route("/v1/models/{name:path}", self._one),
+            Route("/v1/models/{name:path}", self._show_model),
             *(Route(path, answer, methods=["POST"]) for path, answer in self._answers.items()),
             *(Route(path, self._refused, methods=["POST"]) for path in NOT_HERE),
             Route("/health", self._health),
@@ -118,7 +118,7 @@ class _Door:
     async def _list(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [_listed(model) for model in self._models.values()]})
 
-    async def _one(self, request: Request) -> Response:
+    async def _show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if not name or name.endswith("/"):  # as the router does with other paths
             return RedirectResponse(request.url.replace(path=request.url.path.rstrip("/")))

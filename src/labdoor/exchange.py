@@ -87,9 +87,9 @@ class Exchange(Response):
     ) -> None:
         self._answer, self._model, self._stream, self._counters = answer, model, stream, counters
         self._timeout, self._stalled, self._began, self._own = timeout, stalled, began, headers
-        self._status = 0  # of what was begun to be sent
+        self._status = 0  # of the response that was begun
         self._sending = 0.0  # since when the connection takes no more, in the loop's time; 0: it does
-        self._why = ""  # for which the answer was given up
+        self._why = ""  # the reason why the answer was given up
         self._over = False
         self.background = None
 

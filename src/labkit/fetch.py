@@ -78,7 +78,7 @@ def fetch(
             parts = []
             while part := response.read(CHUNK):
                 parts.append(part)
-            if response.length:  # what was promised has not come
+            if response.length:  # the body is shorter than promised
                 raise http.client.IncompleteRead(b"".join(parts), response.length)
             return response.status, b"".join(parts)
     finally:

@@ -40,7 +40,7 @@ def require_own(path: Path, kind: str) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        return  # what it lies in is named
+        return  # another check names the parent
     found = {stat.S_IFDIR: "folder", stat.S_IFREG: "file"}.get(stat.S_IFMT(status.st_mode))
     if stat.S_ISLNK(status.st_mode):
         why = "it is a link, and labctl follows none there"

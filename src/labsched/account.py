@@ -8,7 +8,7 @@ from labsched.features import NONE, Features
 from labsched.request import Request
 from labsched.step import Step
 
-MOST_TENANTS = 32  # that /metrics has by name: a name is the client's, and each makes a metric
+MOST_TENANTS = 32  # by name on /metrics: clients choose the names, and each name makes a metric
 OTHERS = "others"
 
 

@@ -17,7 +17,7 @@ from labsched.scheduler import Scheduler
 from labsched.slo import Slo
 from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed
 
-ENOUGH = 0.99  # of the requests must be within the limits
+ENOUGH = 0.99  # share of requests that must be within the limits
 MOST_REPLICAS = 64
 MOST_SLOTS = 256  # beyond those recorded
 KNEE_STEPS = 7  # halvings of the interval in which the knee is looked for

@@ -45,10 +45,10 @@ def fit(*recorded: Sequence[StepRow]) -> StepTime:
     keys = [prefill_tokens(one) for one in x], [shape_of(one) for one in x]
     kept = np.ones(len(y), dtype=bool)
     costs, said = _relative(x, y, kept)
-    kept = _kept(keys[1], y / said)
+    kept = _undisturbed(keys[1], y / said)
     if not kept.all():  # once more without the steps that the machine was held up in
         costs, said = _relative(x, y, kept)
-        kept = _kept(keys[1], y / said)
+        kept = _undisturbed(keys[1], y / said)
     sizes, said = _corrected(keys[0], y, said, kept, TRUST_SIZE)
     shapes, said = _corrected(keys[1], y, said, kept, TRUST_SHAPE)
     pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
@@ -73,7 +73,7 @@ def fit(*recorded: Sequence[StepRow]) -> StepTime:
     )
 
 
-def _kept(shapes: Sequence[Shape], ratios: Array) -> npt.NDArray[np.bool_]:
+def _undisturbed(shapes: Sequence[Shape], ratios: Array) -> npt.NDArray[np.bool_]:
     """Which steps ran while the machine was not held up, by each step's time as a multiple of its sum of costs.
 
     A batch shape may always take many times its sum of costs. A single slow step is not such a shape: two more

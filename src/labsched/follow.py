@@ -59,7 +59,7 @@ class Follower:
         self._fresh()
 
     def _fresh(self) -> None:
-        self._replay = Replay(scheduler_of(self.settings), [], seen=self._seen)
+        self._replay = Replay(scheduler_of(self.settings), [], seen=self._take_step)
         self._arrivals: list[Any] = []
         self._replay.arrivals = self._arrivals
         self._periods = deque([_Period()])
@@ -125,7 +125,7 @@ class Follower:
         self._arrivals.append(arrival)
         self._bound = arrival.after
 
-    def _seen(self, step: Step) -> None:
+    def _take_step(self, step: Step) -> None:
         self._replay.rows.clear()  # rows are for figures: none is made of them
         self._steps.append(step)
 

@@ -92,7 +92,7 @@ def measure_device(rows: Sequence[StepRow]) -> Measured:
             RECORD,
             code="device-unmeasured",
         )
-    table = DeviceTable.of(table._replace(prompt=prompt).text)  # what its text says, digits and all
+    table = DeviceTable.of(table._replace(prompt=prompt).text)  # with the numbers as its text rounds them
     said = sum(table.seconds(step.work) for step in steps if step.work)
     return Measured(table, said, sum(step.seconds for step in steps), len(steps))
 

@@ -68,14 +68,14 @@ class Memory:
 
     def need(self, request: Request) -> int:
         """The blocks that a waiting request would add."""
-        return self._found(request)[0]
+        return self._look_up(request)[0]
 
-    def _found(self, request: Request) -> tuple[int, list[Block], int]:
+    def _look_up(self, request: Request) -> tuple[int, list[Block], int]:
         """How many blocks a waiting request would add, the cached blocks that it finds, and the tokens in these."""
         if self.blocks is None:
             return self.claim(request), [], 0
         found, cached = self.blocks.find(request.prompt + request.output, self._beside)
-        whole = found[: (request.tokens - 1) // self.kv.block_size]  # what is written to must be its own
+        whole = found[: (request.tokens - 1) // self.kv.block_size]  # the block that is written to must be its own
         shared = sum(block.holders > 0 or block in self._beside for block in whole)
         return self.claim(request) - shared, found, min(cached, request.tokens - 1)
 
@@ -89,11 +89,11 @@ class Memory:
 
     def cached_tokens(self, request: Request) -> int:
         """How many tokens of a waiting request are in the cache now."""
-        return self._found(request)[2]
+        return self._look_up(request)[2]
 
     def plan_to_join(self, request: Request) -> None:
         """In a draft: count a request that waits as one that has joined."""
-        need, found, cached = self._found(request)
+        need, found, cached = self._look_up(request)
         self._joining[request] = need, cached
         self._beside.update(found)
 

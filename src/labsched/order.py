@@ -111,12 +111,12 @@ class Fair(Order):
     """
 
     PROMPT, ANSWER = 1, 2
-    MOST_TENANTS = 1000  # whose service is remembered while they are away
+    MOST_TENANTS = 1000  # absent tenants whose service is remembered
     NOTES = (*Order.NOTES, "served", "_charged")
 
     def __init__(self) -> None:
         self.served: dict[str, int] = defaultdict(int)  # by tenant, in counted tokens
-        self._charged: set[Request] = set()  # whose prompt has been counted for its tenant
+        self._charged: set[Request] = set()  # requests whose prompt was counted for their tenant
         self._last = ""  # the tenant that left the queue last
 
     def arrived(self, request: Request, waiting: Sequence[Request]) -> None:

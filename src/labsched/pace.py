@@ -134,7 +134,7 @@ TABLES = {
         "/409:38.02,555:38.08,745:35.9,1015:38.38,1344:37.57,1829:62.42,3062:78.78,6659:172,7167:185.4/0.159"
     )
 }
-MEASURED = SHAPES["llama-2-7b"]  # what the tables above are of
+MEASURED = SHAPES["llama-2-7b"]  # the shape that the tables above were measured with
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ WHERE = "labctl predict --help lists what can be set"
 StepTime = Callable[[StepRow], float]
 
 
-PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # of any recording: they do not touch what is decided
+PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # allowed for any recording: they do not change decisions
 
 
 def changed_words(settings: SchedulerSettings, assignments: Mapping[str, str]) -> dict[str, str]:
@@ -219,7 +219,7 @@ class Replay:
             prompt, output = ids[: arrival.prompt], ids[arrival.prompt :]
         else:
             prompt, output = [0] * arrival.prompt, [0] * made
-            output[-1:] = [1]  # what a stop word is found by
+            output[-1:] = [1]  # the token that ends it, as a stop word would
         word = arrival.word and made < arrival.limit
         answer: Any = KnownAnswer(output, word, arrival.resumable)
         stop = [[output[-1]]] if word else []

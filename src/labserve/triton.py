@@ -13,7 +13,7 @@ from labserve.params import BadInput
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
-if isinstance(sys.stdout, io.TextIOWrapper):  # what a model prints is in the server's log line by line
+if isinstance(sys.stdout, io.TextIOWrapper):  # a model's prints go line by line into the server's log
     sys.stdout.reconfigure(line_buffering=True)
 
 

@@ -1,4 +1,4 @@
-"""What the page calls, in Python: texts in, JSON out. It stands beside the packages in ``practice.zip``."""
+"""The page's Python functions: texts in, JSON out. This file is beside the packages in ``practice.zip``."""
 
 import importlib.util
 import json

@@ -32,7 +32,7 @@ STUCK = "A request never gets a place: what do your functions return?"
 
 
 def exercises() -> dict[str, dict[str, Any]]:
-    """What the page shows of each exercise, by its folder below ``labs``."""
+    """The page's content for each exercise, by its folder below ``labs``."""
     found = {}
     for id in EXERCISES:
         (folder,) = ROOT.glob(f"labs/*/exercises/{id}-*")

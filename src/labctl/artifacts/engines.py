@@ -35,7 +35,7 @@ class Build(Artifact):
 
     @property
     def key(self) -> str:
-        other = [one for one in [server_architecture()] if one != X86]  # whose keys are older than this distinction
+        other = [one for one in [server_architecture()] if one != X86]  # x86's keys are older than this distinction
         inputs = [self.engine.name, self.engine.recipe, self.source.key, dict(self.options), *other]
         return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
 

@@ -13,7 +13,7 @@ from labkit.disk import disk_errors, need_space
 from labkit.errors import LabError
 
 IN_WHEEL = Path(__file__).resolve().parents[1] / "checkout"  # the build of a wheel puts the files there (setup.py)
-SHIPPED = Path(FOLDER, "shipped")  # by which `labctl undo` knows what was shipped: the new folder has no git
+SHIPPED = Path(FOLDER, "shipped")  # the shipped files, for `labctl undo`: the new folder has no git
 EDITED = ("labs", "model_repos")  # where a person edits models
 
 
@@ -30,7 +30,7 @@ def make_folder(target: Path) -> int:
     need_space(target, sum((source / path).stat().st_size for path in files))
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        leftovers.sweep_beside(target, lambda left: None)  # of a labctl that was killed
+        leftovers.sweep_beside(target, lambda left: None)  # leftovers of a labctl that was killed
         with unfinished.temporary_folder(target) as fresh:
             fresh.chmod(0o755)  # a server in a container may be another user
             for path in files:

@@ -44,7 +44,7 @@ IMAGES = 2_400_000_000  # bytes of the two container images of the cpu profile
 DISK = 60e6  # bytes/s read, hashed and written
 NET = 3e6  # bytes/s downloaded
 MADE, MADE_S = 620_000_000, 117.0  # at most, where some of them are still to be made
-OURS = (".bundle", "install")  # what a bundle adds to the checkout
+OURS = (".bundle", "install")  # files that a bundle adds to the checkout
 GIT_S = 60.0
 
 

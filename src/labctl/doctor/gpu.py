@@ -47,7 +47,7 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
         return gpus[0].driver
 
     checks = [from_error("NVIDIA driver", ask)]
-    if gpus and runtime != "local":  # what PyTorch asks of the driver, the local runtime itself checks
+    if gpus and runtime != "local":  # the local runtime itself checks the driver for PyTorch
         checks = [driver(gpus[0].driver, *_computes(plan))]
     if runtime == "compose":
         hands = "the Docker engine hands GPUs to containers"

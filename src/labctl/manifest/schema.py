@@ -21,7 +21,7 @@ ADDED = {"repository", "parameters", "artifacts", "place", "replacements", "opti
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Act = Literal["kill", "restart", "roll", "scale", "follow", "pause", "run"]
-CLOCK_ACTS = {"pause", "run"}  # of the schedulers' clock; the others are about replicas
+CLOCK_ACTS = {"pause", "run"}  # acts on the schedulers' clock; the others are about replicas
 
 
 def _fill_names(value: Any) -> Any:
@@ -103,7 +103,7 @@ class BareEngine(_Strict):
     """The engine that ``labctl bench --against-engine`` runs without Triton, and the model whose steps it compares."""
 
     model: str
-    loop: Literal["gpt2", "inflight"]  # of labserve.alone
+    loop: Literal["gpt2", "inflight"]  # a loop of labserve.alone
 
 
 class Bench(_Strict):
@@ -177,7 +177,7 @@ class Phase(_Conditional):
     quick: bool = True  # also run with --quick
     replicas: int | None = Field(default=None, ge=1, le=8)
     balance: Literal["", "l4", "l7", "hash", "client"] = ""
-    acts: list[Act] = []  # what its client may ask of labctl while it runs
+    acts: list[Act] = []  # acts that its client may request from labctl while it runs
 
     @property
     def balanced(self) -> bool:

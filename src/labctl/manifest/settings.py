@@ -14,7 +14,7 @@ from labkit.errors import LabError
 
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
-MOST_LINES = 8  # of a refusal: it names what is wrong, `labctl list LAB` what there is
+MOST_LINES = 8  # in a refusal: it names the faults, and `labctl list LAB` the valid settings
 REFERENCE = re.compile(r"\{([^{}\s]+)\}")
 CHOICE = {"setting", "map"}  # the keys of a value that depends on a setting
 

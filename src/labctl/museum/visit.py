@@ -25,9 +25,9 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.exhibit import CannotTell, ExhibitServer, Observation
 
-STACK = "museum"  # by which what a killed run left is found
+STACK = "museum"  # the name by which the leftovers of a killed run are found
 READY_S = 90.0
-LIMIT_S = 240.0  # of one exhibit among others
+LIMIT_S = 240.0  # for one exhibit when several run
 SHARED_MODEL = "sleeper.py"
 REPRODUCES, MENDED, PASSES, FAILS = "reproduces", "mended", "passes", "fails"
 CANNOT_TELL = "cannot tell here"

@@ -34,7 +34,7 @@ from labkit.workloads import clinic as clients
 from labsched.lines import MODEL
 
 STACK = "inflight-batching"
-NAME = "mystery"  # of the folder below .labs/
+NAME = "mystery"  # the folder below .labs/
 FILE = f"{MODEL}/1/scheduler.py"
 SETTINGS = {
     "model": "random:tiny-llama",
@@ -110,7 +110,7 @@ class Case:
     record: Record
     faults: Mapping[str, Fault]
     code: str
-    rounds: int  # of load that were sent
+    rounds: int  # rounds of load that were sent
 
     @property
     def fault(self) -> Fault:

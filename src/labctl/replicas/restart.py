@@ -73,7 +73,7 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
         for one in wanted:
             runtime.stop(session.listener, name, force=True, number=one.number)
 
-    end()  # what its death has left
+    end()  # after a death, its container or processes may remain
     moved = {
         one.number: one if are_still_free(one.endpoints) else Replica(one.number, free_endpoints(1)[0])
         for one in wanted

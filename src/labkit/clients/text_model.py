@@ -138,7 +138,7 @@ class TextModel:
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
             for item in config.input
         }
-        wanted = {item.name: every[item.name] for item in config.input if not item.optional or _asked(item.name)}
+        wanted = {item.name: every[item.name] for item in config.input if not item.optional or _is_sent(item.name)}
         sampling = {
             what: item for what in SAMPLING for name, item in every.items() if name == what or name.endswith(f"_{what}")
         }
@@ -237,7 +237,7 @@ class TextModel:
         return b"" if wanted.datatype == "BYTES" else 0  # lists of bad and stop words: none
 
 
-def _asked(name: str) -> bool:
+def _is_sent(name: str) -> bool:
     """Whether an input is sent although it is optional: limit, stream, an answer without the prompt, and its end."""
     return _streams(name) or name.endswith(LIMIT) or name in (EXCLUDE_PROMPT, TELL_END)
 

@@ -13,7 +13,7 @@ from labkit.evidence.histograms import Histogram
 from labkit.fetch import fetch
 
 MOST_PAGE = 4 * 2**20  # bytes of a metrics page; a stack's own has a tenth of a MiB
-OWN = "labs_"  # what the metrics of our models begin with (docs/operate/metrics.md)
+OWN = "labs_"  # the prefix of our models' metrics (docs/operate/metrics.md)
 # NVIDIA's tensorrtllm backend reports its scheduler under these names: gauges of its last iteration
 # (tensorrtllm_backend v0.17.0, inflight_batcher_llm/src/custom_metrics_reporter/custom_metrics_reporter.cc).
 TRTLLM = "nv_trt_llm_"

@@ -14,7 +14,7 @@ from labkit.disk import atomic_write
 from labkit.records import RequestRecord
 from labsched.steplog import REQUEST, SCHEDULER, StepRecord, parse_any_line, parse_step_line, step_of
 
-REPLICA = "replica-"  # what the folder of one of several servers begins with, before its number
+REPLICA = "replica-"  # the prefix of a replica's folder, before its number
 LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sent: how long that is waited for
 
 
@@ -48,12 +48,12 @@ def keep_step_log(run_dir: Path, path: Path, since: float, records: Sequence[Req
     first of ``records`` has been sent already.
     """
     deadline = time.monotonic() + LATE_S
-    while _unfinished(kept := _kept(run_dir, since, records)) and time.monotonic() < deadline:
+    while _unfinished(kept := _kept_lines(run_dir, since, records)) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
     atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
 
 
-def _kept(run_dir: Path, since: float, records: Sequence[RequestRecord]) -> list[dict[str, Any]]:
+def _kept_lines(run_dir: Path, since: float, records: Sequence[RequestRecord]) -> list[dict[str, Any]]:
     """The lines that :func:`keep_step_log` copies, in order of time."""
     kept = []
     spans = _spans(records)

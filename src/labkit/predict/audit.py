@@ -11,7 +11,7 @@ from labkit.predict.policy import Foul
 from labsched.recording import Arrival, StepRow
 
 OVERTAKEN = 128  # later requests that may go before one; a convoy has 280
-PROMPT, ANSWER = 1, 2  # what a token counts of a tenant's service (VTC: Sheng et al., OSDI 2024)
+PROMPT, ANSWER = 1, 2  # the weight of a token in a tenant's service (VTC: Sheng et al., OSDI 2024)
 
 
 def audit(rows: Sequence[StepRow], arrivals: Sequence[Arrival], ground: PlayingField) -> None:

@@ -22,13 +22,13 @@ from labsched.replay import Replay, scheduler_of
 from labsched.scheduler import Scheduler
 from labsched.smallest import SmallTrace, fewer_requests, smallest
 
-FAIR_TRACES, TRIES = 150, 40  # of a search; smaller traces with thousands of steps that are tried
+FAIR_TRACES, TRIES = 150, 40  # traces of a search; smaller traces that are tried, each with thousands of steps
 ROOMY = PlayingField(
     slots=1, blocks=10_000, block_size=32, step_tokens=256
 )  # one slot: small traces show what is unfair
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
 CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
-MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # of what one block for each running request comes to
+MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # times the result of keeping one block for each running request
 SOME_EVICTIONS, SOME_STEPS = 8, 60  # at least so many more; and an eviction for each eighth request
 EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
 Kind = type[Scheduler]
@@ -79,7 +79,7 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
 
     for _ in range(FAIR_TRACES):
         if found := refuted(_tenants(rng)):
-            return _told(smallest(found, refuted))
+            return _counterexample(smallest(found, refuted))
     return None
 
 
@@ -93,7 +93,7 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
             reference = _played(Scheduler, trace, ground)
             try:
                 own = _played(kind, trace, ground)
-            except LabError:  # of the replay: nothing moves any more
+            except LabError:  # the replay is stuck
                 return SmallTrace(trace, 0, 0, STUCK)
             lost, least = (sum(len(row.preempted) for row in rows) for rows in (own, reference))
             if lost > (most := max(MORE_EVICTIONS * least, least + max(SOME_EVICTIONS, len(trace) / 8))):
@@ -104,14 +104,14 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
 
         if found := refuted(_growing(rng, load)):
             return {
-                **_told(smallest(found, refuted, fewer_requests, TRIES)),
+                **_counterexample(smallest(found, refuted, fewer_requests, TRIES)),
                 "blocks": load.blocks,
                 "limit": load.limit,
             }
     return None
 
 
-def _told(found: SmallTrace) -> dict[str, Any]:
+def _counterexample(found: SmallTrace) -> dict[str, Any]:
     requests = [[one.tenant, one.prompt, one.made] for one in found.trace]
     return {"requests": requests, "measured": found.figure, "most": found.reference, "what": found.foul}
 

@@ -32,7 +32,7 @@ HEALTHY = "healthy"  # the file of that name has no fault
 GROUND = PlayingField(slots=8, blocks=22, block_size=32, step_tokens=128)
 SLOWER = 5.0  # the server's steps take so many times what they take on that GPU
 TENANTS = ("ada", "ada", "bob")  # ada sends two requests for each of bob's
-NONE: Mapping[str, Any] = {  # what a log leaves out where it is empty
+NONE: Mapping[str, Any] = {  # fields that a log leaves out when they are empty
     **{name: [] for name in ("waiting", "joined", "evicted")},
     **{name: {} for name in ("because", "ended", "tenants")},
     **dict.fromkeys(("why", "replica"), ""),
@@ -133,7 +133,7 @@ class _Run:
         self._late = 0.0  # seconds that the scheduler has slept in this step
         scheduler = scheduler_of(GROUND.settings([]), kind)
         vars(scheduler).update(sleep=self._sleep, replica=replica)  # a fault that takes time has these
-        self._replay = Replay(scheduler, [], self._seconds, seen=self._seen)
+        self._replay = Replay(scheduler, [], self._seconds, seen=self._take_step)
         self._gone: dict[str, str] = {}
 
     def play(self, phases: Sequence[RequestPhase]) -> list[Line]:
@@ -166,7 +166,7 @@ class _Run:
         late, self._late = self._late, 0.0
         return max(self._paced, self._engine) + host + late
 
-    def _seen(self, step: Step) -> None:
+    def _take_step(self, step: Step) -> None:
         row, gone = self._replay.rows[-1], self._gone
         times = {"n": len(self.lines) + 1, "t": row.over, "dur": row.over - row.began, "replica": self._replica}
         engine = {"engine_us": round(self._engine * 1e6), "paced_us": round(self._paced * 1e6)}

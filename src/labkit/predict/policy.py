@@ -39,7 +39,7 @@ class Player:
             stderr=subprocess.DEVNULL,
             text=True,
             env={},
-            start_new_session=True,  # what the policy starts while it is loaded ends with it
+            start_new_session=True,  # processes that the policy starts while it is loaded end with it
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)

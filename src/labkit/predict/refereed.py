@@ -56,13 +56,13 @@ class Refereed(Scheduler):
         for request, new in step.produced:
             self.served[request.tenant] += ANSWER * len(new)
 
-    def _asked(self, question: str) -> bool:
+    def _answers(self, question: str) -> bool:
         return self.player is not None and question in self.player.answers
 
     @property
     def places(self) -> int:
         free = super().places
-        if not self._asked("places"):
+        if not self._answers("places"):
             return free
         found = self._number("places")
         if found > free:
@@ -70,7 +70,7 @@ class Refereed(Scheduler):
         return found
 
     def line(self) -> list[Request]:
-        if not self._asked("line"):
+        if not self._answers("line"):
             return super().line()
         if self._line is None:  # asked once a step: who has joined since is left out
             names = self._ask("line")
@@ -86,10 +86,10 @@ class Refereed(Scheduler):
         return [request for request in self._line if request in self.waiting]
 
     def reserve(self) -> int:
-        return self._number("reserve") if self._asked("reserve") else super().reserve()
+        return self._number("reserve") if self._answers("reserve") else super().reserve()
 
     def victim(self) -> Request:
-        if not self._asked("victim"):
+        if not self._answers("victim"):
             return super().victim()
         name = self._ask("victim")
         for request in self.running:

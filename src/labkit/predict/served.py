@@ -41,7 +41,7 @@ class GameFile:
     """A game as the server reads it. The mappings are by request name."""
 
     policy: str
-    python: str  # that runs the policy
+    python: str  # the interpreter that runs the policy
     most: int  # steps
     arrived: Mapping[str, float]  # when each request arrives, in seconds of virtual time
     after: Mapping[str, int]  # the number of finished steps at that time

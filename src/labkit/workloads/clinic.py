@@ -49,5 +49,5 @@ def _leave(endpoint: str, arrival: Arrival) -> RequestRecord:
         while record.tokens < arrival.made and not stream.ended(record, LOOK_S):
             stream.check()
         error = record.error
-    record.end, record.error = record.end or time.monotonic(), error  # that it was cancelled here is none
+    record.end, record.error = record.end or time.monotonic(), error  # a cancellation of our own is not an error
     return record

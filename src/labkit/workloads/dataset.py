@@ -150,7 +150,7 @@ def _lengths(rng: random.Random, count: int, mean: float, sigma: float, least: i
         low, high = (factor, high) if total < wanted else (low, factor)
     lengths = [round(min(most, max(least, value * low))) for value in raw]
     order = sorted(range(count), key=lambda index: -lengths[index])
-    for step in range(abs(wanted - sum(lengths))):  # what rounding left over, one token each
+    for step in range(abs(wanted - sum(lengths))):  # spread the rounding error, one token each
         index = order[step % count]
         lengths[index] += 1 if sum(lengths) < wanted else -1
     return lengths

@@ -33,7 +33,7 @@ class Stage:
     users: int
     began: float
     ended: float
-    counters: metrics.Snapshot  # what Triton counted in between
+    counters: metrics.Snapshot  # Triton's counts in between
     latencies_ms: list[float] = field(default_factory=list)
 
     @property

@@ -33,7 +33,7 @@ class Decision:
     because: Reason
     blocks_used: int
     began: float  # monotonic seconds at which it was made
-    mask_s: float | None = None  # that the masks of the step took to make; None where no request has one
+    mask_s: float | None = None  # to make the masks of the step; None if no request has one
     tables: Mapping[str, Any] = field(default_factory=dict)  # the KV blocks of each, where they are wanted
 
     @property

@@ -15,11 +15,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-PREFIX = "vllm-"  # what the files' names begin with
+PREFIX = "vllm-"  # the prefix of the files' names
 LIMIT, USUAL_MIB = "LABS_RECORD_MIB", 256
-FILES = 8  # that a whole recording consists of, at most
+FILES = 8  # of a whole recording, at most
 FLUSH_S = 0.25  # between two writes: so much is lost where the process is killed
-MOST_EVENTS = 200_000  # that may wait for a disk: then the recording ends
+MOST_EVENTS = 200_000  # may wait for a slow disk; with more the recording ends
 log = logging.getLogger("vllm.labsched")  # below vLLM's own, so that its lines stand in vLLM's log
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder for each line
 Line = dict[str, Any]

@@ -92,5 +92,5 @@ class Lookup:
             if not sequence.finished:
                 text += sequence.accept(token)
                 self._accepted[sequence] = min(count, number + 1)
-                sequence.cached = len(sequence.ids) - 1  # what was computed after that is written over
+                sequence.cached = len(sequence.ids) - 1  # later keys and values are overwritten
         return text

@@ -29,7 +29,7 @@ class PagedDecoder(Decoder):
         shape = (model.layers, blocks, model.heads, SIZE, model.width // model.heads)
         self._keys = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self._values = torch.zeros_like(self._keys)
-        self._numbers = itertools.count(1)  # what the manager calls a sequence; kept as its `slot`
+        self._numbers = itertools.count(1)  # the manager's names of sequences; kept as `slot`
         self._tokens: dict[int, int] = {}  # of each sequence, for which it has blocks
         self._tables: dict[int, list[int]] = {}
         self._copied = 0

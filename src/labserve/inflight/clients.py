@@ -11,7 +11,7 @@ from labserve.vllm.engine import VllmScheduler
 
 ASK_S = 0.5  # seconds of a round of questions at least
 FEW = 16  # waiting requests that are asked about in a round
-MOST = 0.02  # of the time goes into questions
+MOST = 0.02  # share of the time for questions
 
 
 class Clients:

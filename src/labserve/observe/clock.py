@@ -41,7 +41,7 @@ class StepClock:
         self._shown: dict[str, Any] = {}  # the state file's content; {}: there is none
         if run_dir:
             with suppress(OSError):
-                self._state.unlink(missing_ok=True)  # of one that was here before
+                self._state.unlink(missing_ok=True)  # the state of an earlier clock
 
     def now(self) -> float:
         """Seconds of time.monotonic() without those in which the clock stood still."""

@@ -133,7 +133,7 @@ class Gauges:
             for part, count in computed.items():
                 if count:
                     self._take("step_tokens", part, count)
-            first, later = self._came(requests, made, now)
+            first, later = self._take_tokens(requests, made, now)
             for name, seconds in (("time_to_first_token_seconds", first), ("inter_token_latency_seconds", later)):
                 if seconds:
                     self._observed.setdefault((name, ""), []).extend(seconds)
@@ -141,7 +141,7 @@ class Gauges:
             for request, count in zip(requests, made, strict=True):
                 self._tracer.token(request, count)
 
-    def _came(self, requests: Sequence[str], made: Sequence[int], now: float) -> tuple[list[float], list[float]]:
+    def _take_tokens(self, requests: Sequence[str], made: Sequence[int], now: float) -> tuple[list[float], list[float]]:
         """Requests have new tokens, all at the same moment: seconds that a first token took, and a later one."""
         first, later = [], []
         for life, count in zip(map(self._lives.get, requests), made, strict=True):

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from labserve.params import STRUCTURED, BadInput, Refusal, json_schema
 from labserve.text.sampling import as_array
 
-COMPILED_S = 0.8  # that a schema may take, its first mask included
+COMPILED_S = 0.8  # to compile a schema, with its first mask
 INSTALL = "pip install -e '.[grammar]'"
 
 
@@ -38,7 +38,7 @@ class Grammar:
         self._allowed: NDArray[np.bool_] | None = None
         self._seconds = 0.0
         self._check()
-        self.allowed()  # what takes long, takes it now
+        self.allowed()  # the slow first mask is made now
         self._seconds = 0.0
 
     def allowed(self) -> NDArray[np.bool_]:

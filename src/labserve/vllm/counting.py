@@ -27,7 +27,7 @@ ONE = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_
 class CountedVllm(VllmScheduler):
     """The scheduler of `engine=vllm` as a replay drives the labs' own (:class:`labsched.replay.Replay`)."""
 
-    memory = SimpleNamespace(leaving=())  # what is dropped is free at once
+    memory = SimpleNamespace(leaving=())  # a dropped request's memory is free at once
 
     def __init__(self, engine: Any, settings: VllmSettings, static: bool) -> None:
         super().__init__(engine, settings, static)
@@ -49,7 +49,7 @@ class CountingLLM:
     def __init__(self, config: Any, scheduler: Any, hasher: Any, ahead: int = 1) -> None:
         self.vllm_config, self._scheduler, self._hasher, self._ahead = config, scheduler, hasher, ahead
         self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
-        self._in_flight: deque[tuple[Any, Any]] = deque()  # what was decided, and what comes of it
+        self._in_flight: deque[tuple[Any, Any]] = deque()  # a decision, and its result
         self.answers: dict[str, Any] = {}  # by the request's id
         self._came = 0
 
@@ -63,7 +63,7 @@ class CountingLLM:
                 and len(answer.tokens) < params.max_tokens
                 and answer.tokens.count(answer.tokens[-1]) == 1
             ):
-                params.stop_token_ids = answer.tokens[-1:]  # that it is the last is known when it is there
+                params.stop_token_ids = answer.tokens[-1:]  # the last token is known only when it is made
             else:
                 params.max_tokens = len(answer.tokens)
         self._came += 1

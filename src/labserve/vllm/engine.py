@@ -52,7 +52,7 @@ class VllmScheduler:
         self._because = Because()
         self._came = 0  # requests so far
         self._dead = False
-        self._token_s = 0.0  # that the last step took for each of its tokens
+        self._token_s = 0.0  # of the last step, for each of its tokens
         self._over = 0.0  # monotonic seconds at which the last step's result was there
         self._vocabulary = engine.vllm_config.model_config.get_vocab_size()
 

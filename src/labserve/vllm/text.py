@@ -27,7 +27,7 @@ class TextOptions:
     """The outputs that a request asked for, and how much of them was sent."""
 
     stream: bool
-    prompt: str  # that goes before the answer; "" for none
+    prompt: str  # put before the answer; "" for none
     more: Sequence[str]  # of MORE
     said: int = 0  # characters that were sent
     tokens: int = 0

@@ -50,7 +50,7 @@ def check(trial):
 
 
 def requests_of(rng):
-    """Of every four requests one has a long answer, so that three slots become empty early."""
+    """Requests of which every fourth has a long answer, so that three slots become empty early."""
     limits = []
     for _ in range(4):
         four = [rng.randint(36, 48), *(rng.randint(4, 10) for _ in range(3))]

@@ -74,7 +74,7 @@ def why_late(steps, late, documents, slots):
 
 
 def why_slow(steps, slow):
-    """What made most of the long steps long in which the slow requests were."""
+    """The reason for most of the long steps in which the slow requests were."""
     counts = Counter()
     for step in steps:
         phase = step.more["phase"]

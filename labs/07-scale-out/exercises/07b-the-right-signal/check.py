@@ -41,7 +41,7 @@ def check(trial):
 
 
 def overloaded(trial, model, count):
-    """That many requests at once; the page while some of them waited and as many ran as can."""
+    """Send so many requests at once; the page while some waited and all places were taken."""
     with trial.unary() if model == "waits" else trial.stream() as client:
         if model == "waits":
             sent = [client.send_inputs(model, "hello", [text_tensor("text_input", "hello")]) for _ in range(count)]

@@ -76,7 +76,7 @@ def burst(seconds, replicas, size):
 
 
 def strays(seconds, replicas, size):
-    """Of hundreds of requests one or two fail."""
+    """One or two of hundreds of requests fail."""
     return DAY, (0.005 + 0.01 * size if seconds >= 0 else 0.0)
 
 

@@ -27,7 +27,7 @@ class _Asked:
     number: str
     model: str
     prompt: str
-    name: str  # what the step log calls it
+    name: str  # its name in the step log
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
@@ -38,7 +38,7 @@ class Asker:
         self._endpoint, self._tell = endpoint, tell
         self._texts: dict[str, TextModel] = {}
         self._sequences: list[str] = []
-        self._page = secrets.token_hex(2)  # of two pages for one server, neither uses an id of the other's
+        self._page = secrets.token_hex(2)  # so that two pages of one server have different ids
         self._open: dict[str, _Asked] = {}
         self._lock = threading.Lock()
         self._stops = stoppable_steps(endpoint, models)

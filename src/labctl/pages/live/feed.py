@@ -31,7 +31,7 @@ class Feed:
     """Takes lines in order of time; keeps what it needs to name things."""
 
     def __init__(self, names: LetterNames | None = None) -> None:
-        self.names = LetterNames() if names is None else names  # what a person calls the requests
+        self.names = LetterNames() if names is None else names  # the requests' names for people
         self.labels: Mapping[str, str] = {}  # the prompts of requests, where the log has none
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._requests = 0

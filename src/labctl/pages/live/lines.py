@@ -22,7 +22,7 @@ Line = Mapping[str, Any]
 
 CHANGE, HELD = "change", "held"  # kinds of lines that are not steps; HELD: a step waits for the clock
 _COLUMNS = {"tokens": 0, "made": 1, "texts": "", "blocks": 0}  # fields with an entry for each request: the defaults
-_STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # what holds until a line says otherwise
+_STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # fields that hold until a later line changes them
 
 
 @dataclass
@@ -31,8 +31,8 @@ class Instance:
 
     steps: int = 0
     last: dict[str, Any] = field(default_factory=lambda: {"slots": 0, "kv_blocks": 0, "kv_blocks_used": 0})
-    rows: dict[str, int] = field(default_factory=dict)  # of a log that does not name them
-    sitting: dict[int, str] = field(default_factory=dict)  # of sequences: a seat is kept between two requests
+    rows: dict[str, int] = field(default_factory=dict)  # for a log without rows
+    sitting: dict[int, str] = field(default_factory=dict)  # sequences keep their seats between two requests
     seats: Sequence[str] = ()
     waits: Line = field(default_factory=lambda: {"waiting": (), "queue": 0, "why": ""})
 
@@ -50,7 +50,7 @@ class Instance:
         if kind == CHANGE and "kv_blocks_used" not in line and not any(seats):
             self.last["kv_blocks_used"] = 0
         self.steps += kind not in (CHANGE, HELD)
-        columns = {name: _each(line, name, usual) for name, usual in _COLUMNS.items()}
+        columns = {name: _column(line, name, usual) for name, usual in _COLUMNS.items()}
         own = {"rows": rows, "phase": _phases(line), "kind": kind, "seats": seats}
         return {"n": self.steps, **line, **self.last, **waits, **columns, **own}
 
@@ -126,7 +126,7 @@ def why_waiting(line: Line) -> str:
     return reasons if isinstance(reasons, str) else ", ".join(sorted(set(reasons)))
 
 
-def _each(line: Line, name: str, usual: Any) -> Sequence[Any]:
+def _column(line: Line, name: str, usual: Any) -> Sequence[Any]:
     entries = line.get(name) or ()
     return entries if len(entries) == len(line["ids"]) else [usual] * len(line["ids"])
 
@@ -135,4 +135,4 @@ def _phases(line: Line) -> str:
     """A letter for each request. Version 1 has only the number of new requests, which are the last of the batch."""
     count = len(line["ids"])
     new = min(count, int(line.get("prefill", 0)))
-    return str("".join(_each(line, "phase", "")) or "d" * (count - new) + "p" * new)
+    return str("".join(_column(line, "phase", "")) or "d" * (count - new) + "p" * new)

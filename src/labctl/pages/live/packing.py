@@ -53,7 +53,7 @@ class Packing:
     def __init__(self) -> None:
         self._lanes: list[_Lane] = []
         self._requests: list[list[Any]] = []  # lane, id, label, name
-        self._texts: list[list[str]] = []  # of each request, what it got in each of its steps
+        self._texts: list[list[str]] = []  # for each request, its new text in each of its steps
         self.texts = False  # whether any request has one
 
     def take(self, event: LaneEvent) -> None:

@@ -20,7 +20,7 @@ class Side:
     step: int  # in the log; 0: the run has no more steps
     batch: tuple[str, ...]
     waiting: tuple[str, ...]
-    reasons: Mapping[str, str]  # what this run did with each request that the other run treats in another way
+    reasons: Mapping[str, str]  # why this run treats these requests differently from the other run
 
     def names(self) -> set[str]:
         """Those of all its requests."""

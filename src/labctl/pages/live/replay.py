@@ -33,7 +33,7 @@ def page_recording(folder: Path) -> dict[str, Any]:
         return _of_vllm(folder)
     feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
     router, routes, shift, end = Routes(), list[RouteEvent](), 0.0, 0.0
-    groups = list[list[Any]]()  # of requests: title, when the first one arrived, their ids, the lanes of their phase
+    groups = list[list[Any]]()  # groups of requests: title, first arrival, ids, the lanes of their phase
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
         phase = path.stem.removeprefix("steps-")

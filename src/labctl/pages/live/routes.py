@@ -30,7 +30,7 @@ class RouteCandidate(TypedDict):
     score: str
     cached: int
     requests: int
-    tokens: int  # of prompts that are left to compute there
+    tokens: int  # prompt tokens that are left to compute there
 
 
 class RouteEvent(TypedDict):
@@ -39,7 +39,7 @@ class RouteEvent(TypedDict):
     k: Literal["route"]
     t: float  # seconds of the log's clock
     request: str  # its id in the step log
-    called: str  # what a person calls it
+    called: str  # its name for people
     chosen: str
     prompt: int  # tokens
     found: int  # tokens of the prompt that the server had cached

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from labctl.pages.live.lines import CHANGE, Instance, Line, why_waiting
 
-STEPS = 600  # that a view remembers
+STEPS = 600  # steps that a view remembers
 ENDED = 64  # requests that have ended, with their texts
 TEXT = 20_000  # characters of one answer
 WINDOW_S = 2.0  # over which rates are taken; less, where the model has just begun,

@@ -28,7 +28,7 @@ class InstanceSteps:
     pages and tables call them: A, B, C ... in order of arrival.
     """
 
-    phase: str  # of a run; "" for a running stack
+    phase: str  # a run's phase; "" for a running stack
     replica: str
     model: str
     instance: str

@@ -32,10 +32,10 @@ class TerminalState:
     title: str
     keys: str = KEYS
     chosen: str = ""  # the model that the keys mean; "" for all
-    note: str = ""  # what the last key did
+    note: str = ""  # the result of the last key
     warning: str = ""  # before the note
     what_if: str = ""  # another policy's first difference
-    routes: str = ""  # what a router's decisions came to
+    routes: str = ""  # the summary of a router's decisions
     now: float | None = None  # on the clock of the log; None: the time of each model's last line
     _names: LetterNames = field(default_factory=LetterNames)
 
