@@ -55,7 +55,7 @@ def run(rounds: int) -> dict[str, Any]:
                     f"{one['clock']:.1f}",
                 )
             )
-    print(f"batch {BATCH}, {PROMPT}-token prompts, {NEW} steps, {WAITING} who wait; medians")
+    print(f"batch {BATCH}, {PROMPT}-token prompts, {NEW} steps, {WAITING} waiting requests; medians")
     print(format_table(rows, ("model", "step ms", "written", "log us", "of a step", "clock us"), right=(1, 3, 4, 5)))
     return found
 
@@ -109,7 +109,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                     times["step"].append(computed - computing)
                     times["clock"].append(asked - began + done - ready)
                 first = next(iter(writers))
-                writers[first] = writers.pop(first)  # in turn: who writes first pays for cold caches
+                writers[first] = writers.pop(first)  # in turn: the first writer pays for cold caches
                 for kind, (log, texts) in writers.items():
                     before = time.thread_time()
                     made = [1] * BATCH

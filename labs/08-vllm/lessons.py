@@ -114,7 +114,7 @@ def prefix(report, runs):
 
 
 def urgent(report, runs):
-    """5. Three urgent requests behind four others: who begins first, and who is preempted."""
+    """5. Three urgent requests behind four others: which begin first, and which are preempted."""
     found, rows = {}, []
     for name, run in runs.items():
         begun = list(dict.fromkeys(request for step in run["steps"] for request in step["computed"]))

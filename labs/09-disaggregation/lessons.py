@@ -7,7 +7,7 @@ WAYS = ("together", "apart")
 
 
 def apart(report, run):
-    """1. The same requests both ways: who waits for whose prompt, and what is moved for it."""
+    """1. The same requests both ways: how long readers wait for prompts, and how many bytes are moved."""
     rows, found = [], {}
     for way in WAYS:
         one = run[way]

@@ -55,7 +55,7 @@ def make_app(
     """The application in front of the server at ``endpoint`` (gRPC).
 
     Args:
-        fronted: what stands before it has asked who they are: it answers under any name of the machine.
+        fronted: a proxy in front of it has authenticated clients, so it answers under any host name.
         started: called when it is ready to answer.
     """
     return _Door(endpoint, models, limits, fronted, started).app

@@ -1,7 +1,7 @@
-"""How a client has something done to the stack that it asks: replicas killed, started again, more, fewer; its clock.
+"""Acts that a client requests on its own stack: kill, restart or scale replicas, and set the clock.
 
-It writes what it asks into a folder of its results, and labctl (``replicas.stagehand``), who sees that folder too,
-writes the answer beside it. Questions and answers stay there: they say what was done, and when.
+The client writes a request into a folder of its results. labctl (``replicas.stagehand``) watches it, and writes
+the answer beside it. Requests and answers stay there as a record of the acts and their times.
 """
 
 from __future__ import annotations

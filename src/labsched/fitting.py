@@ -119,7 +119,7 @@ def _doubt(x: Array, y: Array, said: Array) -> Array:
 def _corrected(
     keys: Sequence[Key], y: Array, said: Array, kept: npt.NDArray[np.bool_], trust: float
 ) -> tuple[dict[Key, float], Array]:
-    """By key, how many times ``said`` its steps took: the mean, among ``trust`` of 1.0. And ``said`` so many times."""
+    """The ratio of times to ``said`` by key (its steps' mean, with ``trust`` steps of 1.0), and ``said`` times it."""
     found: dict[Key, list[float]] = defaultdict(list)
     for key, ratio, counts in zip(keys, y / said, kept, strict=True):
         same = found[key]

@@ -35,7 +35,7 @@ class Memory:
         self._ending: list[Request] = []  # in a draft only
 
     def draft(self) -> "Memory":
-        """The same account, for a plan: who joins or ends there changes nothing here."""
+        """A copy of the account for a plan: requests that join or end there change nothing here."""
         draft = draft_of(self)
         draft._joining, draft._beside, draft._ending = {}, set(), []
         return draft
@@ -63,7 +63,7 @@ class Memory:
             total += max(0, self.claim(request) - len(blocks))
             if shared and shared.holders - freed[shared] > 1:
                 writers[shared] += 1
-        # Who writes into a block that others hold too needs a copy; the last one that holds it does not.
+        # A request that writes into a shared block needs a copy; the block's last holder does not.
         return total + sum(count - (count == block.holders - freed[block]) for block, count in writers.items())
 
     def need(self, request: Request) -> int:

@@ -26,7 +26,7 @@ Shrink = Callable[[Sequence[Arrival]], Iterator[list[Arrival]]]
 
 
 def smallest(found: SmallTrace, refuted: Refute, smaller: Shrink | None = None, tries: int = 10_000) -> SmallTrace:
-    """The first smaller trace that still does it, and so on until none does, or so many were tried."""
+    """Shrink a trace step by step while it still refutes, until no smaller one does, or ``tries`` were tried."""
     left = tries
     while True:
         for trace in (smaller or _smaller)(found.trace):

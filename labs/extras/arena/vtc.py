@@ -1,4 +1,4 @@
-"""A token counter for each tenant: who has been served least goes first (VTC: Sheng et al., OSDI 2024).
+"""A token counter for each tenant: the least served tenant goes first (VTC: Sheng et al., OSDI 2024).
 
 A token of an answer counts twice one of a prompt, as the view's `served` does. It does not lift the counter of a tenant
 that was away, as the paper does: the games are short.

@@ -52,7 +52,7 @@ GIT_S = 60.0
 class Estimate:
     """The sizes of a bundle in bytes: ``wheels`` that are downloaded, ``images``, and ``total``.
 
-    ``to_make``: so many weights and engines are still to be made, and are not in ``total``.
+    ``to_make``: the number of weights and engines that are still to be made; ``total`` does not include them.
     """
 
     wheels: int
@@ -87,7 +87,7 @@ class _Hashing:
 
 
 def estimate(workspace: Workspace, artifacts: Iterable[Path], with_images: bool = False, to_make: int = 0) -> Estimate:
-    """From the checkout and what lies in the cache; ``to_make``: of the artifacts so many are not there yet."""
+    """The estimate from the checkout and the cache; ``to_make``: the number of artifacts that are not cached yet."""
     images = IMAGES if with_images else 0
     sources = [workspace.root / path for path in checkout_files(workspace.root)]
     own = sum(path.stat().st_size for path in (*sources, *_below(artifacts)))

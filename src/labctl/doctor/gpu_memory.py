@@ -51,7 +51,7 @@ class MemoryShape:
         return int(matrices * width + embeddings)
 
     def copies(self, count: int) -> int:
-        """What so many models take on the first GPU that each hold the weights as they are."""
+        """The bytes of ``count`` models on the first GPU that each hold a copy of the weights."""
         return count * (self.weights() + COPY_OVERHEAD)
 
     def kv_cache(self, tokens: int, width: int = 2) -> int:

@@ -35,8 +35,8 @@ class Setting(BaseModel):
 
     ``scope``: a ``stack`` setting changes what is served; a ``run`` setting is read by the lab's clients alone.
     ``default`` may hold one value per profile ({cpu: ..., gpu: ...}). ``when`` names the values of other settings
-    with which this one means anything ({engine: openvino}); with others it is left out, and refused when given.
-    ``instead`` is the setting that a person means who gives it then.
+    with which this one has a meaning ({engine: openvino}); with other values it is left out, and refused if given.
+    ``instead`` is the setting to suggest in that case.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

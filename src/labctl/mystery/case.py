@@ -87,7 +87,7 @@ def fault_of(code: str, faults: Mapping[str, Fault]) -> Fault:
 
 
 def draw_code(faults: Mapping[str, Fault], name: str = "", replicas: int = 1) -> str:
-    """A new code: of that fault, or of any that so many replicas show."""
+    """A new code: for that fault, or for any fault that ``replicas`` servers are enough to show."""
     while True:
         code = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
         fault = fault_of(code, faults)

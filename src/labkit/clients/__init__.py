@@ -1,4 +1,4 @@
-"""Clients: who speaks to a running server, and how."""
+"""Clients of a running server."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The traces of the arena, each made from a seed: six that everybody sees, and hidden ones whose seed is kept."""
+"""The traces of the arena, each made from a seed: six public ones, and hidden ones with a secret seed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ ADVERSARIAL: Sequence[Maker] = (convoy, thrash)
 
 
 def public_traces() -> Mapping[str, Sequence[Arrival]]:
-    """The traces that everybody sees, by name."""
+    """The public traces, by name."""
     return {maker.__name__: maker(random.Random(maker.__name__), REQUESTS) for maker in PUBLIC}
 
 

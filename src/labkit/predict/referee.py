@@ -92,7 +92,7 @@ def retime_steps(rows: Sequence[StepRow], arrivals: Sequence[Arrival], ground: P
 
 
 def most_steps(arrivals: Sequence[Arrival], ground: PlayingField) -> int:
-    """After so many steps a game is not waited for."""
+    """The number of steps after which a game is stopped."""
     return LONGEST + LONGEST * sum(ground.alone(arrival)[0] for arrival in arrivals)
 
 

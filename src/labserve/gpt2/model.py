@@ -1,6 +1,6 @@
-"""GPT-2 itself (OpenAI, 2019), computed from a Hugging Face folder. Who attends to what is the caller's affair.
+"""GPT-2 itself (OpenAI, 2019), computed from a Hugging Face folder. The caller decides which tokens attend to which.
 
-Written out, because a learner can read it in a minute, and because transformers would take seconds of every start.
+It is written out, because a learner can read it in a minute, and because transformers would add seconds to every start.
 """
 
 import json

@@ -92,8 +92,8 @@ class Running:
     def step(self, batch: Batch[Sequence], waiting: "Batch[Sequence] | None" = None) -> None:
         """One more token for each sequence of the batch, sent to its client.
 
-        Whose last token it is, or who gets none because of an error, is `finished`; the others are not concerned.
-        `waiting` are those without a slot.
+        A sequence with its last token, or one that fails, is `finished`; an error of one does not affect the others.
+        `waiting` are the sequences without a slot.
         """
         if not batch:
             return

@@ -1,1 +1,1 @@
-"""Labs 03 and 05: who is in the batch of an engine, and the engines that can stand behind it."""
+"""Labs 03 and 05: a model with the labs' scheduler, and the engines behind it."""

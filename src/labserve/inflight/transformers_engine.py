@@ -1,7 +1,7 @@
 """Hugging Face's continuous batching as an engine of the scheduler, for any GPU, or none.
 
 transformers' own manager computes in a thread of its own; here each step is asked for, so that the scheduler
-(labsched/scheduler.py) decides who is in the batch, as it does for the other engine.
+(labsched/scheduler.py) decides which requests are in the batch, as it does for the other engine.
 """
 
 import itertools

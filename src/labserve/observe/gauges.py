@@ -95,7 +95,7 @@ class Gauges:
             self._use({name: values[name] for pair in USAGE for name in pair if name in values})
 
     def arrived(self, name: str, request: Any = None, at: float | None = None) -> None:
-        """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace.
+        """A request has come, under the name that `step` will use for it; Triton's `request` has its trace context.
 
         Args:
             at: monotonic seconds; else it is now.

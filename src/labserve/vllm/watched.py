@@ -65,19 +65,19 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
             return output
 
         def _through(self, gate: Gate, *args: Any, **named: Any) -> Any:
-            """vLLM decides about those alone that the gate admits."""
-            everybody = self.waiting
-            admitted = gate.admit([*everybody], self.requests)
-            everybody.remove_requests(admitted)
-            self.waiting = type(everybody)()
+            """Let vLLM decide about the requests that the gate admits, and about no others."""
+            queue = self.waiting
+            admitted = gate.admit([*queue], self.requests)
+            queue.remove_requests(admitted)
+            self.waiting = type(queue)()
             for request in admitted:
                 self.waiting.add_request(request)
             try:
                 return super().schedule(*args, **named)
             finally:
                 for request in reversed([*self.waiting]):  # found no memory, or were preempted
-                    everybody.prepend_request(request)
-                self.waiting = everybody
+                    queue.prepend_request(request)
+                self.waiting = queue
 
         def get_grammar_bitmask(self, output: Any, *args: Any, **named: Any) -> Any:
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Sessions that grow, then many questions about one text, by the learner's score: what was cached, who did the work."""
+"""Sessions that grow, then many questions about one text, by the learner's score: cached tokens, and load by server."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor

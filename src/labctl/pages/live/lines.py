@@ -121,7 +121,7 @@ def held_steps(clock: Clock) -> list[Line]:
 
 
 def why_waiting(line: Line) -> str:
-    """Why those wait who wait, in words for all of them."""
+    """The reasons of all waiting requests, in words."""
     reasons = line["why"]
     return reasons if isinstance(reasons, str) else ", ".join(sorted(set(reasons)))
 

@@ -1,11 +1,11 @@
-// What is shown of one lane: who waits, who sits where, the strip, the blocks. Texts come in as text, never as HTML.
+// The view of one lane: waiting requests, slots, the strip, the blocks. Texts are set as text, never as HTML.
 function el(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
   return made;
 }
 
-/** Make the children of a box again where what they say has changed: who has the focus on one keeps it. */
+/** Rebuild the children of a box if their content has changed: otherwise the focused one keeps the focus. */
 function renew(box, items, make) {
   const said = JSON.stringify(items);
   if (box.said === said) return;

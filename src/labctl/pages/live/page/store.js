@@ -5,7 +5,7 @@
 const FIELDS = 5; // numbers of each member in `r` of a step, see `membersOf`
 const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
 const MANY = 16; // seats
-const RATE_S = 2; // tokens/s are those of so many seconds
+const RATE_S = 2; // seconds over which tokens/s are counted
 
 class Lane {
   constructor(model) {
@@ -26,7 +26,7 @@ class Lane {
     return !this.tells && !this.now?.next?.length && performance.now() - this.heard > RATE_S * 1e3;
   }
 
-  /** How many seats are drawn: of many, only so many as were ever taken. */
+  /** How many seats are drawn: if there are many, only as many as were ever taken. */
   get rows() {
     return this.seats <= MANY ? this.seats : Math.min(this.seats, Math.ceil(this.taken / 8) * 8);
   }

@@ -1,7 +1,7 @@
-// The page itself: what it hears (a server, or a recording inside it), what it shows of it, and what a person does.
+// The page itself: its events (from a server, or from a recording inside it), its views, and a person's actions.
 const $ = (id) => document.getElementById(id);
 
-// Who wants less motion: what moves by itself moves once a second.
+// For people who prefer less motion: moving parts are redrawn once a second.
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
 class Page {
@@ -202,7 +202,7 @@ class Page {
     if (stretch === before || this.stretch !== before) this.former = stretch === before ? null : before;
   }
 
-  // -- who ---------------------------------------------------------------------------------------------------------
+  // -- requests ----------------------------------------------------------------------------------------------------
 
   /** What this page's server has sent and no step of the lane has shown yet: it waits in Triton. */
   unseen(lane) {
