@@ -227,7 +227,7 @@ def _send(port: int, chance: random.Random) -> tuple[Drawn, str]:
 
 
 def _exchange(port: int, request: bytes, patience: float) -> bytes:
-    """All of the answer. Raises TimeoutError where nothing more comes for ``patience`` seconds."""
+    """All of the answer. Raises TimeoutError if nothing more comes for ``patience`` seconds."""
     answer = bytearray()
     with socket.create_connection(("127.0.0.1", port), timeout=SILENCE_S) as connection:
         connection.sendall(request)

@@ -28,7 +28,7 @@ HEADER = ["exercise", "answer", "as foreseen", "seconds each"]
 
 @dataclass(frozen=True)
 class Run:
-    """One answer, judged with one seed. ``problem`` is "" where that went as foreseen; ``files`` is a hash of them."""
+    """One answer, judged with one seed. ``problem`` is "" if that went as foreseen; ``files`` is a hash of them."""
 
     exercise: str
     answer: str

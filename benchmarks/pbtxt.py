@@ -29,7 +29,7 @@ from labkit.waiting import attempts
 
 COUNT, READY_S, LOAD_S, LOG_S, LOOK_S, SHOWN = 5_000, 60.0, 30.0, 5.0, 0.002, 40
 UNREAD = "failed to poll from model repository"
-Judge = Callable[[str], str]  # what Triton says against a text; "" where it can read it
+Judge = Callable[[str], str]  # what Triton says against a text; "" if it can read it
 
 
 def mostly(good: str, odd: Sequence[str], odds: int = 60) -> st.SearchStrategy[str]:
@@ -274,7 +274,7 @@ def triton() -> Iterator[Judge]:
 
 
 def difference(judge: Judge, text: str) -> tuple[str, str]:
-    """What only we say against a text, and what only Triton says; both "" where they agree."""
+    """What only we say against a text, and what only Triton says; both "" if they agree."""
     _, problems = parse_config("m/config.pbtxt", text)
     ours, theirs = "; ".join(problem.text for problem in problems), judge(text)
     return ("", "") if bool(ours) == bool(theirs) else (ours, theirs)

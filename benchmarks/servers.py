@@ -11,7 +11,7 @@ from labctl.runtimes.leftovers import REPLICA, SERVER, STACK, our_processes
 
 
 def servers_of(root: Path, stack: str) -> dict[int, psutil.Process]:
-    """The servers of a stack that live, by their number; 0 where there is one without a balancer."""
+    """The servers of a stack that live, by their number; 0 if there is one without a balancer."""
     found: dict[int, psutil.Process] = {}
     for process, env in our_processes(root, (SERVER,)):
         with contextlib.suppress(psutil.Error):

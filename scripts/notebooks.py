@@ -89,7 +89,7 @@ BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.
 
 
 def notebook(lab: Path, address: str) -> str:
-    """The notebook of a lesson, as JSON. ``address``: of the public repository; "" where there is none."""
+    """The notebook of a lesson, as JSON. ``address``: of the public repository; "" if there is none."""
     settings = yaml.safe_load((lab / "lab.yaml").read_text(encoding="utf-8"))
     vllm = settings["settings"].get("engine", {}).get("default") == "vllm"
     install = INSTALL.format(

@@ -163,7 +163,7 @@ def _version(text: str) -> tuple[int, ...]:
 def commands(options: Options, weights: Path, scratch: Path, output: Path, shape: str = "") -> list[list[str]]:
     """The exact commands that build one engine, in order; ``shape`` is that of random weights, which may be missing.
 
-    Raises LabError where the release is unknown, or has no way to build that model like that.
+    Raises LabError if the release is unknown, or has no way to build that model like that.
     """
     release, model, before = releases.release(str(options["release"])), str(options["model"]), list[list[str]]()
     rotary = _rotary_word(weights, shape) if model in ROTARY else ""

@@ -43,7 +43,7 @@ def limit_send_buffer(listening: socket.socket) -> socket.socket:
 
 
 async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
-    """The request's body. Raises Refusal where it is too long, or does not come in time."""
+    """The request's body. Raises Refusal if it is too long, or does not come in time."""
     read = bytearray()
     more = True
     long = ApiError(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")

@@ -55,7 +55,7 @@ class ChatTemplate:
             ) from None
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The text that the model continues. Raises Refusal where the template takes no such conversation."""
+        """The text that the model continues. Raises Refusal if the template takes no such conversation."""
         turns = [{"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in messages]
         try:
             return self._template.render(messages=turns, add_generation_prompt=True, **self._words)

@@ -63,7 +63,7 @@ class Patience:
 
 
 def _waited_for_processors() -> float:
-    """Seconds since the machine's start in which at least one program waited for a processor; 0.0 where unknown."""
+    """Seconds since the machine's start in which at least one program waited for a processor; 0.0 if unknown."""
     try:
         some = PRESSURE.read_text(encoding="ascii").splitlines()[0]
         return int(some.rpartition("total=")[2]) / 1e6

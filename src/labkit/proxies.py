@@ -37,7 +37,7 @@ def _with_loopback(listed: str) -> str:
 
 
 def for_grpc(endpoint: str) -> str:
-    """The variable that names the proxy of a gRPC endpoint; "" where there is none, or it is not to be asked.
+    """The variable that names the proxy of a gRPC endpoint; "" if there is none, or it is not to be asked.
 
     Args:
         endpoint: ``host:port``, or addresses in gRPC's own words. Several have none: gRPC would ask the proxy for a

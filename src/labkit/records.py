@@ -29,7 +29,7 @@ class RequestRecord:
     Attributes:
         label: the request's name among those of its run.
         id: what Triton and the step logs call it; "" until it is sent with one.
-        finish_reason: why the answer ended, in the model's words ("length", "stop"); "" where it does not say.
+        finish_reason: why the answer ended, in the model's words ("length", "stop"); "" if it does not say.
     """
 
     label: str

@@ -79,7 +79,7 @@ def sent_requests(recording: Recording) -> dict[str, Sent]:
 
 
 def read_phase(out: Path, phase: str) -> dict[str, Any]:
-    """A phase's data. Raises LabError where the phase has not been run."""
+    """A phase's data. Raises LabError if the phase has not been run."""
     path = out / f"{phase}.json"
     if not path.is_file():
         raise LabError(f"phase {phase} left no result", f"{path} is missing", code="phase-result-missing")

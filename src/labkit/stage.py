@@ -48,7 +48,7 @@ class RequestedAct:
         return self._answer.exists()
 
     def done(self, timeout: float = 120.0) -> Done:
-        """Wait for it. Raises LabError where it failed, or takes longer than ``timeout`` seconds."""
+        """Wait for it. Raises LabError if it failed, or takes longer than ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while not self.over:
             if time.monotonic() > deadline:

@@ -243,8 +243,8 @@ class Finding:
 
     Attributes:
         share: of the whole.
-        culprit: the request that was most in the way; "" where none was.
-        changes: settings against the part, the smallest first; [] where there is none.
+        culprit: the request that was most in the way; "" if none was.
+        changes: settings against the part, the smallest first; [] if there is none.
     """
 
     metric: str

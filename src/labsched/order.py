@@ -176,5 +176,5 @@ def order(word: str) -> Order:
         ValueError: there is no such order.
     """
     if (word or "fcfs") not in ORDERS:
-        raise ValueError(f"scheduling: '{word}' is none of {', '.join(ORDERS)}")
+        raise ValueError(f"scheduling: '{word}' is not one of {', '.join(ORDERS)}")
     return ORDERS[word or "fcfs"]()

@@ -147,7 +147,7 @@ class Pace:
 
     @classmethod
     def of(cls, device: str, shape: str, slower: str, table: str = "") -> "Pace | None":
-        """From the words of a config.pbtxt; None where ``device`` is "none" or "". Raises ValueError for others."""
+        """From the words of a config.pbtxt; None if ``device`` is "none" or "". Raises ValueError for others."""
         if device in ("", "none"):
             return None
         if device == OWN or device in TABLES:

@@ -28,7 +28,7 @@ def effective_policy(asked: str, static: bool) -> tuple[Policy, str]:
     """
     words = {policy.value: policy for policy in Policy} | {"guaranteed_completion": Policy.GUARANTEED_NO_EVICT}
     if asked not in words:
-        raise ValueError(f"batch_scheduler_policy: '{asked}' is none of {', '.join(words)}")
+        raise ValueError(f"batch_scheduler_policy: '{asked}' is not one of {', '.join(words)}")
     if static and words[asked] is Policy.MAX_UTILIZATION:
         return Policy.GUARANTEED_NO_EVICT, "V1 runs a batch to its end, so it takes only what fits to its end"
     if asked != words[asked].value:

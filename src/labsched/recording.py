@@ -110,7 +110,7 @@ class StepRow:
     over: float = 0.0
     engine_s: float = 0.0  # seconds that its engine had nothing else to compute; recorded alone
     busy: bool = False  # the step before it left requests in the batch or in the queue
-    why: list[str] = field(default_factory=list)  # for each of ``waiting``; [] where it is not known
+    why: list[str] = field(default_factory=list)  # for each of ``waiting``; [] if it is not known
 
     @property
     def decides(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from labserve.serving import PACKAGES
 
 Requests = list[tuple[list[int], int]]
 Stepped = tuple[float, float, float]  # began, ended, seconds in the engine
-Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
+Word = Callable[[str], str]  # a parameter of config.pbtxt; "" if there is none
 Serve = Callable[[Requests], list[Stepped]]
 WARM_UP = (4, 4)  # requests, tokens of each
 

@@ -30,7 +30,7 @@ class Guard:
         self._entries = 0
 
     def check(self, request: Any) -> None:
-        """Raises Refusal where a required input is missing: Triton only counts them, whichever they are."""
+        """Raises Refusal if a required input is missing: Triton only counts them, whichever they are."""
         for name, expected in self._required.items():
             if pb_utils.get_input_tensor_by_name(request, name) is None:
                 raise Refusal(f"{name}: it is missing; expected {expected}, the batch dimension not counted")

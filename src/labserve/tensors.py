@@ -5,7 +5,7 @@ from typing import Any
 
 from labserve.params import BadInput
 
-Read = Callable[[str], Any]  # the numpy array of an input, None where it was not sent
+Read = Callable[[str], Any]  # the numpy array of an input, None if it was not sent
 
 
 def read_single(read: Read, name: str, default: Any) -> Any:
@@ -26,7 +26,7 @@ def check_range(name: str, value: float, least: float, most: float) -> float:
 
 
 def read_number(read: Read, name: str, default: float, least: float, most: float) -> float:
-    """The single number of an input. Raises BadInput where it lies outside."""
+    """The single number of an input. Raises BadInput if it lies outside."""
     return check_range(name, float(read_single(read, name, default)), least, most)
 
 

@@ -154,7 +154,7 @@ def test_what_it_computes_in_is_told(folder: Path) -> None:
 
 
 def test_another_precision_is_refused_by_name(folder: Path) -> None:
-    with pytest.raises(ValueError, match="precision: 'int4' is none of auto, fp32, bf16, fp16"):
+    with pytest.raises(ValueError, match="precision: 'int4' is not one of auto, fp32, bf16, fp16"):
         GPT2(str(folder), precision="int4")
 
 

@@ -156,7 +156,7 @@ def test_the_configurations_words_reach_it(folder: Path) -> None:
 
 
 def test_an_engine_that_there_is_not_is_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="'vllm' is none of openvino, transformers"):
+    with pytest.raises(ValueError, match="'vllm' is not one of openvino, transformers"):
         open_it(folder, "vllm")
 
 

@@ -48,7 +48,7 @@ def test_each_order_lets_its_own_go_first(word: str, expected: str) -> None:
 
 
 def test_a_word_that_is_no_order_is_refused() -> None:
-    with pytest.raises(ValueError, match="scheduling: 'lottery' is none of fcfs, shortest_first, priority, fair"):
+    with pytest.raises(ValueError, match="scheduling: 'lottery' is not one of fcfs, shortest_first, priority, fair"):
         order("lottery")
 
 

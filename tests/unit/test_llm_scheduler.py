@@ -198,7 +198,7 @@ def test_the_policy_in_force_is_told_with_its_reason(asked: str, static: bool, e
 
 
 def test_a_word_that_is_no_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_scheduler_policy: 'greedy' is none of"):
+    with pytest.raises(ValueError, match="batch_scheduler_policy: 'greedy' is not one of"):
         effective_policy("greedy", False)
 
 

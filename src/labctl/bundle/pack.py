@@ -196,7 +196,7 @@ def _text(tar: tarfile.TarFile, name: str, text: str) -> str:
 
 
 def checkout_files(root: Path) -> list[Path]:
-    """Relative paths, sorted, without what is not committed. Raises LabError where git does not list a clone's."""
+    """Relative paths, sorted, without what is not committed. Raises LabError if git does not list a clone's."""
     if (root / ".git").exists():
         paths = [Path(name) for name in _tracked(root).split("\0") if name]
         return sorted(path for path in paths if (root / path).is_file())

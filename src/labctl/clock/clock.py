@@ -63,7 +63,7 @@ class ClockState(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of one stack; ``limit`` ends a pause by itself, None where nothing does."""
+    """The clock of one stack; ``limit`` ends a pause by itself, None if nothing does."""
 
     run_dir: Path
     models: tuple[str, ...]
@@ -106,7 +106,7 @@ class Clock:
 
     @property
     def until(self) -> float | None:
-        """When the first pause ends by itself (monotonic seconds); None where none does."""
+        """When the first pause ends by itself (monotonic seconds); None if none does."""
         return min((mode["until"] for mode in self.modes().values() if mode.get("until")), default=None)
 
     def slow(self, factor: float, model: str = "") -> None:
@@ -297,7 +297,7 @@ class PauseLimit:
 
 
 def pause_limit(repository: Path) -> PauseLimit | None:
-    """The limit of a stack, by its models' configurations; None where there is none."""
+    """The limit of a stack, by its models' configurations; None if there is none."""
     limits = []
     for path in repository.glob("*/config.pbtxt"):
         text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))

@@ -183,7 +183,7 @@ def _shm(plan: Plan) -> DoctorCheck:
 
 
 def _bytes(size: str) -> int:
-    """A size as Docker writes it ("256m"); 0 where it is none."""
+    """A size as Docker writes it ("256m"); 0 if it is none."""
     match = re.fullmatch(r"(\d+)([bkmg]?)b?", size.strip().lower())
     return int(match[1]) * {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]] if match else 0
 

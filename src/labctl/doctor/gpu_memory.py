@@ -25,7 +25,7 @@ class MemoryShape:
 
     @classmethod
     def of(cls, source: Source, workspace: Workspace) -> MemoryShape | None:
-        """None where it is not known: the weights are not here yet, or their architecture is another one."""
+        """None if it is not known: the weights are not here yet, or their architecture is another one."""
         if source.kind == "random":
             kind, config = SHAPES[source.name]["type"], SHAPES[source.name]["config"]
         else:

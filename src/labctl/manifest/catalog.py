@@ -40,7 +40,7 @@ class Catalog:
 
     @property
     def labs(self) -> tuple[Lab, ...]:
-        """All labs. Raises LabError where one of their manifests is broken."""
+        """All labs. Raises LabError if one of their manifests is broken."""
         self.check(self.every)
         return self.every
 

@@ -56,7 +56,7 @@ class ExhibitManifest(BaseModel):
 
     Attributes:
         title: what happens, in our words.
-        upstream: None where upstream has no issue of it (``labs/extras/museum/upstream/`` may have its text).
+        upstream: None if upstream has no issue of it (``labs/extras/museum/upstream/`` may have its text).
         affected, fixed: releases; ``fixed`` names the pull request, and is "" if no release has it.
         teaches: the general lesson, a few words.
         expects: what a run sees on an affected release.

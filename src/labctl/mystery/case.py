@@ -226,7 +226,7 @@ def current_case(session: Session) -> Case:
 
 
 def stop_case(session: Session) -> bool:
-    """Take the sick server down, and forget its code; False where there was none."""
+    """Take the sick server down, and forget its code; False if there was none."""
     folder, there = session.workspace.folder(NAME), False
     with contextlib.suppress(LabError):
         there = bool(current_case(session)) and down(session, STACK)

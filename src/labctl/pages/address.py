@@ -33,7 +33,7 @@ def publish_address(workspace: Workspace, stack: str, page: str, address: str) -
 
 
 def page_address(workspace: Workspace, stack: str, page: str) -> str:
-    """The address of a page that answers; "" where there is none."""
+    """The address of a page that answers; "" if there is none."""
     try:
         address = nofollow.read_text(workspace.folder(stack).address_file(page))
         where = urlsplit(address)

@@ -18,7 +18,7 @@ ANY = "*"  # any forwarded name: the page is behind JupyterHub, which lets only 
 
 
 def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") -> str:
-    """Why a request with these headers (names in lower case) is refused; "" where it is not.
+    """Why a request with these headers (names in lower case) is refused; "" if it is not.
 
     ``exposed``: the page listens on every address of the machine, not only on loopback. ``forwarded``: another name,
     under which a person has forwarded the page's port; browsers may add a port to it.
@@ -43,7 +43,7 @@ async def read_body(request: Request, most: int) -> bytes:
 
 
 def _place(origin: str) -> str:
-    """The host and port of an ``Origin`` header; "" where it has none."""
+    """The host and port of an ``Origin`` header; "" if it has none."""
     try:
         return urlsplit(origin).netloc
     except ValueError:

@@ -45,7 +45,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
 
 def heal(stack: RunningStack) -> bool:
-    """Start what of a stack has died: replicas, and what stands before them. False where nothing has.
+    """Start what of a stack has died: replicas, and what stands before them. False if nothing has.
 
     Raises LabError: a replica does not become ready; the others serve on.
     """

@@ -18,7 +18,7 @@ _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some me
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of an ensemble as the first that names it has it; ``dims`` is None where only the server will know."""
+    """A tensor of an ensemble as the first that names it has it; ``dims`` is None if only the server will know."""
 
     owner: str
     datatype: int
@@ -26,7 +26,7 @@ class _Tensor:
     batching: bool
 
     def clash(self, other: _Tensor) -> str:
-        """Why Triton refuses the two to be one tensor; "" where it does not.
+        """Why Triton refuses the two to be one tensor; "" if it does not.
 
         Its rule (core's ensemble_utils.cc): the types are equal, and so are the shapes, without or with the batch
         dimension that a batching model adds; -1 is equal to every size.

@@ -50,7 +50,7 @@ class ProbeLike(Protocol):
 def probe(
     endpoint: str, model: str, request: ProbeLike, timeout: float, stuck: Callable[[], Sequence[str]] = tuple
 ) -> None:
-    """One tiny real inference. Raises LabError where the model answers with an error, in Triton's words, or not at all.
+    """One tiny real inference. Raises LabError if the model answers with an error, in Triton's words, or not at all.
 
     Args:
         stuck: what is known of models that hang in an execution; the first sentence ends the wait.

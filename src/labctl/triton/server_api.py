@@ -65,7 +65,7 @@ def is_live(endpoint: str) -> bool:
 
 
 def server_version(endpoint: str) -> str:
-    """Triton's own version ("2.51.0"), "" where it cannot be asked."""
+    """Triton's own version ("2.51.0"), "" if it cannot be asked."""
     with contextlib.suppress(Unreachable):
         return str(_object(call_triton(endpoint, "GET", "/v2")[1], dict).get("version", ""))
     return ""
@@ -127,7 +127,7 @@ def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") ->
 
 
 def model_config(endpoint: str, model: str) -> dict[str, Any]:
-    """A model's configuration as the server has it. Raises LabError where it does not tell."""
+    """A model's configuration as the server has it. Raises LabError if the server returns none."""
     try:
         status, body = call_triton(endpoint, "GET", f"/v2/models/{model}/config")
         if status != 200:

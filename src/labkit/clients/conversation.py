@@ -91,7 +91,7 @@ def speed(record: RequestRecord, streamed: bool) -> str:
 
 
 def count_tokens(text: str, tokenizer_dir: str) -> int:
-    """Tokens of a text; 0 where there is no tokenizer to ask."""
+    """Tokens of a text; 0 if there is no tokenizer to ask."""
     path = Path(tokenizer_dir) / "tokenizer.json"
     if not tokenizer_dir or not path.is_file():
         return 0

@@ -16,7 +16,7 @@ TIMEOUT_S = 60.0
 
 
 class Refused(Exception):
-    """The gateway answered with an HTTP error. ``retry_after``: seconds, None where it said nothing of it."""
+    """The gateway answered with an HTTP error. ``retry_after``: seconds, None if it said nothing of it."""
 
     def __init__(self, status: int, retry_after: float | None) -> None:
         super().__init__(f"HTTP {status}")

@@ -9,7 +9,7 @@ from labkit.errors import LabError
 
 
 def parameters(endpoint: str, name: str) -> dict[str, str]:
-    """The ``parameters`` of a model's ``config.pbtxt``. Raises LabError where the server does not tell."""
+    """The ``parameters`` of a model's ``config.pbtxt``. Raises LabError if the server returns none."""
     return {key: str(value.string_value) for key, value in _config(endpoint, name).parameters.items()}
 
 
@@ -27,5 +27,5 @@ def _config(endpoint: str, name: str) -> Any:
             return client.get_model_config(name, client_timeout=ASK_S).config
         except InferenceServerException as error:
             raise LabError(
-                f"the server does not tell of {name}", str(error.message()), code="model-unconfigured"
+                f"Triton returned no configuration for {name}", str(error.message()), code="model-unconfigured"
             ) from error

@@ -56,7 +56,7 @@ class TextModel:
     Attributes:
         decoupled: it answers token by token, with what is new alone.
         prompt: the input that holds the text.
-        limit: the input that holds the number of tokens; "" where that is a request parameter.
+        limit: the input that holds the number of tokens; "" if that is a request parameter.
         sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; a model without a limit
             takes them as parameters.
         end: the input for the token that ends a text: the one that the model's ``end_input`` parameter names, else
@@ -132,7 +132,7 @@ class TextModel:
                         f"the server at {endpoint} does not answer", why, remedy, code="server-silent"
                     ) from error
                 raise LabError(
-                    f"the server does not tell how {name} is asked", str(error.message()), code="model-unconfigured"
+                    f"Triton returned no configuration for {name}", str(error.message()), code="model-unconfigured"
                 ) from error
         every = {
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))

@@ -51,7 +51,7 @@ class GoodputMeter:
         return self._seen[-1][0] - self._seen[0][0] if self._seen else 0.0
 
     def rates(self, model: str = "") -> dict[str, Rate]:
-        """By class, of one model or of all; {} where no limits are set, or after one look."""
+        """By class, of one model or of all; {} if no limits are set, or after one look."""
         if not self.seconds:
             return {}
         (_, before), (_, after) = self._seen[0], self._seen[-1]
@@ -66,7 +66,7 @@ class GoodputMeter:
         return {name: Rate(rate(GOOD + name), rate(ANSWERED + name)) for name in names}
 
     def share(self) -> float | None:
-        """The share of answered requests that met the limits; None where none was answered."""
+        """The share of answered requests that met the limits; None if none was answered."""
         every = self.rates().values()
         answered = sum(one.answered for one in every)
         return sum(one.good for one in every) / answered if answered else None

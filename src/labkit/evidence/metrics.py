@@ -199,7 +199,7 @@ def total_snapshot(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 
 def metrics_page(endpoint: str, timeout: float = 5.0) -> str:
-    """The text of one server's metrics page. Raises LabError where it does not answer."""
+    """The text of one server's metrics page. Raises LabError if it does not answer."""
     try:
         status, body = fetch(endpoint, "GET", "/metrics", timeout=timeout, most=MOST_PAGE)
     except (OSError, http.client.HTTPException) as error:

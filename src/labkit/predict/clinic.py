@@ -45,7 +45,7 @@ class Fault:
 
     Attributes:
         shows: the steps of a log that show it.
-        sign: what these steps have in common, in words; "" where no step shows it.
+        sign: what these steps have in common, in words; "" if no step shows it.
         least: the number of such steps that makes a server sick.
         replicas: servers that are needed to see it.
         counters: bounds (at least, at most; None is none) for the value of a metric: a counter's for each step, a

@@ -152,7 +152,7 @@ def _mooncake(line: str, number: int) -> Arrival | None:
 
 
 def _answer(row: Mapping[str, Any], name: str) -> int:
-    """The tokens of a row's answer; 0 where the field says nothing. Raises ValueError: the row has no such field."""
+    """The tokens of a row's answer; 0 if the field says nothing. Raises ValueError: the row has no such field."""
     if name not in row:
         raise ValueError(f"it has no {name}")
     return cells.integer_cell(row, name, missing=0)

@@ -197,7 +197,7 @@ def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, data
 
 
 def _context(folder: str) -> int:
-    """Tokens that the model sees; 0 where its config.json does not say."""
+    """Tokens that the model sees; 0 if its config.json does not say."""
     try:
         config = json.loads((Path(folder) / "config.json").read_text())
         return int(config.get("max_position_embeddings") or config.get("n_positions") or 0)

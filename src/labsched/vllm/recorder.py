@@ -220,7 +220,7 @@ def scheduler_line(scheduler: Any) -> dict[str, Any]:
 
 
 def _memory(scheduler: Any) -> dict[str, int]:
-    """The bytes of the device and of one KV block on it; {} where vLLM does not say, or the device is a CPU."""
+    """The bytes of the device and of one KV block on it; {} if vLLM does not say, or the device is a CPU."""
     try:
         from vllm.platforms import current_platform
 

@@ -125,7 +125,7 @@ class Desk:
         return name
 
     def fetch(self, name: str) -> HandedOver:
-        """Take a sequence over. Raises BadInput where there is none of that name (any more)."""
+        """Take a sequence over. Raises BadInput if there is none of that name (any more)."""
         path = self._folder / name
         try:
             if not NAME.fullmatch(name):

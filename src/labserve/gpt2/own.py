@@ -25,7 +25,7 @@ class OwnFile:
         return found
 
     def call(self, function: Any, *arguments: Any) -> Any:
-        """The function's value. Raises Refusal where it raises."""
+        """The function's value. Raises Refusal if it raises."""
         try:
             return function(*arguments)
         except Exception as error:

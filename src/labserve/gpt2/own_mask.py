@@ -24,7 +24,7 @@ class OwnGrammar(Grammar):
         self._now: NDArray[np.bool_] | None = None
 
     def allowed(self) -> NDArray[np.bool_]:
-        """[vocabulary], true for the tokens that may come next. Raises Refusal where the file fails or allows none."""
+        """[vocabulary], true for the tokens that may come next. Raises Refusal if the file fails or allows none."""
         if self._now is None:
             now = self._own.call(lambda: [bool(each) for each in self._mask.allowed()])
             self._own.require(len(now) == len(self._words), f"allowed returned {len(now)} values")

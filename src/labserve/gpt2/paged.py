@@ -47,7 +47,7 @@ class PagedDecoder(Decoder):
         return {"kv_blocks": self.blocks, "kv_blocks_used": used, "cached": found, "copied": copied}
 
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
-        """Scores of the next token of each sequence, [batch, vocab]. Raises Refusal where the manager fails."""
+        """Scores of the next token of each sequence, [batch, vocab]. Raises Refusal if the manager fails."""
         twins = self._take_blocks(batch)
         computed = [sequence for sequence in batch if sequence not in twins]
         ids: list[int] = []
@@ -125,7 +125,7 @@ class PagedDecoder(Decoder):
         self._copied += 1
 
     def release(self, sequence: Sequence) -> None:
-        """Give the blocks of a sequence back; harmless where it has none. Raises Refusal where the manager fails."""
+        """Give the blocks of a sequence back; harmless where it has none. Raises Refusal if the manager fails."""
         number, sequence.slot, sequence.cached = sequence.slot, None, 0
         if number is not None and self._tables.pop(number, None) is not None:
             self._tokens.pop(number, None)

@@ -51,7 +51,7 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
             return FP32
         case "auto":
             return BF16 if has_bf16() else FP16_WEIGHTS if reads_fp16() else FP32
-    raise ValueError(f"precision: '{word}' is none of auto, fp32, bf16, fp16")
+    raise ValueError(f"precision: '{word}' is not one of auto, fp32, bf16, fp16")
 
 
 def shortfall(precision: Precision) -> str:

@@ -57,7 +57,7 @@ class Sequence:
     def accept(self, token: int) -> str:
         """Append the next token; returns the text that is now certain. Sets `finished` on the last one.
 
-        With a grammar the answer ends when it is whole, and an end token has no text. Raises BadInput where the
+        With a grammar the answer ends when it is whole, and an end token has no text. Raises BadInput if the
         grammar has become too complex.
         """
         self.ids.append(token)

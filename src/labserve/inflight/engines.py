@@ -18,7 +18,7 @@ def open_engine(
     """The engine that a model's configuration names, warmed up, the KV cache that it may fill, and what is in force.
 
     Args:
-        word: a parameter of the model's config.pbtxt, "" where there is none.
+        word: a parameter of the model's config.pbtxt, "" if there is none.
         batch: sequences that may run at a time.
         device: "cpu" or "cuda:N".
 
@@ -28,7 +28,7 @@ def open_engine(
     """
     name = word("engine") or "openvino"
     if name not in ENGINES:
-        raise ValueError(f"engine: '{name}' is none of {', '.join(ENGINES)}")
+        raise ValueError(f"engine: '{name}' is not one of {', '.join(ENGINES)}")
     if name == "openvino" and device != "cpu":
         raise ValueError("engine: openvino computes on the processor; on a GPU take transformers")
     module = import_module(f"labserve.inflight.{name}_engine")

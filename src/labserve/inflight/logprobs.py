@@ -21,7 +21,7 @@ class LogProbs:
     """The source of log probabilities in a model instance. Nothing is loaded before the first request that asks.
 
     Args:
-        word: a parameter of the model's config.pbtxt, "" where there is none.
+        word: a parameter of the model's config.pbtxt, "" if there is none.
     """
 
     def __init__(self, word: Callable[[str], str]) -> None:

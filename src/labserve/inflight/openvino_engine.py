@@ -89,7 +89,7 @@ class OpenVinoEngine:
             self._unfinished.remove(handle)
 
     def read(self, handle: OpenVinoHandle) -> tuple[list[int], bool]:
-        """Raises RuntimeError where the engine gave the sequence up."""
+        """Raises RuntimeError if the engine gave the sequence up."""
         tokens: list[int] = []
         while handle.generation.can_read():
             for output in handle.generation.read().values():

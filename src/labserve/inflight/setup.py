@@ -74,7 +74,7 @@ def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Schedul
     """Load the engine and warm it up.
 
     Args:
-        word: a parameter of the model's config.pbtxt, "" where there is none.
+        word: a parameter of the model's config.pbtxt, "" if there is none.
         device: "cpu" or "cuda:N".
         kind: the scheduler's class: the shipped one, or a learner's.
 
@@ -83,7 +83,7 @@ def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Schedul
     """
     batching = word("gpt_model_type")
     if batching not in BATCHING:
-        raise ValueError(f"gpt_model_type: '{batching}' is none of {', '.join(BATCHING)}")
+        raise ValueError(f"gpt_model_type: '{batching}' is not one of {', '.join(BATCHING)}")
     static = BATCHING[batching]
     asked = word("asked_batch_scheduler_policy") or word("batch_scheduler_policy")
     policy, reason = effective_policy(asked, static)

@@ -92,7 +92,7 @@ class TransformersEngine:
                 return
 
     def read(self, handle: TransformersHandle) -> tuple[list[int], bool]:
-        """Raises RuntimeError where the engine gave the sequence up."""
+        """Raises RuntimeError if the engine gave the sequence up."""
         state = handle.state
         if state.status is RequestStatus.FAILED:
             raise RuntimeError(state.error or "the engine gave the sequence up")

@@ -13,7 +13,7 @@ def note(run_dir: str, settings: Iterable[tuple[str, str, str, str]]) -> None:
 
     Args:
         run_dir: the stack's writable run folder; "" for none.
-        settings: (name, asked, in force, reason); the reason is "" where it is as asked.
+        settings: (name, asked, in force, reason); the reason is "" if it is as asked.
     """
     if not run_dir:
         return

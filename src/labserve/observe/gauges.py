@@ -51,7 +51,7 @@ METRICS = {
     "moved_bytes_total": Shown("Bytes of keys and values handed over between servers", label="direction"),
     "guessed_tokens_total": Shown("Tokens that were guessed and checked", label="outcome"),
     "slo_requests_total": Shown("Requests that were answered or failed, where there are limits", label="class"),
-    "slo_good_total": Shown("Those of them that were answered within the limits", label="class"),
+    "slo_good_total": Shown("Requests answered within the limits", label="class"),
     "batch_size": Shown("Requests in a step", POWERS),
     "step_tokens": Shown("Tokens computed in a step: of prompts, and one for each that decodes", TOKENS, "phase"),
     "time_to_first_token_seconds": Shown("From a request's arrival in the model to its first token", SECONDS),

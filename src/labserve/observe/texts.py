@@ -67,7 +67,7 @@ class StepTexts:
 
 
 def find_tokenizer(folder: str) -> Tokenizer | None:
-    """The tokenizer of a folder of weights or of an engine; None where it has none that can be read."""
+    """The tokenizer of a folder of weights or of an engine; None if it has none that can be read."""
     try:
         return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     except Exception:  # the library raises nothing narrower

@@ -100,7 +100,7 @@ class Tracer:
 
 
 def _traceparent(request: Any) -> str:
-    """The context that Triton gives, as W3C's header: "00-<trace>-<span>-<flags>"; "" where it traces nothing."""
+    """The context that Triton gives, as W3C's header: "00-<trace>-<span>-<flags>"; "" if it traces nothing."""
     with contextlib.suppress(Exception):  # an older Triton has no such function, an untraced request no context
         return str(json.loads(request.trace().get_context())["traceparent"])
     return ""

@@ -44,7 +44,7 @@ class Grammar:
     def allowed(self) -> NDArray[np.bool_]:
         """[vocabulary], true for the tokens that may come next; the end token is one when the text may end here.
 
-        It stays the same until `accept`. Raises BadInput where the grammar has become too complex.
+        It stays the same until `accept`. Raises BadInput if the grammar has become too complex.
         """
         if self._allowed is None:
             began = time.perf_counter()

@@ -9,7 +9,7 @@ from labsched.kv_budget import KVBudget
 from labserve.model_shape import ModelShape
 from labserve.processor import has_bf16
 
-Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
+Word = Callable[[str], str]  # a parameter of config.pbtxt; "" if there is none
 
 STEP_TOKENS = {"cpu": 256, "cuda": 8192}  # of one step, where max_num_tokens is not given
 BLOCK_SIZE = 32  # tokens; vLLM's attention for CPUs is written for multiples of it
@@ -156,7 +156,7 @@ def _refuse(word: Word) -> None:
     if (word("scheduling") or "fcfs") not in ORDERS:
         raise ValueError(f"scheduling: vLLM has no '{word('scheduling')}'; it has: {', '.join(ORDERS)}")
     if (word("execution") or "eager") not in EXECUTIONS:
-        raise ValueError(f"execution: '{word('execution')}' is none of {', '.join(EXECUTIONS)}")
+        raise ValueError(f"execution: '{word('execution')}' is not one of {', '.join(EXECUTIONS)}")
     if word("async_scheduling") == "true" and word("speculation") == PROMPT_LOOKUP:
         raise ValueError("async_scheduling: prompt lookup needs the text of one step before it decides about the next")
     if (word("kv_cache_dtype") or "auto") not in CACHE_BYTES:

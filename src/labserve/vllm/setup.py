@@ -71,7 +71,7 @@ def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = N
     """Load the engine and warm it up.
 
     Args:
-        word: a parameter of the model's config.pbtxt, "" where there is none.
+        word: a parameter of the model's config.pbtxt, "" if there is none.
         device: "cpu" or "cuda:N".
         beside: a folder that may have a ``scheduler.py`` with a subclass of vLLM's `Scheduler`, and engine arguments
             in ``vllm.json`` that override the arguments from config.pbtxt.
@@ -101,7 +101,7 @@ def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = N
 
 
 def _require_gpu() -> None:
-    """Raises ValueError where there is none: vLLM says "Device string must not be empty"."""
+    """Raises ValueError if there is none: vLLM says "Device string must not be empty"."""
     import torch
 
     if not torch.cuda.is_available():

@@ -77,7 +77,7 @@ def lengths_of(rng):
 
 
 def likely(lengths, mean, evictions):
-    """The sentence of the mistake that comes to the same numbers; "" where none does."""
+    """The sentence of the mistake that comes to the same numbers; "" if none does."""
     for without, sentence in LIKELY.items():
         other, count = played(lengths, without)
         if count == evictions and same(other, mean):

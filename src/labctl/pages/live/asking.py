@@ -88,7 +88,7 @@ class Asker:
         return [asked.number for asked in made]
 
     def cancel(self, number: str) -> bool:
-        """Let a request go; False where it is over, or none of this page's."""
+        """Let a request go; False if it is over, or none of this page's."""
         asked = self._open.get(number)
         if asked:
             asked.cancelled.set()

@@ -105,7 +105,7 @@ class HeadEvent(TypedDict, total=False):
     chosen: str
     note: str  # what the page shows in place of a clock, if there is no clock
     what_if: list[str]  # the lane that replays another policy, that policy, and the model
-    chat: str  # the address of the stack's chat page, "" where there is none
+    chat: str  # the address of the stack's chat page, "" if there is none
 
 
 Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | ChatEvent | WhatIfEvent | RouteEvent | HeadEvent

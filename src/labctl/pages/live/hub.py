@@ -112,7 +112,7 @@ class Hub(Audience):
 
     def __init__(self, clock: Clock, endpoint: str, what_if: WhatIf | None = None) -> None:
         super().__init__()
-        self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
+        self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" if there is none
         self._clock, self._endpoint = clock, endpoint
         self._what_if, self._tail = what_if, StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
         self._chat, self._routes = "", RouteTail(clock.run_dir, self._names)

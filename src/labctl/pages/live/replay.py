@@ -106,7 +106,7 @@ def replay_page(folder: Path) -> str:
 
 
 def write_timeline_page(folder: Path) -> Path | None:
-    """``timeline.html`` in a run's folder; None where the run has no steps to show."""
+    """``timeline.html`` in a run's folder; None if the run has no steps to show."""
     try:
         page = document(page_recording(folder))
     except LabError:
