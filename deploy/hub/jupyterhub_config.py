@@ -23,7 +23,8 @@ checkout = Workspace.find()
 room = Room.of(checkout)
 asked = os.environ
 docker = "HUB_IMAGE" in asked
-# JupyterHub ends services and servers by SIGINT. One that a script started in the background ignores it, and so would they.
+# JupyterHub ends services and servers by SIGINT, which it ignores, and they with it, if a script has started it in the
+# background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 python = [sys.executable, "-m"]
 
