@@ -110,7 +110,7 @@ def fill(
         if not value and not use.comment and use.key not in optional:
             problems.append(Problem(file, use.line, use.key, "the value is empty"))
         if use.comment:
-            parts.append(value.replace("\n", " "))
+            parts.append(re.sub(r"[\r\n]", " ", value))
         else:
             parts.append(escape(value) if use.quoted else value)
     parts.append(text[end:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from machinery import ROOT
 
 from labctl.cli.main import cli
 from labkit.predict import traces
-from labsched.recording import HASH_BYTES
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from lab_errors import is_lab_error, lab_error
@@ -93,33 +91,3 @@ def test_the_command_makes_a_cut_of_a_file_that_one_has(tmp_path: Path, monkeypa
     monkeypatch.setattr("sys.argv", argv)
     cut_traces.main()
     assert (tmp_path / "azure-code.csv").read_bytes() == whole
-
-
-def test_bailians_times_are_seconds_and_its_blocks_have_16_tokens(tmp_path: Path) -> None:
-    rows = [
-        {
-            "chat_id": 1,
-            "parent_chat_id": -1,
-            "timestamp": 60.5,
-            "input_length": 40,
-            "output_length": 3,
-            "hash_ids": [7, 8],
-        },
-        {
-            "chat_id": 2,
-            "parent_chat_id": 1,
-            "timestamp": 62.0,
-            "input_length": 36,
-            "output_length": 4,
-            "hash_ids": [7, 9],
-        },
-    ]
-    path = tmp_path / "bailian.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    first, second = traces.read_trace(path)
-    assert (second.at, second.prompt, second.limit) == (1.5, 36, 4)
-    same = [
-        first.prefixes[at : at + HASH_BYTES] == second.prefixes[at : at + HASH_BYTES]
-        for at in range(0, 36 * HASH_BYTES, HASH_BYTES)
-    ]
-    assert same == [True] * 16 + [False] * 20

@@ -1,60 +1,18 @@
-"""Traces of one's own: CSV as people have it, and what other tools have written."""
+"""Traces of one's own: made from what other tools have written, and from a recording."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from lab_errors import lab_error
 from recordings import made_up_recording, written
 
 from labctl.cli.trace import trace_command
-from labkit.errors import LabError
 from labkit.predict import trace_sources, traces
-
-ROW = st.tuples(st.floats(0, 1e6), st.integers(1, 4000), st.integers(1, 400), st.sampled_from("ab"))
-SETTINGS = settings(max_examples=40)
-
-
-@SETTINGS
-@given(
-    st.lists(ROW, min_size=1, max_size=6), st.permutations([*traces.OWN, "tenant"]), st.booleans(), st.integers(0, 9)
-)
-def test_a_csv_of_ones_own_is_read_whatever_a_spreadsheet_made_of_it(
-    tmp_path: Path, rows: list[Any], order: list[str], mark: bool, seed: int
-) -> None:
-    """Any order of columns, a byte order mark, empty lines, CRLF; tenants are kept."""
-    chance, out = random.Random(seed), io.StringIO()
-    write = csv.writer(out)
-    write.writerow(order)
-    for row in rows:
-        if chance.random() < 0.3:
-            out.write(chance.choice(["\r\n", ",,,\r\n"]))
-        write.writerow([dict(zip([*traces.OWN, "tenant"], row, strict=True))[name] for name in order])
-    path = tmp_path / "own.csv"
-    path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + out.getvalue().encode())
-    seen = [(one.at, one.prompt, one.made, one.tenant) for one in traces.read_trace(path)]
-    first = min(at for at, *_ in rows)
-    wanted = sorted(((at - first, *rest) for at, *rest in rows), key=lambda row: row[0])
-    assert seen == wanted
-
-
-def test_an_unknown_format_is_answered_with_a_sample_of_each_known_one(tmp_path: Path) -> None:
-    path = tmp_path / "unknown.csv"
-    path.write_text("when,what\n1,2\n")
-    with pytest.raises(LabError) as raised:
-        traces.read_trace(path)
-    assert all(sample in raised.value.remedy for sample in traces.SAMPLES.values())
-    for name in ("Mooncake", "Bailian"):  # these are whole rows
-        path.write_text(traces.SAMPLES[name])
-        assert len(traces.read_trace(path)) == 1
 
 
 def aiperf(at: float, prompt: int, made: int, **more: Any) -> dict[str, Any]:
@@ -103,12 +61,8 @@ def test_vllms_log_is_converted_and_says_what_it_does_not_know(tmp_path: Path) -
     params = "params: SamplingParams(n=1, stop=[], max_tokens={}, min_tokens=0), lora_request: None."
     log = [log_line("Started server process [7]")]
     for id, length, limit, second in (("cmpl-a-0", 10, 5, 5), ("cmpl-b-0", 20, 9, 6), ("cmpl-c-0", 4, 3, 6)):
-        log.append(
-            log_line(
-                f"Request {id} details: prompt: 'x, y', prompt_token_ids: {[1] * length}, prompt_embeds shape: None.",
-                second,
-            )
-        )
+        prompt = f"prompt: 'x, y', prompt_token_ids: {[1] * length}, prompt_embeds shape: None."
+        log.append(log_line(f"Request {id} details: {prompt}", second))
         log.append(log_line(f"Received request {id}: {params.format(limit)}", second))
     log.append(log_line("Generated response cmpl-b-0 (streaming delta) details: output_token_ids: [1, 2, 3, 4]", 7))
     log.append(log_line("Generated response cmpl-b-0 (streaming delta) details: output_token_ids: [5, 6, 7]", 8))
@@ -118,18 +72,16 @@ def test_vllms_log_is_converted_and_says_what_it_does_not_know(tmp_path: Path) -
     assert [(one.at, one.prompt, one.made) for one in found.arrivals] == [(0.0, 10, 5), (1.0, 20, 7), (1.5, 4, 3)]
     assert "2 answers" in found.remarks[1]
     path.write_text("".join(line for line in log if "details" not in line))
-    with pytest.raises(LabError) as raised:
+    with lab_error("trace-source-unknown", "LABS_RECORD"):
         trace_sources.convert_trace(path)
-    assert "how long prompts are" in raised.value.why and "LABS_RECORD" in raised.value.why
 
 
 @pytest.mark.parametrize("text", ["", "{}", "hello\n", '{"benchmarks": 3}', '{"metadata": {}, "metrics": {}}', "{"])
-def test_what_is_none_of_these_is_an_error_that_names_them(text: str, tmp_path: Path) -> None:
+def test_what_is_none_of_these_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(LabError) as raised:
+    with lab_error("trace-empty" if "metadata" in text else "trace-source-unknown"):
         trace_sources.convert_trace(path)
-    assert raised.value.remedy == trace_sources.KNOWN
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
@@ -141,4 +93,6 @@ def test_a_recording_becomes_a_trace_that_bench_reads(ending: str, tmp_path: Pat
     assert done.exit_code == 0 and f"{len(made.arrivals):,} requests" in done.output
     read = traces.read_trace(target)
     assert [(one.prompt, one.made) for one in read] == [(one.prompt, one.made) for one in made.arrivals]
+    if ending == ".csv":
+        assert [one.tenant for one in read] == [one.tenant for one in made.arrivals]
     assert [one.at for one in read] == pytest.approx([one.at for one in made.arrivals], abs=6e-4)

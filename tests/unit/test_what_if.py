@@ -189,10 +189,8 @@ def test_what_one_look_has_no_time_for_is_computed_at_the_next(tmp_path: Path, m
     ("words", "own", "policy", "code", "said"),
     [
         ({"engine": "vllm"}, "", {"scheduling": "fair"}, "settings-unpredictable", "'fair'"),
-        ({"speculation": "draft"}, "", {"scheduling": "fair"}, "setting-unpredictable", "speculation"),
         ({}, "scheduler.py", {"scheduling": "fair"}, "scheduler-not-recorded", "scheduler.py"),
         ({}, "", {"model": "other"}, "setting-unpredictable", "model"),
-        ({}, "", {"scheduling": "random"}, "settings-unpredictable", "random"),
     ],
     ids=str,
 )

@@ -110,18 +110,13 @@ def _form(first: str, lines: Iterator[str]) -> tuple[Callable[[Any, int], Arriva
     for needed, parse in ((OWN, _own), (AZURE, _azure), (BURSTGPT, _burstgpt), (blis.NEEDED, _blis)):
         if set(needed) <= set(header):
             rows = enumerate(map(_complete, csv.DictReader(lines, header)), 2)
-            return parse, ((number, row) for number, row in rows if any(map(_said, row.values())))
+            return parse, ((number, row) for number, row in rows if any(map(str.strip, row.values())))
     raise ValueError("it begins like no format that is known here")
 
 
 def _complete(row: dict[str, str]) -> dict[str, str]:
-    """A row of CSV, without the columns that a short one lacks."""
-    return {name: cell for name, cell in row.items() if cell is not None}
-
-
-def _said(cell: object) -> bool:
-    """Whether a cell says anything: a spreadsheet writes empty lines as commas."""
-    return bool(cell.strip()) if isinstance(cell, str) else bool(cell)
+    """A row of CSV, without the columns that a short one lacks and the cells that a long one has beyond them."""
+    return {name: cell for name, cell in row.items() if name is not None and cell is not None}
 
 
 def _in_words(error: Exception) -> str:
