@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,8 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace(ROOT, tmp_path / "cache")
 
 
-def quiet(text: str) -> None:
-    pass
-
-
 def pull(spec: str, workspace: Workspace) -> Path:
-    return weights.parse_source(spec).make(workspace, quiet)
+    return weights.parse_source(spec).make(workspace, lambda text: None)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +65,6 @@ def test_different_sources_have_different_places(workspace: Workspace) -> None:
     assert len({weights.parse_source(spec).locate(workspace) for spec in specs}) == len(specs)
 
 
-def test_the_shipped_model_is_whole() -> None:
-    assert weights.parse_source("shipped:tiny-gpt2").ready(Workspace(ROOT, ROOT))
-
-
 def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "labs" / "shared" / "models" / "m"
     folder.mkdir(parents=True)
@@ -95,14 +88,22 @@ def test_random_weights_are_the_same_each_time_and_made_once(workspace: Workspac
     assert pull("random:tiny-gpt2", workspace).joinpath("weights.json").stat().st_mtime_ns == made
 
 
-def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+def maker(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> list[str]:
+    """The maker writes a file, and fails or not; the shapes that it was asked for."""
+    made: list[str] = []
 
     def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
         made.append(shape)
         (target / "model.safetensors").write_bytes(b"x")
+        if error:
+            raise error
 
     monkeypatch.setattr(random_weights, "make_random_weights", make)
+    return made
+
+
+def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = maker(monkeypatch, None)
     threads = [threading.Thread(target=pull, args=("random:tiny-gpt2", workspace)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -114,11 +115,7 @@ def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch
 def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
-        (target / "model.safetensors").write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(random_weights, "make_random_weights", make)
+    maker(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         pull("random:tiny-gpt2", workspace)
     assert not weights.parse_source("random:tiny-gpt2").ready(workspace)
@@ -126,42 +123,28 @@ def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
 
 
 def test_fault_7_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(random_weights, "make_random_weights", make)
-    monkeypatch.setenv("LABS_CACHE", str(workspace.cache))
+    maker(monkeypatch, OSError(28, os.strerror(28)))
     with lab_error("write-failed"):
         pull("random:tiny-gpt2", workspace)
 
 
-def test_fault_8_a_truncated_file_is_refused_with_its_path_and_the_remedy(workspace: Workspace) -> None:
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [
+        ("model.safetensors", lambda content: content[:1000]),
+        ("model.safetensors", lambda content: content[:-1] + b"\x55"),
+        ("weights.json", lambda content: b"{"),
+    ],
+    ids=["cut", "a byte", "no manifest"],
+)
+def test_fault_8_a_damaged_file_is_refused_with_its_path_and_can_be_pruned(
+    workspace: Workspace, file: str, harm: Callable[[bytes], bytes]
+) -> None:
     made = pull("random:tiny-gpt2", workspace)
-    with (made / "model.safetensors").open("r+b") as stream:
-        stream.truncate(1000)
-    with lab_error("artifact-damaged", "model.safetensors", "random:tiny-gpt2"):
+    (made / file).write_bytes(harm((made / file).read_bytes()))
+    with lab_error("artifact-damaged", made / file, made.name):
         weights.parse_source("random:tiny-gpt2").ready(workspace)
-
-
-def change_last_byte(path: Path) -> None:
-    with path.open("r+b") as stream:
-        stream.seek(-1, os.SEEK_END)
-        stream.write(b"\x55")
-
-
-def test_a_changed_byte_is_found_before_use(workspace: Workspace) -> None:
-    made = pull("random:tiny-gpt2", workspace)
-    change_last_byte(made / "model.safetensors")
-    with lab_error("artifact-damaged", "model.safetensors"):
-        weights.parse_source("random:tiny-gpt2").ready(workspace)
-
-
-def test_a_garbage_manifest_is_refused_and_can_be_pruned(workspace: Workspace) -> None:
-    made = pull("random:tiny-gpt2", workspace)
-    (made / "weights.json").write_text("{")
-    with lab_error("artifact-damaged", "weights.json", made.name):
-        weights.parse_source("random:tiny-gpt2").ready(workspace)
-    assert WEIGHTS.prune(workspace) == [made.name]
+    assert len(WEIGHTS.prune(workspace)) == 1 and not made.exists()
 
 
 @pytest.mark.parametrize("spec", ["random:tiny-llama", "random:tiny-llama@bfloat16", "random:tiny-codegen"])
