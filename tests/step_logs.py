@@ -14,6 +14,13 @@ PIECES = ("a", " word", " ", "\n", "é", "🦊", "", "<b>")
 REASONS = ("no slot", "no KV block", "batch closed")
 
 
+def step(n: int, ids: list[str], **more: Any) -> Line:
+    """The line of a step, half a second long, in which each request decodes a token."""
+    each = {"batch": len(ids), "ids": ids, "rows": [*range(len(ids))], "phase": "d" * len(ids), "made": [1] * len(ids)}
+    head = {"v": 2, "n": n, "t": 10.0 + n, "dur": 0.5, "model": "m", "instance": "0_0", "kind": "step"}
+    return {**head, **each, **more}
+
+
 def log(seed: int, steps: int) -> list[Line]:
     """Lines of several models in order of time, each of another kind."""
     chance = random.Random(seed)

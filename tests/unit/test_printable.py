@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace as Space
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
+from step_logs import step
 
 from labctl.cli import clock, console, learn_view, stacks
 from labctl.cli import infer as infer_module
@@ -40,32 +43,10 @@ def test_a_text_keeps_its_length_its_lines_and_every_letter() -> None:
 
 def watched() -> str:
     """A request whose id, prompt, answer and reason are a stranger's, on a small screen."""
-    step = {
-        "v": 2,
-        "n": 1,
-        "t": 1.0,
-        "dur": 0.1,
-        "model": "m",
-        "instance": "0_0",
-        "kind": "step",
-        "batch": 1,
-        "ids": [EVIL],
-        "rows": [0],
-        "phase": "d",
-        "made": [1],
-        "texts": [EVIL],
-        "prompts": {EVIL: EVIL},
-        "slots": 2,
-        "seats": [EVIL, ""],
-        "waiting": [f"9{EVIL}"],
-        "queue": 1,
-        "why": EVIL,
-        "blocks": [1],
-        "kv_blocks": 4,
-        "kv_blocks_used": 1,
-    }
+    slots = {"texts": [EVIL], "prompts": {EVIL: EVIL}, "slots": 2, "seats": [EVIL, ""], "blocks": [1], "kv_blocks": 4}
+    line = step(1, [EVIL], instance="0_0", **slots, waiting=[f"9{EVIL}"], queue=1, why=EVIL)
     state = LiveState()
-    state.feed([step])
+    state.feed([line])
     state.of("m", "0_0").held = {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}
     lines = TerminalState("s", note=EVIL).lines(state, 200, 24)
     assert len(lines) == 24
@@ -99,40 +80,12 @@ def requests() -> str:
     return stream.getvalue()
 
 
-def status() -> str:
-    model = {"name": EVIL, "version": "1", "state": "UNAVAILABLE", "reason": EVIL}
-    shown: dict[str, Any] = {
-        "stack": "s",
-        "state": "degraded",
-        "runtime": "local",
-        "profile": "cpu",
-        "triton": "2",
-        "endpoints": {},
-        "balance": "",
-        "models": [model],
-        "effective": {},
-        "stuck": [EVIL],
-        "ended": EVIL,
-        "edited": [{"model": "m", "file": EVIL, "loaded": True}],
-        "replicas": [],
-        "exposed": "",
-        "published": {},
-    }
-    return printable(stacks._describe(shown))  # type: ignore[arg-type]
-
-
 def learning() -> str:
     view = learn_view.View("02a", "started", "", "Task", "Edit a.", "task.md", [f"not yet: {EVIL}", EVIL])
     return "\n".join(line.plain for line in learn_view.view_lines(view, 80, 24))
 
 
-def held() -> str:
-    return printable(clock._waiting("m", {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}))
-
-
 def _said(tell: Callable[[], None]) -> str:
-    import click
-
     @click.command()
     def command() -> None:
         tell()
@@ -141,7 +94,7 @@ def _said(tell: Callable[[], None]) -> str:
 
 
 @pytest.mark.parametrize(
-    "view", [watched, error, progress, requests, status, learning, held, lambda: format_table([(EVIL,)], ("a",))]
+    "view", [watched, error, progress, requests, learning, lambda: format_table([(EVIL,)], ("a",))]
 )
 def test_fault_49_no_view_lets_a_stranger_drive_the_terminal(view: Callable[[], str]) -> None:
     shown = view()
@@ -149,40 +102,56 @@ def test_fault_49_no_view_lets_a_stranger_drive_the_terminal(view: Callable[[], 
     assert not OBEYED.search(OWN_COLOUR.sub("", shown.replace("\x1b[2J", "obeyed\x07")))
 
 
-@pytest.mark.parametrize("command", ["infer", "logs", "status"])
-def test_fault_49_answers_logs_and_states_are_printed_as_text(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace as Space
+STATUS: dict[str, Any] = {
+    **{"stack": "s", "state": "degraded", "runtime": "local", "profile": "cpu", "triton": "2", "endpoints": {}},
+    **{"balance": "", "effective": {}, "stuck": [EVIL], "ended": EVIL, "replicas": [], "exposed": "", "published": {}},
+    "models": [{"name": EVIL, "version": "1", "state": "UNAVAILABLE", "reason": EVIL}],
+    "edited": [{"model": "m", "file": EVIL, "loaded": True}],
+}
+HELD = {"model": "m", "ids": [EVIL], "waiting": [EVIL], "why": EVIL}
 
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (infer_module.infer_command, ["s", "-m", "m", "-p", "x"]),
+        (stacks.logs_command, ["s"]),
+        (stacks.status_command, ["s"]),
+        (clock.clock_command, ["s", "pause"]),
+    ],
+)
+def test_fault_49_answers_logs_and_states_are_printed_as_text(
+    command: Any, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
     runtime = Space(logs=lambda *_: [EVIL])
     lab = Space(stacks={"s": Space(bench=Space(model="m"))}, short="s")
-    catalog = Space(stack=lambda word: (lab, "s"), labs=[lab])
     session = Space(
         find=lambda _: (runtime, record),
         require_up=lambda _: (runtime, record),
         remembered=lambda _: None,
         runtime=lambda _: runtime,
-        catalog=catalog,
+        catalog=Space(stack=lambda word: (lab, "s"), labs=[lab]),
         stacks_named=lambda _: ["s"],
         listener=None,
         workspace=Workspace(Path("none"), Path("none")),
     )
-    monkeypatch.setattr("labctl.cli.options.open_session", lambda *_, **__: session)
-    monkeypatch.setattr("labctl.learn.server.resolve_stack", lambda *_: "s")
-    monkeypatch.setattr(infer_module, "death_of_stack", lambda *_: None)
-    monkeypatch.setattr("labctl.stack.faults.stack_explainer", lambda *_: str)
-    monkeypatch.setattr("labctl.stack.faults.watch_for_stalls", lambda *_: __import__("contextlib").nullcontext())
-    monkeypatch.setattr("labkit.clients.ask.generate", lambda *_: iter([EVIL]))
-    monkeypatch.setattr(stacks, "status", lambda *_: {})
-    monkeypatch.setattr(stacks, "_describe", lambda shown: EVIL)
-    run = {
-        "infer": (infer_module.infer_command, ["s", "-m", "m", "-p", "x"]),
-        "logs": (stacks.logs_command, ["s"]),
-        "status": (stacks.status_command, ["s"]),
-    }[command]
-    done = CliRunner().invoke(run[0], run[1], color=True, catch_exceptions=False)
+    stopped = Space(act=lambda *_: {}, until=0.0, limit=None)
+    for place, found in {
+        "labctl.cli.options.open_session": session,
+        "labctl.learn.server.resolve_stack": "s",
+        "labctl.cli.infer.death_of_stack": None,
+        "labctl.stack.faults.stack_explainer": str,
+        "labctl.stack.faults.watch_for_stalls": contextlib.nullcontext(),
+        "labkit.clients.ask.generate": iter([EVIL]),
+        "labctl.cli.stacks.status": STATUS,
+        "labctl.pages.live.lines.clock_of": stopped,
+        "labctl.pages.live.lines.held_steps": [HELD],
+    }.items():
+        monkeypatch.setattr(place, lambda *_, found=found, **__: found)
+    done = CliRunner().invoke(command, words, color=True, catch_exceptions=False)
     assert "␛]0;owned␇" in done.output
-    assert not OBEYED.search(done.output)
+    assert not OBEYED.search(OWN_COLOUR.sub("", done.output))
 
 
 def test_fault_49_a_file_name_of_a_result_is_printed_as_text(tmp_path: Path) -> None:
@@ -196,4 +165,3 @@ def test_fault_49_a_file_name_of_a_result_is_printed_as_text(tmp_path: Path) -> 
     done = CliRunner().invoke(compare_command, paths, color=True)
     assert "a␛[2J" in done.output
     assert "\x1b" not in done.output
-    shutil.rmtree(tmp_path)

@@ -61,17 +61,24 @@ def fake() -> FakeTriton:
 
 
 @pytest.fixture
-def status(fake: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    session = Session.open(Silent())
-    session = Session(Workspace(tmp_path, tmp_path / "cache"), session.catalog, session.listener)
+def session(tmp_path: Path) -> Session:
+    opened = Session.open(Silent())
+    return replace(opened, workspace=Workspace(tmp_path, tmp_path / "cache"))
+
+
+@pytest.fixture
+def record(fake: FakeTriton, session: Session) -> Iterator[Record]:
     with serve(fake) as where:
         lab, _ = session.catalog.stack("iterative")
         settings = {key: setting.default for key, setting in lab.settings.items()}
-        record = Record(
-            "iterative", lab.folder, "local", "cpu", settings, MODELS, Endpoints(where, "127.0.0.1:1", where)
-        )
-        monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
-        yield lambda: told.status(session, "iterative")
+        there = Endpoints(where, "127.0.0.1:1", where)
+        yield Record("iterative", lab.folder, "local", "cpu", settings, MODELS, there)
+
+
+@pytest.fixture
+def status(session: Session, record: Record, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
+    return lambda: told.status(session, "iterative")
 
 
 def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
@@ -89,8 +96,16 @@ def test_a_stack_that_other_machines_reach_says_so_and_where(status: Any, monkey
     assert "http 8000, grpc 8001, metrics 8002" in _describe(shown)
 
 
-def test_a_model_whose_stub_died_is_unavailable_although_triton_calls_it_ready(fake: FakeTriton, status: Any) -> None:
-    words = "Failed to process the request(s): Stub process 'simple-gpt2_0_0' is not healthy."
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Failed to process the request(s): Stub process 'simple-gpt2_0_0' is not healthy.",
+        "internal error in simple-gpt2 (see the server's log, entry 3)",
+    ],
+)
+def test_a_model_that_answers_the_tiny_question_with_any_error_is_unavailable_although_triton_calls_it_ready(
+    fake: FakeTriton, status: Any, words: str
+) -> None:
     fake.answers["/v2/models/simple-gpt2/generate_stream"] = (200, 'data: {"error": "' + words + '"}')
     shown = status()
     assert shown["state"] == "degraded"
@@ -98,14 +113,6 @@ def test_a_model_whose_stub_died_is_unavailable_although_triton_calls_it_ready(f
         "simple-gpt2": ("UNAVAILABLE", words),
         "iterative-gpt2": ("READY", ""),
     }
-
-
-def test_a_model_that_answers_the_tiny_question_with_any_error_is_unavailable(fake: FakeTriton, status: Any) -> None:
-    words = "internal error in iterative-gpt2 (see the server's log, entry 3)"
-    fake.answers["/v2/models/iterative-gpt2/generate_stream"] = (200, 'data: {"error": "' + words + '"}')
-    shown = status()
-    assert shown["state"] == "degraded"
-    assert [row["reason"] for row in shown["models"] if row["state"] == "UNAVAILABLE"] == [words]
 
 
 def test_waiting_requests_of_which_none_is_executed_are_a_stall(fake: FakeTriton, status: Any) -> None:
@@ -139,21 +146,16 @@ def test_a_stack_whose_clock_stands_still_is_paused_and_not_stalled(
 
 
 def test_a_replica_that_comes_or_goes_while_somebody_scales_does_not_make_the_others_degraded(
-    fake: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session.open(Silent())
-    session = Session(Workspace(tmp_path, tmp_path / "cache"), session.catalog, session.listener)
-    with serve(fake) as where:
-        there = Endpoints(where, "127.0.0.1:1", where)
-        servers = [Replica(1, there), Replica(2, Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))]
-        settings = {key: setting.default for key, setting in session.catalog.stack("iterative")[0].settings.items()}
-        record = Record("iterative", "02", "local", "cpu", settings, MODELS, there, balance="l7", servers=servers)
-        monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
-        assert told.status(session, "iterative")["state"] == "degraded"
-        for wanted, draining, state in ((2, False, "starting"), (1, True, "draining"), (1, False, "stopping")):
-            view = {2: UpstreamHealth(2, draining=True)} if draining else {}
-            monkeypatch.setattr(FakeRuntime, "balancer_view", lambda *_, view=view: view)
-            with stack_lock(session.workspace, "iterative", f"scale {wanted}"):
-                shown = told.status(session, "iterative")
-            assert (shown["state"], [one["state"] for one in shown["replicas"]]) == ("ready", ["ready", state])
-            assert {row["state"] for row in shown["models"]} == {"READY"}
+    servers = [Replica(1, record.endpoints), Replica(2, Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))]
+    runtime = FakeRuntime(replace(record, balance="l7", servers=servers))
+    monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
+    assert told.status(session, "iterative")["state"] == "degraded"
+    for wanted, draining, state in ((2, False, "starting"), (1, True, "draining"), (1, False, "stopping")):
+        view = {2: UpstreamHealth(2, draining=True)} if draining else {}
+        monkeypatch.setattr(FakeRuntime, "balancer_view", lambda *_, view=view: view)
+        with stack_lock(session.workspace, "iterative", f"scale {wanted}"):
+            shown = told.status(session, "iterative")
+        assert (shown["state"], [one["state"] for one in shown["replicas"]]) == ("ready", ["ready", state])
+        assert {row["state"] for row in shown["models"]} == {"READY"}

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
 from step_schema import LINES, StepLine
 
 from labctl.clock import texts
@@ -66,39 +67,6 @@ def test_the_page_names_every_field_and_its_example_has_the_form() -> None:
     for kind in ("scheduler", "request"):  # their fields are in the page's text
         (example,) = re.findall(rf'^ {{4}}(\{{"kind":"{kind}".+?\}})$', page, re.MULTILINE | re.DOTALL)
         LINES.validate_json(re.sub(r"\n\s+", "", example))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"v": 1},
-        {"batch": 3},
-        {"ids": ["7", "7"]},
-        {"rows": [1]},
-        {"why": "tired"},
-        {"phase": "dx"},
-        {"ended": {"7": "bored"}},
-        {"waiting": ["10"], "queue": 0},
-        {"own": "words"},
-        {"seats": ["7"], "slots": 2},
-    ],
-    ids=str,
-)
-def test_a_line_of_another_form_is_refused(wrong: dict[str, Any]) -> None:
-    line = {
-        "v": 2,
-        "n": 1,
-        "t": 2.0,
-        "dur": 1.0,
-        "model": "m",
-        "instance": "0",
-        "kind": "step",
-        "batch": 2,
-        "ids": ["7", "9"],
-    }
-    StepLine.model_validate(line)
-    with pytest.raises(ValidationError):
-        StepLine.model_validate({**line, **wrong})
 
 
 def test_a_long_life_takes_two_files_and_the_newest_steps_are_there(
@@ -167,14 +135,6 @@ def test_the_environment_says_what_is_written(
     assert len(lines(tmp_path)) == written
 
 
-def test_of_two_live_requests_of_one_name_each_has_its_own() -> None:
-    names = RequestNames()
-    first, second, third = names.take("1"), names.take("1"), names.take()
-    assert len({first, second, third}) == 3 and first == "1"
-    names.free("1")
-    assert names.take("1") == "1"
-
-
 def test_each_replica_logs_into_a_folder_of_its_own_and_the_reader_sees_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,9 +148,13 @@ def test_each_replica_logs_into_a_folder_of_its_own_and_the_reader_sees_all(
     assert [step.ids for step in steplog.read_step_log(tmp_path / "replica-2")] == [("request-2",)]
 
 
-def test_no_two_live_requests_have_one_name_whatever_clients_call_theirs() -> None:
-    names, live = RequestNames(), set()
-    for asked in ("a", "a#3", "a", "a", "a#4", "", "6", "6", "x" * 80, "x" * 80):
+@given(st.lists(st.tuples(st.sampled_from(["a", "a#3", "a#4", "", "6", "x" * 80]), st.booleans())))
+def test_no_two_live_requests_have_one_name_whatever_clients_call_theirs(calls: list[tuple[str, bool]]) -> None:
+    names, live = RequestNames(), list[str]()
+    for asked, ends in calls:
         name = names.take(asked)
         assert name not in live
-        live.add(name)
+        assert name == asked or asked in (*live, "", "x" * 80), "a name that is free is given"
+        live.append(name)
+        if ends:
+            names.free(live.pop(0))

@@ -51,21 +51,12 @@ def test_a_certificate_that_has_expired_is_refused(folder: Path) -> None:
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(folder: Path) -> None:
     made = pair(folder, "locked")
-    words = [
-        "openssl",
-        "pkey",
-        "-in",
-        str(made.key),
-        "-aes256",
-        "-passout",
-        "pass:secret",
-        "-out",
-        str(folder / "locked.enc"),
-    ]
+    locked = folder / "locked.enc"
+    words = ["openssl", "pkey", "-in", str(made.key), "-aes256", "-passout", "pass:secret", "-out", str(locked)]
     subprocess.run(words, check=True, timeout=60)
-    (folder / "locked.enc").chmod(0o600)
+    locked.chmod(0o600)
     with lab_error("tls-key-encrypted"):
-        CertificatePair(made.certificate, folder / "locked.enc").context()
+        CertificatePair(made.certificate, locked).context()
 
 
 def test_a_file_that_is_missing_or_no_certificate_is_named(folder: Path) -> None:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from step_logs import step
+
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.tail import StepLogTail
 
@@ -16,16 +18,15 @@ def line(t: float, ids: list[str], **more: Any) -> dict[str, Any]:
     return {"t": t, **HEAD, "batch": len(ids), "ids": ids, **more}
 
 
-def full(t: float, ids: list[str], **more: Any) -> dict[str, Any]:
-    rows = more.pop("rows")
-    return line(t, ids, v=2, rows=rows, phase="d" * len(ids), made=[1] * len(ids), **more)
+def full(n: int, ids: list[str], **more: Any) -> dict[str, Any]:
+    return step(n, ids, instance="0", **more)
 
 
 def test_a_request_has_one_number_while_it_lives_and_another_when_its_name_comes_back() -> None:
     lines = [
-        full(1, ["7"], rows=[0], seats=["7"]),
-        full(2, ["7"], rows=[0], ended={"7": "length"}, seats=[""]),
-        full(3, ["7"], rows=[0], seats=["7"]),
+        full(1, ["7"], seats=["7"]),
+        full(2, ["7"], ended={"7": "length"}, seats=[""]),
+        full(3, ["7"], seats=["7"]),
     ]
     _, *steps = Feed().events(lines)
     assert [step["r"][0] for step in steps] == [0, 0, 1]
@@ -41,54 +42,30 @@ def test_a_log_of_version_1_gets_the_lowest_free_seats_and_keeps_them() -> None:
 
 
 def test_who_waits_and_why_is_told_in_order_with_the_blocks_of_each() -> None:
-    told = full(
-        1,
-        ["1"],
-        rows=[0],
-        blocks=[3],
-        kv_blocks=8,
-        kv_blocks_used=3,
-        waiting=["2", "3"],
-        why="no KV block",
-        queue=70,
-        seats=["1"],
-        slots=2,
-        evicted=["3"],
-        texts=["a"],
-        prompts={"1": "Once"},
-    )
-    _, step = Feed().events([told])
-    assert step["w"] == [1, 2] and step["y"] == "no KV block" and step["more"] == 68
-    assert step["r"] == [0, 0, 0, 1, 3] and step["kv"] == [3, 8] and step["v"] == [2] and step["x"] == ["a"]
-    assert step["q"][0] == [0, "1", "Once", "A"] and step["z"] == 2
+    memory = {"blocks": [3], "kv_blocks": 8, "kv_blocks_used": 3}
+    waits = {"waiting": ["2", "3"], "why": "no KV block", "queue": 70, "evicted": ["3"]}
+    told = full(1, ["1"], **memory, **waits, seats=["1"], slots=2, texts=["a"], prompts={"1": "Once"})
+    _, event = Feed().events([told])
+    assert event["w"] == [1, 2] and event["y"] == "no KV block" and event["more"] == 68
+    assert event["r"] == [0, 0, 0, 1, 3] and event["kv"] == [3, 8] and event["v"] == [2] and event["x"] == ["a"]
+    assert event["q"][0] == [0, "1", "Once", "A"] and event["z"] == 2
 
 
 def test_the_blocks_of_an_engine_with_a_block_table_are_told_by_their_ids() -> None:
-    told = full(
-        1,
-        ["7", "9"],
-        rows=[0, 1],
-        blocks=[2, 1],
-        block_ids=[[4, 6], [1]],
-        kv_blocks=8,
-        kv_blocks_used=3,
-        ended={"9": "length"},
-    )
-    _, step = Feed().events([told])
-    assert step["kb"] == [[0, [4, 6]], [1, [1]]]
-    assert [number for number, *_ in step["q"]] == [0, 1], "a request that ends in the step is not taken for a new one"
+    memory = {"blocks": [2, 1], "block_ids": [[4, 6], [1]], "kv_blocks": 8, "kv_blocks_used": 3}
+    _, event = Feed().events([full(1, ["7", "9"], **memory, ended={"9": "length"})])
+    assert event["kb"] == [[0, [4, 6]], [1, [1]]]
+    assert [number for number, *_ in event["q"]] == [0, 1], "a request that ends in the step is not taken for a new one"
 
 
 def test_a_seat_that_is_held_without_a_step_is_told() -> None:
-    _, held, plain = Feed().events(
-        [full(1, ["1"], rows=[0], seats=["1", "2"]), full(2, ["1", "2"], rows=[0, 1], seats=["1", "2"])]
-    )
+    _, held, plain = Feed().events([full(1, ["1"], seats=["1", "2"]), full(2, ["1", "2"], seats=["1", "2"])])
     assert held["s"] == [0, 0, 1, 1] and "s" not in plain
 
 
 def test_a_change_without_a_step_is_told_as_one() -> None:
     left = line(2, [], v=2, ended={"1": "cancelled"}, seats=[""]) | {"kind": "change"}
-    _, _, change = Feed().events([full(1, ["1"], rows=[0], seats=["1"]), left])
+    _, _, change = Feed().events([full(1, ["1"], seats=["1"]), left])
     assert change["k"] == "state" and change["s"] == [] and change["e"] == [[0, "cancelled"]]
 
 
@@ -122,7 +99,7 @@ def test_a_sequence_keeps_its_seat_between_its_requests() -> None:
     _, first, second, third = Feed().events(
         [
             full(1, ["1001"], rows=[2], start=[1], end=[0]),
-            full(2, ["1002"], rows=[0], start=[1], end=[0]),
+            full(2, ["1002"], start=[1], end=[0]),
             full(3, ["1001"], rows=[2], start=[0], end=[1], ended={"1001": "client"}),
         ]
     )

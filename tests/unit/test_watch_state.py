@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from step_logs import Line, step
 
 from labctl.clock.clock import Clock
 from labctl.pages.live.state import ENDED, LiveState
@@ -21,61 +21,28 @@ from labsched.steplog import StepLog
 SECONDS = 30.0
 
 
-def line(n: int, ids: list[str], **more: Any) -> dict[str, Any]:
-    each = {"rows": list(range(len(ids))), "phase": "d" * len(ids), "made": [1] * len(ids)}
-    return {
-        "v": 2,
-        "n": n,
-        "t": 10.0 + n,
-        "dur": 0.5,
-        "model": "m",
-        "instance": "0_0",
-        "kind": "step",
-        "batch": len(ids),
-        "ids": ids,
-        **each,
-        **more,
-    }
-
-
-def fed(*lines: dict[str, Any]) -> LiveState:
+def fed(*lines: Line) -> LiveState:
     state = LiveState()
     state.feed(lines)
     return state
 
 
 def test_whoever_comes_late_sees_from_one_line_who_sits_and_who_waits() -> None:
-    last = line(
-        90,
-        ["7", "9"],
-        seats=["7", "", "9"],
-        rows=[0, 2],
-        slots=3,
-        waiting=["10"],
-        queue=1,
-        why="no slot",
-        blocks=[3, 2],
-        kv_blocks=8,
-        kv_blocks_used=5,
-        before={"7": "Once upon"},
-        texts=[" a", "x"],
-    )
+    seated = {"seats": ["7", "", "9"], "rows": [0, 2], "slots": 3}
+    waits = {"waiting": ["10"], "queue": 1, "why": "no slot"}
+    memory = {"blocks": [3, 2], "kv_blocks": 8, "kv_blocks_used": 5}
+    last = step(90, ["7", "9"], **seated, **waits, **memory, before={"7": "Once upon"}, texts=[" a", "x"])
     view = fed(last).of("m", "0_0")
-    assert (view.seats, view.batch, view.waiting, view.why, view.queue) == (
-        ["7", "", "9"],
-        ["7", "9"],
-        ["10"],
-        "no slot",
-        1,
-    )
+    assert (view.seats, view.batch) == (["7", "", "9"], ["7", "9"])
+    assert (view.waiting, view.why, view.queue) == (["10"], "no slot", 1)
     assert (view.blocks, view.kv_blocks, view.kv_blocks_used) == ({"7": 3, "9": 2}, 8, 5)
     assert view.requests["7"].text == "Once upon a"
     assert "10" in view.requests
 
 
 def test_what_is_idle_has_no_blocks_in_use_and_makes_no_tokens() -> None:
-    busy = line(1, ["7"], seats=["7"], slots=1, blocks=[3], kv_blocks=8, kv_blocks_used=3)
-    last = line(2, ["7"], seats=[""], slots=1, blocks=[3], kv_blocks=8, kv_blocks_used=3, ended={"7": "length"})
+    busy = step(1, ["7"], seats=["7"], slots=1, blocks=[3], kv_blocks=8, kv_blocks_used=3)
+    last = step(2, ["7"], seats=[""], slots=1, blocks=[3], kv_blocks=8, kv_blocks_used=3, ended={"7": "length"})
     assert fed(busy).of("m", "0_0").kv_blocks_used == 3
     state = fed(busy, last)
     assert state.of("m", "0_0").kv_blocks_used == 0
@@ -86,10 +53,10 @@ def test_what_is_idle_has_no_blocks_in_use_and_makes_no_tokens() -> None:
 
 def test_a_request_is_followed_from_its_wait_to_its_end() -> None:
     state = fed(
-        line(1, ["7"], waiting=["8"], queue=1, why="no slot", prompts={"7": "The"}, texts=[" fox"]),
-        line(2, ["7"], waiting=["8"], queue=1, why="no slot", ended={"7": "length"}, texts=[" ran"]),
-        line(3, ["8"], joined=["8"], phase="p", made=[0]),
-        line(4, ["8"], ended={"8": "stop"}),
+        step(1, ["7"], waiting=["8"], queue=1, why="no slot", prompts={"7": "The"}, texts=[" fox"]),
+        step(2, ["7"], waiting=["8"], queue=1, why="no slot", ended={"7": "length"}, texts=[" ran"]),
+        step(3, ["8"], joined=["8"], phase="p", made=[0]),
+        step(4, ["8"], ended={"8": "stop"}),
     )
     seven, eight = (state.of("m", "0_0").requests[name] for name in "78")
     assert (seven.prompt, seven.text, seven.tokens, seven.ended) == ("The", " fox ran", 2, "length")
@@ -97,21 +64,21 @@ def test_a_request_is_followed_from_its_wait_to_its_end() -> None:
 
 
 def test_a_client_that_left_without_a_step_is_gone_and_a_name_can_come_again() -> None:
-    gone = line(2, [], kind="change", ended={"7": "cancelled"}, seats=[""])
-    state = fed(line(1, ["7"]), gone)
+    gone = step(2, [], kind="change", ended={"7": "cancelled"}, seats=[""])
+    state = fed(step(1, ["7"]), gone)
     view = state.of("m", "0_0")
     assert (view.requests["7"].ended, view.seats, len(view.steps)) == ("cancelled", [""], 1)
-    state.feed([line(3, ["7"])])
+    state.feed([step(3, ["7"])])
     assert (view.requests["7"].ended, view.requests["7"].tokens) == (None, 1)
 
 
 def test_rates_are_those_of_the_last_moments() -> None:
-    lines = [line(n, ["7", "8"]) | {"t": 10 + n / 100, "dur": 0.01} for n in range(1, 501)]
+    lines = [step(n, ["7", "8"]) | {"t": 10 + n / 100, "dur": 0.01} for n in range(1, 501)]
     assert fed(*lines).of("m", "0_0").rates() == pytest.approx((100.0, 200.0), rel=0.01)
 
 
 def test_what_is_kept_is_bounded() -> None:
-    state = fed(*(line(n, [str(n)], ended={str(n): "length"}) for n in range(1, 2000)))
+    state = fed(*(step(n, [str(n)], ended={str(n): "length"}) for n in range(1, 2000)))
     assert len(state.of("m", "0_0").requests) == ENDED
 
 
@@ -123,9 +90,9 @@ def shown(state: LiveState, width: int = 80, height: int = 24) -> list[str]:
 
 def test_the_screen_shows_prefill_decode_and_an_empty_seat_apart_without_colour() -> None:
     state = fed(
-        line(1, ["7"], phase="p", slots=2, seats=["7", ""]),
-        line(2, ["7"], slots=2, seats=["7", ""], texts=[" fox"], prompts={"7": "The"}),
-        line(3, ["7", "9"], phase="dp", slots=2, seats=["7", "9"], waiting=["10"], queue=1, why="no slot"),
+        step(1, ["7"], phase="p", slots=2, seats=["7", ""]),
+        step(2, ["7"], slots=2, seats=["7", ""], texts=[" fox"], prompts={"7": "The"}),
+        step(3, ["7", "9"], phase="dp", slots=2, seats=["7", "9"], waiting=["10"], queue=1, why="no slot"),
     )
     state.of("m", "0_0").held = {"ids": ["7", "9"], "waiting": ["10"], "why": "no slot"}
     screen = shown(state)
@@ -139,30 +106,18 @@ def test_the_screen_shows_prefill_decode_and_an_empty_seat_apart_without_colour(
 
 def test_the_screen_fits_however_many_seats_and_models_there_are() -> None:
     names = [f"request-{n}" for n in range(64)]
-    many = [
-        line(
-            n,
-            names,
-            slots=64,
-            seats=names,
-            texts=["long text " * 50] * 64,
-            blocks=[9] * 64,
-            kv_blocks=600,
-            kv_blocks_used=576,
-            waiting=names,
-            queue=900,
-            why="no KV block",
-        )
-        for n in range(1, 300)
-    ]
+    seats = {"slots": 64, "seats": names, "texts": ["long text " * 50] * 64}
+    memory = {"blocks": [9] * 64, "kv_blocks": 600, "kv_blocks_used": 576}
+    waits = {"waiting": names, "queue": 900, "why": "no KV block"}
+    many = [step(n, names, **seats, **memory, **waits) for n in range(1, 300)]
     state = fed(*many, *({**one, "model": "other"} for one in many))
     for size in ((80, 24), (200, 60), (40, 10)):
         assert any("more slots" in one for one in shown(state, *size)) or size[1] < 24
 
 
 def test_a_model_with_one_seat_takes_a_line_where_another_has_several() -> None:
-    several = line(1, ["7", "8"], slots=4, seats=["7", "8", "", ""])
-    single = {name: value for name, value in line(1, ["9"]).items() if name != "rows"} | {"model": "single"}
+    several = step(1, ["7", "8"], slots=4, seats=["7", "8", "", ""])
+    single = {name: value for name, value in step(1, ["9"]).items() if name != "rows"} | {"model": "single"}
     screen = shown(fed(several, single))
     assert [one[STRIP] for one in screen if one[:3].strip().isdigit()] == ["a", "b", ".", "."]
     assert sum(one.startswith("single") for one in screen) == 1
