@@ -95,18 +95,15 @@ def test_a_dead_server_ends_the_wait_with_how_and_the_last_log_lines(endpoint: s
         wait(endpoint, "a", exited=lambda: "killed by SIGKILL")
 
 
-def test_a_timeout_names_the_models_that_are_missing(fake: FakeTriton, endpoint: str) -> None:
+@pytest.mark.parametrize(("spent", "left"), [(0.0, 31), (20.0001, 11)])
+def test_a_timeout_names_the_models_that_are_missing_and_the_time_that_was_asked_for(
+    fake: FakeTriton, endpoint: str, spent: float, left: float
+) -> None:
     fake.index = [model("a", "READY"), model("slow", "LOADING")]
-    with lab_error("not-ready-in-time", "30 s", "slow"):
-        wait(endpoint, "a", "slow")
-
-
-def test_a_timeout_tells_the_time_that_was_asked_for_whatever_of_it_was_left(fake: FakeTriton, endpoint: str) -> None:
-    fake.index = [model("slow", "LOADING")]
     clock = Clock()
     with lab_error("not-ready-in-time", "30 s", "slow"):
-        wait(endpoint, "slow", spent=20.0001, clock=clock, pause=clock.pause)
-    assert clock() < 11
+        wait(endpoint, "a", "slow", spent=spent, clock=clock, pause=clock.pause)
+    assert clock() < left
 
 
 def test_a_server_that_never_answers_is_a_timeout_and_not_an_endless_poll() -> None:
@@ -115,20 +112,21 @@ def test_a_server_that_never_answers_is_a_timeout_and_not_an_endless_poll() -> N
     assert "does not answer" in caught.value.why
 
 
-def test_a_ready_model_that_answers_with_an_error_is_not_ready(fake: FakeTriton, endpoint: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "status", "answer"),
+    [
+        ("infer", 500, '{"error": "Stub process is unhealthy"}'),
+        ("generate_stream", 200, 'data: {"error": "Stub process is unhealthy"}'),
+    ],
+)
+def test_a_ready_model_that_answers_with_an_error_is_not_ready_whatever_the_status(
+    fake: FakeTriton, endpoint: str, path: str, status: int, answer: str
+) -> None:
     fake.index = [model("a", "READY")]
-    fake.answers["/v2/models/a/infer"] = (500, '{"error": "Stub process is unhealthy"}')
+    fake.answers[f"/v2/models/a/{path}"] = (status, answer)
     with lab_error("model-error") as caught:
-        wait(endpoint, "a", probes={"a": Probe(body={})})
+        wait(endpoint, "a", probes={"a": Probe(path=path, body={})})
     assert caught.value.why == "Stub process is unhealthy"
-
-
-def test_an_error_inside_a_stream_counts_although_its_status_is_200(fake: FakeTriton, endpoint: str) -> None:
-    fake.index = [model("a", "READY")]
-    fake.answers["/v2/models/a/generate_stream"] = (200, 'data: {"error": "no tokens today"}')
-    with lab_error("model-error") as caught:
-        wait(endpoint, "a", probes={"a": Probe(path="generate_stream", body={})})
-    assert caught.value.why == "no tokens today"
 
 
 def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:

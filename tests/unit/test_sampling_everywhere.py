@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from door_models import text_model
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from labdoor import requests
@@ -92,6 +92,14 @@ def by_tensorrt_llm(tensors: Mapping[str, Any]) -> Any:
     return Sampler(found.temperature if found.sample else 0.0, found.top_k, found.top_p, found.seed)
 
 
+@pytest.mark.parametrize(
+    ("asked", "tokens"),
+    [({}, {0, 1, 2, 3, 4}), ({"temperature": 0}, {1}), ({"top_p": 0.5}, {1, 4}), ({"top_k": 3}, {1, 3, 4})],
+)
+def test_the_definition_is_what_a_person_would_say(asked: dict[str, float], tokens: set[int]) -> None:
+    assert support(**asked) == tokens  # type: ignore[arg-type]
+
+
 def by_codegen(tensors: Mapping[str, Any]) -> Any:
     return codegen(reads(tensors), SHAPE)[0].sampler
 
@@ -131,6 +139,15 @@ def through_the_api(fields: Mapping[str, Any], engine: str) -> Any:
 @pytest.mark.parametrize("engine", ["parameters", *ENGINES])
 @settings(max_examples=300)
 @given(fields=FIELDS)
+@example({"top_p": 0})
+@example({"top_p": 0, "temperature": 2, "seed": 7})
+@example({"top_p": 1e-50, "temperature": 1})
+@example({"top_k": -1, "temperature": 1})
+@example({"top_k": 0, "temperature": 1})
+@example({"temperature": 1, "top_p": 1 - 1e-12})
+@example({"top_k": -1})
+@example({"top_p": 0.5})
+@example({"min_p": 0, "temperature": 0})
 def test_openais_api_draws_what_the_fields_mean_or_refuses_one_by_name(engine: str, fields: dict[str, Any]) -> None:
     try:
         sampler = through_the_api(fields, engine)
@@ -140,25 +157,6 @@ def test_openais_api_draws_what_the_fields_mean_or_refuses_one_by_name(engine: s
         assert error.message.startswith(f"{error.param}: ")
     else:
         assert drawn(sampler) == expected(fields)
-
-
-@pytest.mark.parametrize(
-    ("fields", "tokens"),
-    [
-        ({"top_p": 0}, {1}),
-        ({"top_p": 0, "temperature": 2, "seed": 7}, {1}),
-        ({"top_p": 1e-50, "temperature": 1}, {1}),
-        ({"top_k": -1, "temperature": 1}, {0, 1, 2, 3, 4}),
-        ({"top_k": 0, "temperature": 1}, {0, 1, 2, 3, 4}),
-        ({"temperature": 1, "top_p": 1 - 1e-12}, {0, 1, 2, 3, 4}),
-        ({"top_k": -1}, {1}),
-        ({"top_p": 0.5}, {1, 4}),
-        ({"min_p": 0, "temperature": 0}, {1}),
-    ],
-)
-@pytest.mark.parametrize("engine", ["parameters", *ENGINES])
-def test_edge_values_of_openais_api(engine: str, fields: dict[str, Any], tokens: set[int]) -> None:
-    assert drawn(through_the_api(fields, engine)) == tokens
 
 
 @settings(max_examples=300)

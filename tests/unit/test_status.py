@@ -13,13 +13,11 @@ from fake_triton import FakeTriton, serve
 
 from labctl.cli.stacks import _describe
 from labctl.clock.clock import Clock
-from labctl.listener import Silent
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import status as told
 from labctl.stack.session import Session
-from labctl.workspace import Workspace
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 COUNTERS = """nv_inference_exec_count{{model="iterative-gpt2",version="1"}} {executed}
@@ -58,12 +56,6 @@ def fake() -> FakeTriton:
     fake.index = [{"name": name, "version": "1", "state": "READY", "reason": ""} for name in MODELS]
     fake.metrics = COUNTERS.format(executed=5, pending=0)
     return fake
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    opened = Session.open(Silent())
-    return replace(opened, workspace=Workspace(tmp_path, tmp_path / "cache"))
 
 
 @pytest.fixture

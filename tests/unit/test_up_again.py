@@ -28,135 +28,82 @@ STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
-def options(release: str = "", templates: Path | None = None, expose: bool = False) -> Options:
-    return Options("gpu", set={}, release=release, templates=templates, expose=expose)
+USUAL = Options("gpu", set={}, release="0.17.0")
+ASKED = Options(
+    **{"set": {"max_batch_size": 3}, "runtime": "compose", "ports": "1,2,3", "timeout": 7.5, "expose": True},
+    **{"client_shm": True, "supervise": 3, "replicas": 2, "balance": "l7"},
+)
 
 
-def running(session: Session, monkeypatch: pytest.MonkeyPatch, given: Options) -> None:
-    """The stack is up, with these options."""
-    lab, name = session.catalog.stack(STACK)
+def record_under(session: Session, given: Options, stack: str = STACK) -> Record:
+    """The record of a stack that runs with these options."""
+    lab, name = session.catalog.stack(stack)
+    return record_of(Stack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS)
+
+
+@pytest.fixture
+def running(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stack is up, with the usual options."""
     runtime = ComposeRuntime(session.workspace)
-    record = record_of(Stack(session, lab, name, runtime, given), ENDPOINTS)
+    record = record_under(session, USUAL)
     monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
     monkeypatch.setattr(Session, "running", lambda self: [(runtime, record)])
     monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
 
 
-def test_the_same_again_is_already_up(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    running(session, monkeypatch, options("0.17.0"))
-    assert up(session, *session.catalog.stack(STACK), options("0.17.0")).already
+@pytest.mark.usefixtures("running")
+def test_the_same_again_is_already_up(session: Session) -> None:
+    assert up(session, *session.catalog.stack(STACK), USUAL).already
 
 
+@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (options("0.5.0"), "--release: it runs with 0.17.0, you asked for 0.5.0"),
-        (options("0.17.0", expose=True), "--expose: it runs with off, you asked for on"),
+        ({"release": "0.5.0"}, "--release: it runs with 0.17.0, you asked for 0.5.0"),
+        ({"expose": True}, "--expose: it runs with off, you asked for on"),
+        ({"templates": Path("/theirs")}, "--templates: it runs with none, you asked for /theirs"),
     ],
 )
-def test_another_release_or_address_is_refused(
-    session: Session, monkeypatch: pytest.MonkeyPatch, asked: Options, said: str
-) -> None:
-    running(session, monkeypatch, options("0.17.0"))
+def test_another_release_address_or_template_is_refused(session: Session, asked: dict[str, Any], said: str) -> None:
     with lab_error("stack-up-otherwise") as caught:
-        up(session, *session.catalog.stack(STACK), asked)
+        up(session, *session.catalog.stack(STACK), replace(USUAL, **asked))
     assert said in caught.value.details
 
 
-def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running(session, monkeypatch, options("0.17.0"))
+@pytest.mark.usefixtures("running")
+def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still(session: Session) -> None:
     clock = Clock(session.workspace.folder(STACK).run_dir(), ("tensorrt_llm",))
     clock.pause()
     with lab_error("clock-stopped") as caught:
-        up(session, *session.catalog.stack(STACK), options("0.17.0"))
+        up(session, *session.catalog.stack(STACK), USUAL)
     assert caught.value.remedy == f"labctl clock {STACK} run"
     clock.run()
-    assert up(session, *session.catalog.stack(STACK), options("0.17.0")).already
-
-
-def test_other_templates_are_refused(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    running(session, monkeypatch, options("0.17.0"))
-    with lab_error("stack-up-otherwise", tmp_path):
-        up(session, *session.catalog.stack(STACK), options("0.17.0", tmp_path))
-
-
-def test_what_is_asked_travels_with_the_server(session: Session) -> None:
-    lab, name = session.catalog.stack(STACK)
-    record = record_of(
-        Stack(session, lab, name, ComposeRuntime(session.workspace), options("0.17.0", expose=True)), ENDPOINTS
-    )
-    assert Record.from_json(record.to_json()) == record
-    assert (record.options.release, record.bind) == ("0.17.0", "0.0.0.0")
+    assert up(session, *session.catalog.stack(STACK), USUAL).already
 
 
 def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(session: Session, tmp_path: Path) -> None:
-    lab, name = session.catalog.stack("iterative")
-    given = Options(
-        "gpu",
-        set={"max_batch_size": 3},
-        release="0.17.0",
-        templates=tmp_path,
-        gpus=("1",),
-        runtime="local",
-        ports="1,2,3",
-        timeout=7.5,
-        expose=True,
-        client_shm=True,
-        supervise=3,
-        replicas=2,
-        balance="l7",
-    )
-    record = Record(
-        name,
-        lab.folder,
-        "local",
-        "gpu",
-        given.set,
-        ["m"],
-        ENDPOINTS,
-        balance="l7",
-        servers=[Replica(n, ENDPOINTS) for n in (1, 2)],
-        options=given,
-    )
+    given = replace(ASKED, profile="gpu", runtime="local", release="0.17.0", templates=tmp_path, gpus=("1",))
+    servers = [Replica(n, ENDPOINTS) for n in (1, 2)]
+    of = ("iterative", "02-iterative-batching", "local", "gpu", given.set, ["m"], ENDPOINTS)
+    record = Record(*of, balance="l7", servers=servers, options=given)
+    assert (Record.from_json(record.to_json()), record.bind) == (record, "0.0.0.0")
     former = json.loads(record.to_json())
     del former["options"]
-    former |= {
-        "release": "0.17.0",
-        "templates": str(tmp_path),
-        "gpus": ["1"],
-        "bind": "0.0.0.0",
-        "client_shm": True,
-        "restarts": 3,
-        "timeout": 7.5,
-    }
-    assert Record.from_json(json.dumps(former)).asked == record.asked == given
-    for key in ("release", "templates", "gpus", "bind", "client_shm", "restarts", "timeout"):
-        del former[key]
-    usual = Options("gpu", set={"max_batch_size": 3}, runtime="local", ports="1,2,3", replicas=2, balance="l7")
+    fields = {"release": "0.17.0", "templates": str(tmp_path), "gpus": ["1"], "bind": "0.0.0.0", "client_shm": True}
+    assert Record.from_json(json.dumps(former | fields | {"restarts": 3, "timeout": 7.5})).asked == given
+    usual = Options("gpu", set=given.set, runtime="local", ports="1,2,3", replicas=2, balance="l7")
     assert Record.from_json(json.dumps(former)).asked == usual
 
 
 def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Options(
-        set={"max_batch_size": 3},
-        runtime="compose",
-        ports="1,2,3",
-        timeout=7.5,
-        expose=True,
-        client_shm=True,
-        supervise=3,
-        replicas=2,
-        balance="l7",
-    )
     usual = Options()
     assert [
-        name for name, value in vars(given).items() if value == getattr(usual, name) and name not in OF_PLAN
+        name for name, value in vars(ASKED).items() if value == getattr(usual, name) and name not in OF_PLAN
     ] == [], "an option that this test does not know would be lost"
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(session.workspace)
-    record = Record.from_json(record_of(Stack(session, lab, name, runtime, given), ENDPOINTS).to_json())
+    record = Record.from_json(record_under(session, ASKED, name).to_json())
     asked = []
 
     def up_again(session: Session, lab: Lab, stack: str, options: Options) -> RunningStack:
@@ -170,7 +117,7 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     restarting.restart(session, lab, name)
     (again,) = asked
     assert again.set["max_batch_size"] == 3
-    assert replace(again, set=given.set) == given
+    assert replace(again, set=ASKED.set) == ASKED
 
 
 @pytest.mark.parametrize(("taken", "starts"), [(False, ["1,2,3"]), (True, ["1,2,3", "auto"])])
@@ -179,7 +126,7 @@ def test_a_restart_starts_prometheus_again_where_it_was(
 ) -> None:
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(session.workspace)
-    record = record_of(Stack(session, lab, name, runtime, Options(ports="1,2,3")), ENDPOINTS)
+    record = record_under(session, Options(ports="1,2,3"), name)
     asked: list[str] = []
 
     def start(session: Session, runtime: object, record: Record, options: Options) -> None:
@@ -202,9 +149,8 @@ def test_a_restart_starts_prometheus_again_where_it_was(
 def test_a_restart_and_a_new_replica_wait_as_long_as_up_did(
     session: Session, profile: str, asked: float | None, seconds: float
 ) -> None:
-    lab, name = session.catalog.stack(STACK)
     given = Options(profile, timeout=asked)
-    record = record_of(Stack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS)
+    record = record_under(session, given)
     assert Record.from_json(record.to_json()).asked.patience == given.patience == seconds
 
 

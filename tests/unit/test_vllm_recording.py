@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import random
 import signal
@@ -19,10 +18,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab_errors import lab_error
 
 from labctl.pages.live.feed import FIELDS
 from labctl.pages.live.hub import PageFollower
-from labkit.errors import LabError
 from labkit.names import letter
 from labsched import recording
 from labsched.vllm import files, reader
@@ -32,16 +31,8 @@ from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes
 
 WORDS = dict.fromkeys(("enable_kv_cache_reuse", "max_num_sequences", "scheduling"), "") | {"engine": "vllm"}
 SETTINGS: dict[str, Any] = {
-    "words": WORDS,
-    "context": 512,
-    "vocabulary": 1000,
-    "blocks": 40,
-    "block_size": 16,
-    "step_tokens": 64,
-    "own": "",
-    "vllm": {"max_num_seqs": 4},
-    "hash_block_size": 16,
-    "beyond": [],
+    **{"words": WORDS, "context": 512, "vocabulary": 1000, "blocks": 40, "block_size": 16, "step_tokens": 64},
+    **{"own": "", "vllm": {"max_num_seqs": 4}, "hash_block_size": 16, "beyond": []},
 }
 
 
@@ -122,18 +113,9 @@ class Traffic:
                     self._end(one, "length")
         because = Reason("no slot") if waiting else Reason()
         found = Decision(tokens, sequences, admitted, {}, waiting, len(waiting), [], because, 3, began)
-        ids = [self._names[id] for id in tokens]
-        self.wanted.append(
-            {
-                "ids": ids,
-                "phase": phase,
-                "tokens": [*tokens.values()],
-                "made": [*made.values()],
-                "waiting": [self._names[id] for id in waiting],
-                "ended": self._pending,
-                "kv_blocks_used": 3,
-            }
-        )
+        ids, waits = ([self._names[id] for id in those] for those in (tokens, waiting))
+        each = {"ids": ids, "phase": phase, "tokens": [*tokens.values()], "made": [*made.values()]}
+        self.wanted.append({**each, "waiting": waits, "ended": self._pending, "kv_blocks_used": 3})
         self._pending = {}
         return Landed(found, self._now, [outputs])
 
@@ -147,9 +129,13 @@ def drain(kept: Files) -> None:
         kept._wake.clear()
 
 
-def written(folder: Path, name: str, events: list[Any], most: int = 2**20) -> None:
+def opened(folder: Path, name: str = "vllm-1-1-0", most: int = 2**20) -> Files:
     lines = Lines(SETTINGS, "0")
-    kept = Files(folder, name, lines.of, lines.begin, most)
+    return Files(folder, name, lines.of, lines.begin, most)
+
+
+def written(folder: Path, name: str, events: list[Any]) -> None:
+    kept = opened(folder, name)
     for event in events:
         kept.add(event)
     kept.close()
@@ -198,8 +184,7 @@ def test_no_text_no_token_and_no_plain_hash_is_written(tmp_path: Path) -> None:
 def test_the_files_of_a_folder_stay_within_their_limit_and_the_rest_is_read(tmp_path: Path) -> None:
     """The oldest go; the requests that came after the first step that is left are all there."""
     traffic, most = Traffic(1), 80_000
-    lines = Lines(SETTINGS, "0")
-    kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, most)
+    kept = opened(tmp_path, most=most)
     for _ in range(60):
         for _ in range(40):
             for event in traffic.events():
@@ -214,12 +199,19 @@ def test_the_files_of_a_folder_stay_within_their_limit_and_the_rest_is_read(tmp_
     assert len(read.arrivals) > 10
 
 
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The warnings in vLLM's log."""
+    assert files.log.name.startswith("vllm.")
+    found: list[str] = []
+    monkeypatch.setattr(files.log, "warning", lambda text, *args: found.append(text % args))
+    return found
+
+
 @pytest.mark.parametrize("what", ["full", "read-only", "a file"])
 def test_a_disk_that_takes_no_more_ends_the_recording_with_one_line_and_never_the_server(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(files.log, "warning", lambda text, *args: said.append(text % args))
     folder = tmp_path / "labs"
     if what == "full":
 
@@ -232,8 +224,7 @@ def test_a_disk_that_takes_no_more_ends_the_recording_with_one_line_and_never_th
         monkeypatch.setattr(Path, "mkdir", lambda *args, **named: (_ for _ in ()).throw(OSError(30, "Read-only")))
     else:
         folder.write_text("")
-    lines = Lines(SETTINGS, "0")
-    kept = Files(folder, "vllm-1-1-0", lines.of, lines.begin, 2**20)
+    kept = opened(folder)
     notes = Notes(kept)
     kept._thread.join(10)
     for number in range(1000):
@@ -241,13 +232,8 @@ def test_a_disk_that_takes_no_more_ends_the_recording_with_one_line_and_never_th
     assert len(said) == 1 and str(folder) in said[0] and not kept.open and not kept._events
 
 
-def test_an_error_of_the_recorder_ends_the_recording_and_not_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(files.log, "warning", lambda text, *args: said.append(text % args))
-    lines = Lines(SETTINGS, "0")
-    notes = Notes(Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 2**20))
+def test_an_error_of_the_recorder_ends_the_recording_and_not_the_step(said: list[str], tmp_path: Path) -> None:
+    notes = Notes(opened(tmp_path))
     notes.decided(object(), object(), 0.0)  # another form of vLLM's
     notes.landed(object(), {})
     notes.close()
@@ -257,11 +243,9 @@ def test_an_error_of_the_recorder_ends_the_recording_and_not_the_step(
 CHILD = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_vllm_recording import SETTINGS, Files, Lines, Traffic
-lines, traffic = Lines(SETTINGS, "0"), Traffic(3)
-kept = Files(Path(sys.argv[1]), "vllm-1-1-0", lines.of, lines.begin, 2**20)
-steps = 0
+sys.path[:0] = sys.argv[2:]
+from test_vllm_recording import Traffic, opened
+kept, traffic = opened(Path(sys.argv[1])), Traffic(3)
 while True:
     for event in traffic.events():
         kept.add(event)
@@ -271,9 +255,8 @@ while True:
 
 
 def test_a_killed_server_has_lost_at_most_the_last_second(tmp_path: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path), str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
-    )
+    argv = [sys.executable, "-c", CHILD, str(tmp_path), *map(str, Path(__file__).parents[:2])]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert child.stdout
     times: dict[int, float] = {}
     while len(times) < 200:
@@ -290,13 +273,12 @@ def test_the_newest_recording_is_meant_and_another_is_named(tmp_path: Path) -> N
     written(tmp_path, "vllm-2-1-0", Traffic(2).events())
     os.utime(tmp_path / "vllm-1-1-0.000001.jsonl", (1, 1))
     assert reader.latest_recording(tmp_path) == "vllm-2-1-0"
-    with pytest.raises(LabError, match="no recording 'vllm-3'"):
+    with lab_error("phase-unknown", "vllm-3"):
         reader.read_vllm_recording(tmp_path, "vllm-3")
 
 
 def test_a_recording_is_followed_while_it_is_written(tmp_path: Path) -> None:
-    traffic, lines = Traffic(5), Lines(SETTINGS, "0")
-    kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 60_000)
+    traffic, kept = Traffic(5), opened(tmp_path, most=60_000)
     seen: list[Any] = []
     tail: reader.RecordingTail | None = None
     while len(traffic.wanted) < 600:
@@ -313,8 +295,7 @@ def test_a_recording_is_followed_while_it_is_written(tmp_path: Path) -> None:
 
 
 def test_an_open_page_is_told_each_step_as_it_is_written_and_comes_anew_for_another_server(tmp_path: Path) -> None:
-    traffic, lines = Traffic(5), Lines(SETTINGS, "0")
-    kept = Files(tmp_path, "vllm-1-1-0", lines.of, lines.begin, 2**20)
+    traffic, kept = Traffic(5), opened(tmp_path)
     told: list[Any] = []
 
     async def hear() -> None:
@@ -360,9 +341,5 @@ def test_a_recording_is_being_written_while_its_server_runs(tmp_path: Path) -> N
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "vllm-1-1-0.000001.jsonl"
     file.write_text(json.dumps({"kind": "scheduler", "t": 1.0, **SETTINGS}) + '\n{"kind": "step"\n')
-    with pytest.raises(LabError, match=r"000001\.jsonl is damaged"):
+    with lab_error("step-log-damaged", file):
         reader.read_vllm_recording(tmp_path)
-
-
-def test_vllms_log_has_the_recorders_lines() -> None:
-    assert files.log.name.startswith("vllm.") and isinstance(files.log, logging.Logger)
