@@ -30,17 +30,8 @@ from labkit import stage
 
 STACK = "scaled"
 PLACES = [Endpoints(f"h:{n}", f"g:{n}", f"m:{n}") for n in (1, 2, 3)]
-RECORD = Record(
-    stack=STACK,
-    lab="07-scale-out",
-    runtime="local",
-    profile="cpu",
-    settings={},
-    models=["streams"],
-    endpoints=PLACES[0],
-    balance="l7",
-    servers=[Replica(1, PLACES[1]), Replica(2, PLACES[2])],
-)
+SERVERS = [Replica(1, PLACES[1]), Replica(2, PLACES[2])]
+RECORD = Record(STACK, "07-scale-out", "local", "cpu", {}, ["streams"], PLACES[0], balance="l7", servers=SERVERS)
 
 
 class Stood:
@@ -118,15 +109,22 @@ def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehan
         stage.request_act(tmp_path, "nothing-lost", "scale", how_many=2).done()
 
 
-def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_over(
-    begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def following(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that decides once."""
+
     def follow(session: Any, lab: Any, stack: str, scaler: Any, pause: Callable[[float], object]) -> Iterator[str]:
         yield f"{scaler.least} -> {scaler.most}"
         while True:
             pause(0.01)
 
     monkeypatch.setattr(stagehand, "autoscale", follow)
+
+
+@pytest.mark.usefixtures("following")
+def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_over(
+    begin: Callable[..., Stagehand], tmp_path: Path
+) -> None:
     with begin("follow", "kill"):
         loop = stage.request_act(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=0.5, seconds=60)
         killed = stage.request_act(tmp_path, "nothing-lost", "kill", replica=1).done()
@@ -135,15 +133,8 @@ def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_o
     assert followed.began <= killed.began < followed.ended
 
 
-def test_a_phase_that_ends_ends_the_loop(
-    begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def follow(session: Any, lab: Any, stack: str, scaler: Any, pause: Callable[[float], object]) -> Iterator[str]:
-        while True:
-            pause(0.01)
-            yield ""
-
-    monkeypatch.setattr(stagehand, "autoscale", follow)
+@pytest.mark.usefixtures("following")
+def test_a_phase_that_ends_ends_the_loop(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
     with begin("follow"):
         loop = stage.request_act(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=1, seconds=3600)
         with lab_error("stage-silent"):
@@ -195,12 +186,17 @@ def test_a_dry_run_keeps_its_servers_where_only_the_balance_changes() -> None:
         assert f"07-scale-out/{client}.py" in done.stdout
 
 
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock(tmp_path / "run", ("streams",))
+    monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: made)
+    return made
+
+
 def test_a_client_stops_the_clock_and_it_goes_on_when_all_requests_are_there(
-    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Stagehand], clock: Clock, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    clock = Clock(run_dir, ("streams",))
-    monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
     with begin("pause", "run"):
         stage.request_act(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused == ["streams"]
@@ -215,10 +211,8 @@ def test_a_client_stops_the_clock_and_it_goes_on_when_all_requests_are_there(
 
 
 def test_a_phase_that_ends_leaves_no_clock_stopped(
-    begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Stagehand], clock: Clock, tmp_path: Path
 ) -> None:
-    clock = Clock(tmp_path / "run", ("streams",))
-    monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
     with begin("pause"):
         stage.request_act(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused

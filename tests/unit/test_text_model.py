@@ -129,16 +129,8 @@ def test_bench_counts_the_tokens_that_the_llm_api_answered(
     config = f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }} {LLM_API}"
     monkeypatch.setattr(FakeClient, "configs", {"model": config})
     monkeypatch.setattr("labkit.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
-    record = RequestRecord(
-        "r",
-        "model",
-        "p",
-        start=1.0,
-        responses=[(2.0 + n, piece) for n, piece in enumerate(pieces)],
-        end=5.0,
-        tokens=0 if decoupled else 7,
-        finish_reason=reason,
-    )
+    record = RequestRecord("r", "model", "p", start=1.0, end=5.0, tokens=0 if decoupled else 7, finish_reason=reason)
+    record.responses = [(2.0 + n, piece) for n, piece in enumerate(pieces)]
     nothing = metrics.Snapshot()
     monkeypatch.setattr("labkit.workloads.bench.load.closed_loop", lambda *_: [record])
     monkeypatch.setattr("labkit.workloads.bench.metrics.scrape", lambda _: nothing)
