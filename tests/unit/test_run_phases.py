@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from lab_errors import is_lab_error
+from machinery import ROOT, with_faults_lab
 
 from labctl.cli.main import cli
 from labctl.labs.run import RunResult
@@ -18,10 +19,8 @@ from labctl.labs.verdicts import VerdictResult, judge_verdict, verdict_section
 from labctl.manifest.schema import Verdict
 from labkit import contention
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test's own with the lab of faults in it."""
     for name in ("pyproject.toml", "src", "docker", "requirements", "compose.yaml"):
@@ -30,17 +29,16 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
         for path in (ROOT / name).iterdir():
             (tmp_path / name / path.name).symlink_to(path)
-    shutil.copytree(ROOT / "tests/faults_lab", tmp_path / "labs" / "99-faults")
-    (tmp_path / "model_repos" / "faults").symlink_to(ROOT / "tests/faults_lab/models")
     monkeypatch.setenv("LABS_ROOT", str(tmp_path))
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+    return with_faults_lab(tmp_path)
 
 
 def dry(*arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments, "--dry-run", "--runtime", "local"])
 
 
+@pytest.mark.usefixtures("checkout")
 @pytest.mark.parametrize("ports", ["1,2", "a,b,c"])
 def test_a_dry_run_refuses_ports_that_are_none(ports: str) -> None:
     is_lab_error(dry("up", "iterative", "--ports", ports).exception, "ports-invalid", ports)
@@ -52,6 +50,7 @@ def test_a_lab_without_a_run_has_no_dry_run_of_one(checkout: Path) -> None:
     is_lab_error(dry("run", "faults").exception, "lab-not-runnable")
 
 
+@pytest.mark.usefixtures("checkout")
 def test_a_phases_setting_that_means_nothing_with_what_was_chosen_is_left_out_and_told() -> None:
     done = dry("run", "llama", "--set", "engine=transformers", "--set", "model=random:tiny-llama")
     assert done.exception is None
@@ -59,6 +58,7 @@ def test_a_phases_setting_that_means_nothing_with_what_was_chosen_is_left_out_an
     assert done.stdout.count("03-llama-hf-vs-trtllm/client.py") == 3
 
 
+@pytest.mark.usefixtures("checkout")
 def test_a_setting_that_a_phase_overrules_is_told() -> None:
     done = dry("run", "iterative", "--set", "kv_cache=true")
     assert "phase original is about kv_cache=false, whatever --set says" in done.stdout
@@ -67,48 +67,40 @@ def test_a_setting_that_a_phase_overrules_is_told() -> None:
 
 def test_a_setting_that_every_phase_overrules_is_refused(checkout: Path) -> None:
     manifest = checkout / "labs" / "99-faults" / "lab.yaml"
-    text = manifest.read_text().replace("{name: only, ", "{name: only, set: {seconds: 0.5}, ")
-    manifest.write_text(text)
+    manifest.write_text(manifest.read_text().replace("{name: only, ", "{name: only, set: {seconds: 0.5}, "))
     error = dry("run", "faults", "--set", "seconds=1").exception
     is_lab_error(error, "setting-unheeded", "seconds=1", "only has 0.5")
 
 
-def verdict(at_least: float | None = None, at_most: float | None = None) -> Verdict:
-    text = "{value:.0%}, the other {m[a.c]:.0%}"
-    return Verdict(name="v", value="a.b", text=text, at_least=at_least, at_most=at_most)
+def judged(measured: dict[str, float | None], taken: float = 0.0, **more: Any) -> VerdictResult:
+    verdict = Verdict(name="v", value="a.b", text="{value:.0%}, the other {m[a.c]:.0%}", at_least=0.5, at_most=0.95)
+    return judge_verdict(verdict.model_copy(update=more), measured, taken)
 
 
 def test_a_text_that_names_an_unmeasured_number_is_still_a_text() -> None:
     for missing in ({}, {"a.c": None}):
-        assert judge_verdict(verdict(at_least=0.5), {"a.b": 0.93, **missing}).text == "93%, the other unmeasured"
-
-
-def test_what_was_not_measured_has_a_word_of_its_own() -> None:
-    assert judge_verdict(verdict(at_least=0.5), {}).line() == "unmeasured: v: a.b"
-
-
-def test_a_verdict_that_is_not_met_names_the_bound_and_what_to_try() -> None:
-    line = judge_verdict(verdict(at_least=0.5, at_most=0.9), {"a.b": 0.1, "a.c": 0}).line()
-    assert line.startswith("NOT MET: 10%, the other 0%; expected at least 0.5 and at most 0.9, measured 0.1; ")
-    assert judge_verdict(verdict(at_least=0.5), {"a.b": 0.9}).line().startswith("met: 90%")
+        assert judged({"a.b": 0.93, **missing}).text == "93%, the other unmeasured"
 
 
 @pytest.mark.parametrize(
-    ("timed", "value", "taken", "word"),
+    ("timed", "measured", "taken", "word", "told"),
     [
-        (True, 0.1, 0.5, "busy"),
-        (True, 0.1, 0.02, "NOT MET"),
-        (True, 0.9, 0.5, "met"),
-        (False, 0.1, 0.5, "NOT MET"),  # what is counted is the same on a busy machine
+        (False, {}, 0.0, "unmeasured", ["a.b"]),
+        (False, {"a.b": 0.9, "a.c": 0}, 0.0, "met", ["90%, the other 0%"]),
+        (False, {"a.b": 0.1, "a.c": 0}, 0.5, "NOT MET", ["at least 0.5 and at most 0.95, measured 0.1;"]),
+        (False, {"a.b": 0.96}, 0.0, "NOT MET", []),
+        (True, {"a.b": 0.1}, 0.5, "busy", ["measured 0.1,", "50% of this machine's processors"]),
+        (True, {"a.b": 0.1}, 0.02, "NOT MET", []),
+        (True, {"a.b": 0.9}, 0.5, "met", []),
     ],
 )
-def test_seconds_missed_on_a_busy_machine_are_a_verdict_about_the_machine(
-    timed: bool, value: float, taken: float, word: str
+def test_a_verdict_has_a_word_its_bound_and_what_was_measured(
+    timed: bool, measured: dict[str, float | None], taken: float, word: str, told: list[str]
 ) -> None:
-    judged = judge_verdict(verdict(at_least=0.5).model_copy(update={"timed": timed}), {"a.b": value, "a.c": 0}, taken)
-    assert judged.word == word
-    assert ("other programs took 50% of this machine's processors" in judged.line()) == (word == "busy")
-    assert RunResult(Path(), {}, [judged], True).missed == (["v"] if word == "NOT MET" else [])
+    """Seconds missed on a busy machine are about the machine; what is counted is the same there."""
+    found = judged(measured, taken, timed=timed)
+    assert found.word == word and all(each in found.line() for each in told)
+    assert verdict_section([found]).endswith(f"\n- {found.line()}\n")
 
 
 def test_a_program_that_computes_on_each_processor_is_seen_as_contention() -> None:
@@ -125,17 +117,12 @@ def test_a_program_that_computes_on_each_processor_is_seen_as_contention() -> No
             process.communicate()
 
 
-def test_a_report_has_the_verdicts() -> None:
-    assert (
-        verdict_section([judge_verdict(verdict(at_least=0.5), {"a.b": 1.0})])
-        == "\n## Verdicts\n\n- met: 100%, the other unmeasured\n"
-    )
-    assert verdict_section([]) == ""
-
-
-@pytest.mark.parametrize(("whole", "missed"), [(True, ["v"]), (False, [])])
-def test_strict_forgives_what_a_part_of_a_lab_could_not_measure(whole: bool, missed: list[str]) -> None:
-    results: list[VerdictResult] = [judge_verdict(verdict(at_least=0.5), {})]
-    assert RunResult(Path(), {}, results, whole).missed == missed
-    results.append(judge_verdict(verdict(at_least=0.5), {"a.b": 0.1}))
-    assert RunResult(Path(), {}, results, False).missed == ["v"]
+@pytest.mark.parametrize(
+    ("measured", "taken", "whole", "missed"),
+    [({}, 0, True, True), ({}, 0, False, False), ({"a.b": 0.1}, 0, False, True), ({"a.b": 0.1}, 0.5, True, False)],
+)
+def test_strict_forgives_a_busy_machine_and_what_a_part_of_a_lab_could_not_measure(
+    measured: dict[str, float | None], taken: float, whole: bool, missed: bool
+) -> None:
+    results = [judged(measured, taken, timed=True)]
+    assert RunResult(Path(), {}, results, whole).missed == (["v"] if missed else [])

@@ -64,7 +64,6 @@ def finish(model: Any, asked: list[Request]) -> None:
 def test_fault_42_one_failing_send_ends_that_request_and_nobody_else_notices(
     case: Case, after: int, load: Callable[[Case], Any]
 ) -> None:
-    """Fault 42: shared memory is full, or the client has gone."""
     model, longer = load(case), '{"max_tokens": 4, "ignore_eos": true}' if case.parameters else ""
     case = replace(case, parameters=longer)
     alone = request(case)
@@ -84,7 +83,6 @@ def test_fault_42_one_failing_send_ends_that_request_and_nobody_else_notices(
 def test_fault_42_one_answer_that_cannot_be_made_leaves_the_others_of_a_codegen_batch_alone(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 42."""
     case = CASE["codegen/codegen-350M-mono-gptj"]
     model = load(case)
     made = type(model.rows)._response.__globals__["pb_utils"]
@@ -102,37 +100,26 @@ def test_fault_42_one_answer_that_cannot_be_made_leaves_the_others_of_a_codegen_
     assert not second.error
 
 
+@pytest.mark.parametrize(
+    ("of", "method", "said"),
+    [("recorder", "record", "internal error in tensorrt_llm"), ("scheduler", "line", "the step failed")],
+)
 def test_fault_26_what_fails_beside_a_step_ends_its_requests_and_the_next_ones_are_answered(
-    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+    of: str, method: str, said: str, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 26: an exception in the scheduler's thread, outside the step."""
+    """Fault 26: an exception in the scheduler's thread, outside the step: a disk that is gone, a line of one's own."""
     model = load(LLM)
-    record, failures = model.recorder.record, [OSError("the disk is gone: /run/steps")]
+    part, failures = getattr(model, of), [OSError("the disk is gone: /run/steps")]
+    works = getattr(part, method)
 
-    def once(*told: Any) -> None:
+    def once(*told: Any) -> Any:
         if failures:
             raise failures.pop()
-        record(*told)
+        return works(*told)
 
-    monkeypatch.setattr(model.recorder, "record", once)
+    monkeypatch.setattr(part, method, once)
     told = answered(model, [request(LLM, {"request_output_len": ids(90)}) for _ in range(3)])
-    assert all("internal error in tensorrt_llm" in each.error for each in told)
-    assert not answered(model, [request(LLM)])[0].error
-
-
-def test_an_own_line_that_fails_ends_its_requests_and_the_next_ones_are_answered(
-    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = load(LLM)
-    line, failures = model.scheduler.line, [ZeroDivisionError("mine")]
-
-    def once() -> Any:
-        if failures:
-            raise failures.pop()
-        return line()
-
-    monkeypatch.setattr(model.scheduler, "line", once)
-    assert "the step failed" in answered(model, [request(LLM)])[0].error
+    assert all(said in each.error for each in told)
     assert not answered(model, [request(LLM)])[0].error
 
 
@@ -258,9 +245,10 @@ def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
     running.cancelled = waiting.cancelled = True
     eventually(lambda: not model.running.roster.live)
     assert model.running.decoder.cache.used == 0
-    eventually(lambda: [line for line in (tmp_path / _log(tmp_path)).read_text().splitlines() if '"change"' in line])
+    (log,) = tmp_path.glob("steps-iterative*")
+    eventually(lambda: '"change"' in log.read_text())
     ended: dict[str, str] = {}
-    for line in (tmp_path / _log(tmp_path)).read_text().splitlines():
+    for line in log.read_text().splitlines():
         ended |= json.loads(line).get("ended", {})
     assert ended == {str(each.correlation_id()): "cancelled" for each in (running, waiting)}
 
@@ -268,7 +256,3 @@ def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
 def _again(asked: Request) -> Request:
     asked._flags = asked.flags_out = 0
     return asked
-
-
-def _log(folder: Path) -> str:
-    return next(path.name for path in folder.glob("steps-iterative*"))

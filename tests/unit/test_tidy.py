@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -49,6 +51,19 @@ def region(workspace: Workspace, name: str) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def running(*argv: str | Path, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process under a name of Triton's, and its session's others; they are ended with the block."""
+    process = subprocess.Popen(argv, start_new_session=True, **more)
+    try:
+        eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text().startswith("triton"))
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
 def environment(workspace: Workspace, record: str = "") -> dict[str, str]:
     return {**os.environ, ROOT: str(workspace.root), STACK: "s", RECORD: record}
 
@@ -61,34 +76,22 @@ def test_fault_36_a_stub_whose_server_is_gone_is_ended_with_its_shared_memory(
     workspace: Workspace, programs: Path
 ) -> None:
     left = region(workspace, "0")
-    stub = subprocess.Popen([programs / "triton_python_backend_stub", "600"], env=environment(workspace))
-    foreign = subprocess.Popen([programs / "triton_python_backend_stub", "600"])
-    try:
-        eventually(lambda: Path(f"/proc/{stub.pid}/comm").read_text().startswith("triton"))
+    argv = (programs / "triton_python_backend_stub", "600")
+    with running(*argv, env=environment(workspace)) as stub, running(*argv) as foreign:
         assert len(tidy(workspace)) == 2
         assert stub.wait(60) == -signal.SIGKILL
         assert not left.exists()
         assert foreign.poll() is None
-    finally:
-        for process in (stub, foreign):
-            process.kill()
-            process.wait()
 
 
 def test_what_ends_while_a_command_changes_its_stack_is_left_to_that_command(
     workspace: Workspace, programs: Path
 ) -> None:
-    left = region(workspace, "0")
-    stub = subprocess.Popen([programs / "triton_python_backend_stub", "600"], env=environment(workspace))
-    try:
-        eventually(lambda: Path(f"/proc/{stub.pid}/comm").read_text().startswith("triton"))
+    region(workspace, "0")
+    with running(programs / "triton_python_backend_stub", "600", env=environment(workspace)):
         with stack_lock(workspace, "s", "scale"):
             assert tidy(workspace) == []
         assert len(tidy(workspace)) == 2
-    finally:
-        stub.kill()
-        stub.wait()
-        left.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("owned", [False, True])
@@ -97,19 +100,13 @@ def test_a_server_and_its_stub_stay_unless_they_belong_to_a_command_that_is_dead
 ) -> None:
     used = region(workspace, "0")
     dead = Proc(os.getpid(), 1.0)  # this process's number, another one's start
-    server = subprocess.Popen(
-        [programs / "tritonserver", "-c", f"{programs}/triton_python_backend_stub 600 & wait"],
-        env=environment(workspace, record(dead if owned else None)),
-        start_new_session=True,
-    )
-    try:
+    script = f"{programs}/triton_python_backend_stub 600 & wait"
+    env = environment(workspace, record(dead if owned else None))
+    with running(programs / "tritonserver", "-c", script, env=env) as server:
         stub = eventually(lambda: children(server.pid))
         eventually(lambda: Path(f"/proc/{stub}/comm").read_text().startswith("triton"))
         ended = tidy(workspace)
         assert (len(ended), used.exists(), server.poll() is None) == ((3, False, False) if owned else (0, True, True))
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 @pytest.fixture
@@ -152,18 +149,13 @@ def test_fault_48_a_process_that_cannot_be_killed_is_killed_once_and_keeps_no_co
 def test_a_server_that_only_waits_for_its_end_is_not_running(
     workspace: Workspace, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = subprocess.Popen(
-        [programs / "tritonserver", "-c", "read line"], stdin=subprocess.PIPE, env=environment(workspace, record(None))
-    )
-    try:
+    env = environment(workspace, record(None))
+    with running(programs / "tritonserver", "-c", "read line", stdin=subprocess.PIPE, env=env) as server:
         runtime = LocalRuntime(workspace)
         eventually(lambda: runtime.find("s"))
         monkeypatch.setattr(leftovers, "is_unkillable", lambda pid: pid == server.pid)
         assert runtime.find("s") is None
         assert runtime.leftovers("s") == [f"process {server.pid} (tritonserver)"], "down names it all the same"
-    finally:
-        server.kill()
-        server.communicate()
 
 
 def children(pid: int) -> int:
