@@ -25,61 +25,56 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(params=WIDTHS)
-def printed(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[], None]], list[str]]:
-    """Gives the lines that reach the terminal when something is called; none is wider than it."""
-
-    def lines(called: Callable[[], None]) -> list[str]:
-        screen = Terminal()
-        with monkeypatch.context() as patched:
-            patched.setenv("COLUMNS", str(request.param))
-            patched.setattr("sys.stdout", screen)
-            patched.setattr("sys.stderr", screen)
-            called()
-        drawn = [line.rpartition("\r\x1b[2K")[2] for line in screen.getvalue().split("\n")]
-        found = [re.sub(r"\x1b\[\d+m", "", line) for line in drawn]
-        assert max(map(len, found)) <= request.param
-        return found
-
-    return lines
+def width(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
-Printed = Callable[[Callable[[], None]], list[str]]
+def printed(width: int, called: Callable[[], object]) -> list[str]:
+    """The lines that reach a terminal of that width; none is wider than it."""
+    screen = Terminal()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("COLUMNS", str(width))
+        patched.setattr("sys.stdout", screen)
+        patched.setattr("sys.stderr", screen)
+        called()
+    drawn = [line.rpartition("\r\x1b[2K")[2] for line in screen.getvalue().split("\n")]
+    found = [re.sub(r"\x1b\[\d+m", "", line) for line in drawn]
+    assert max(map(len, found)) <= width
+    return found
 
 
 def words(lines: list[str]) -> list[str]:
     return [word for line in lines for word in line.split()]
 
 
-def test_an_errors_sentences_break_between_words(printed: Printed) -> None:
+def test_an_errors_sentences_break_between_words(width: int) -> None:
     error = LabError(SENTENCE, SENTENCE, f"labctl up iterative ({SENTENCE})", details=[SENTENCE], code="any")
-    said = words(printed(lambda: console.show_error(error)))
+    said = words(printed(width, lambda: console.show_error(error)))
     assert said[0] == "error:" and said.count("execute") == 4 and said.count("config.pbtxt") == 4
 
 
-def test_a_steps_end_and_a_note_break_between_words(printed: Printed) -> None:
+def test_a_steps_end_and_a_note_break_between_words(width: int) -> None:
     def work() -> None:
         listener = console.Console()
         listener.step("model repository")
         listener.done("5 models, every config.pbtxt valid and every other sentence whole")
         listener.note(SENTENCE)
 
-    said = words(printed(work))
+    said = words(printed(width, work))
     assert "config.pbtxt" in said and "execute" in said
 
 
-def test_a_row_of_a_table_breaks_between_words_within_its_column(printed: Printed) -> None:
+def test_a_row_of_a_table_breaks_between_words_within_its_column(width: int) -> None:
     rows = [("NO", "a name of what is measured", "at most 2 of the requests", "3, " * 12), ("ok", "short", "1", "1")]
-    lines = printed(lambda: print(format_table(rows, ("", "what", "expected", "measured"))))
+    lines = printed(width, lambda: print(format_table(rows, ("", "what", "expected", "measured"))))
     assert "measured" in words(lines) and "requests" in words(lines)
     column = next(line for line in lines if line.lstrip().startswith("what")).index("expected")
     assert all(line[column - 2 : column].strip() == "" for line in lines if not line.startswith("-"))
 
 
-def test_numbers_keep_their_columns(printed: Printed) -> None:
+def test_numbers_keep_their_columns(width: int) -> None:
     rows = [("a model with a name of many words in it", "1,234.56", "0.9")]
-    lines = printed(lambda: print(format_table(rows, ("model", "requests/s", "p99 s"), right=(1, 2))))
+    lines = printed(width, lambda: print(format_table(rows, ("model", "requests/s", "p99 s"), right=(1, 2))))
     assert "1,234.56" in words(lines)
 
 
