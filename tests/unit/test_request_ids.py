@@ -23,7 +23,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from labkit.clients import ask, tensors
 from labkit.clients.stream import TextStream
 from labkit.records import RequestRecord
-from labkit.workloads import bench, identity, load
+from labkit.workloads import identity, load
 
 PLAIN_NUMBER = re.compile(r"[1-9][0-9]*")
 CONFIG = """
@@ -90,19 +90,21 @@ def lab_03() -> Any:
     return module
 
 
+@pytest.fixture(autouse=True)
+def another_server() -> None:
+    tensors.kind_of.cache_clear()  # what a server at that address takes
+
+
 def identity_test(endpoint: str) -> list[RequestRecord]:
-    tensors.kind_of.cache_clear()
     requests = [identity.Ids("a b", [5, 6], ANSWER_IDS) for _ in range(4)]
     return identity.run_identity_test(endpoint, requests)
 
 
 def lab_03_at_once(endpoint: str) -> list[RequestRecord]:
-    tensors.kind_of.cache_clear()
     return [r for model in ("llama-python", "ensemble") for r in lab_03().at_once(endpoint, model, ["a", "b"], 4)]
 
 
 def lab_03_streaming(endpoint: str) -> list[RequestRecord]:
-    tensors.kind_of.cache_clear()
     found: list[RequestRecord] = lab_03().streamed(endpoint, "ensemble", ["a", "b"], 4)
     return found
 
@@ -122,24 +124,10 @@ def infer(endpoint: str) -> list[RequestRecord]:
 
 
 def benched(endpoint: str) -> list[RequestRecord]:
-    workload = bench.Workload(prompts=["Once"], requests=3, output_tokens=4, warmup=2)
-    found = load.closed_loop(
-        endpoint, 2, workload.requests, lambda stream, number: stream.send("m", "Once"), workload.timeout
-    )
-    return list(found)
+    return list(load.closed_loop(endpoint, 2, 3, lambda stream, number: stream.send("m", "Once"), 20))
 
 
-CLIENTS: list[Callable[[str], list[RequestRecord]]] = [
-    identity_test,
-    lab_03_at_once,
-    lab_03_streaming,
-    two_streams,
-    infer,
-    benched,
-]
-
-
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: str(client.__name__))
+@pytest.mark.parametrize("client", [identity_test, lab_03_at_once, lab_03_streaming, two_streams, infer, benched])
 def test_every_client_sends_plain_numbers_as_request_ids_and_none_twice(
     client: Callable[[str], list[RequestRecord]],
 ) -> None:
@@ -165,7 +153,6 @@ def test_two_processes_do_not_begin_with_the_same_ids() -> None:
 
 
 def test_the_identity_test_warms_up_with_other_prompts_than_those_that_it_measures() -> None:
-    tensors.kind_of.cache_clear()
     server = Server()
     requests = [identity.Ids("a b", [number, number + 100], ANSWER_IDS) for number in range(1, 5)]
     with serving(server) as endpoint:
@@ -183,6 +170,5 @@ def test_whole_numbers_of_another_releases_type_are_told_with_the_release_that_t
             said = "inference input 'max_tokens' data-type is 'UINT32', but model 'm' expects 'INT32'"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
 
-    tensors.kind_of.cache_clear()
     with serving(Refusing()) as endpoint, lab_error("model-error", "--release 0.5.0"):
         lab_03().at_once(endpoint, "ensemble", ["a"], 4)

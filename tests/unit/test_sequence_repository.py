@@ -40,11 +40,18 @@ def test_the_strategy_is_the_one_that_was_asked_for(tmp_path: Path, strategy: st
     assert strategy == "direct" or batching.oldest.max_candidate_sequences == 7
 
 
-@pytest.mark.parametrize(("profile", "backends"), [("cpu", ["python", "python"]), ("gpu", ["onnxruntime", "pytorch"])])
+@pytest.mark.parametrize(
+    ("profile", "asked", "backends"),
+    [
+        ("cpu", {}, ["python", "python"]),
+        ("gpu", {}, ["onnxruntime", "pytorch"]),
+        ("gpu", {"backends": "python"}, ["python", "python"]),
+    ],
+)
 def test_each_profile_has_its_own_generators_with_the_same_tensors(
-    tmp_path: Path, profile: str, backends: list[str]
+    tmp_path: Path, profile: str, asked: dict[str, str], backends: list[str]
 ) -> None:
-    configs = render(tmp_path, profile)
+    configs = render(tmp_path, profile, **asked)
     generators = [configs["generator_onnx"], configs["generator_torchscript"]]
     assert [config.backend for config in generators] == backends
     assert [[t.name for t in (*c.input, *c.output)] for c in generators] == [
@@ -54,14 +61,7 @@ def test_each_profile_has_its_own_generators_with_the_same_tensors(
     assert {config.instance_group[0].kind for config in generators} == {{"cpu": 2, "gpu": 1}[profile]}
     assert (tmp_path / "repository" / "generator_onnx" / "1" / "model.onnx").is_symlink()
     assert (tmp_path / "repository" / "generator_torchscript" / "1" / "model.pt").is_symlink()
-    assert (tmp_path / "repository" / "generator_onnx" / "1" / "model.py").exists() == (profile == "cpu")
-
-
-def test_python_models_stand_in_for_the_native_backends_on_a_gpu_too(tmp_path: Path) -> None:
-    configs = render(tmp_path, "gpu", backends="python")
-    generators = [configs["generator_onnx"], configs["generator_torchscript"]]
-    assert [config.backend for config in generators] == ["python", "python"]
-    assert {config.instance_group[0].kind for config in generators} == {1}
+    assert (tmp_path / "repository" / "generator_onnx" / "1" / "model.py").exists() == (backends[0] == "python")
 
 
 def test_the_native_backends_are_refused_where_there_is_no_gpu_profile(tmp_path: Path) -> None:

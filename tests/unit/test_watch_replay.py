@@ -15,10 +15,8 @@ from labkit.records import RequestRecord
 
 
 def run(folder: Path, phase: str, began: float, steps: int, **more: Any) -> None:
-    lines = [
-        {"t": began + n, "dur": 0.5, "model": "m", "instance": "0", "kind": "step", "batch": 1, "ids": ["1"], **more}
-        for n in range(steps)
-    ]
+    head = {"dur": 0.5, "model": "m", "instance": "0", "kind": "step", "batch": 1, "ids": ["1"]}
+    lines = [{**head, "t": began + n, **more} for n in range(steps)]
     (folder / f"steps-{phase}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 1')
 
 
@@ -74,14 +72,15 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
         replay.replay_page(tmp_path)
 
 
+def asked(folder: Path, requests: list[dict[str, Any]]) -> None:
+    """What the clients of phase a sent."""
+    (folder / "requests.jsonl").write_text("".join(f"{json.dumps({'phase': 'a', **one})}\n" for one in requests))
+
+
 def test_the_requests_of_two_models_have_the_same_names_in_order_of_arrival_and_their_prompts(tmp_path: Path) -> None:
     run(tmp_path, "a", 100.0, 2, ids=["7"], waiting=["9"])
-    sent = [
-        {"phase": "a", "model": "m", "id": id, "prompt": f"I am {id}", "start": at}
-        for id, at in (("9", 99.5), ("7", 98.0))
-    ]
-    other = [{"phase": "a", "model": "n", "id": id, "start": at} for id, at in (("1", 98.5), ("2", 99.0))]
-    (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in (*sent, *other)))
+    sent = [{"model": "m", "id": id, "prompt": f"I am {id}", "start": at} for id, at in (("9", 99.5), ("7", 98.0))]
+    asked(tmp_path, [*sent, *({"model": "n", "id": id, "start": at} for id, at in (("1", 98.5), ("2", 99.0)))])
     made = replay.page_recording(tmp_path)
     assert made["requests"] == [[0, "7", "I am 7", "A"], [0, "9", "I am 9", "B"]]
     assert [(title, ids, lanes) for title, _, ids, lanes in made["groups"]] == [
@@ -94,6 +93,5 @@ def test_the_requests_of_two_models_have_the_same_names_in_order_of_arrival_and_
 
 def test_ids_that_triton_gave_are_those_of_the_requests_in_their_order(tmp_path: Path) -> None:
     run(tmp_path, "a", 100.0, 2, ids=["5", "6"])
-    sent = [{"phase": "a", "model": "m", "id": id, "prompt": id, "start": at} for id, at in (("x", 2.0), ("y", 1.0))]
-    (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in sent))
+    asked(tmp_path, [{"model": "m", "id": id, "prompt": id, "start": at} for id, at in (("x", 2.0), ("y", 1.0))])
     assert [(one.id, one.prompt) for one in replay.asked_for(tmp_path, "a")["m"]] == [("5", "y"), ("6", "x")]

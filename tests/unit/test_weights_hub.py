@@ -35,6 +35,8 @@ def endpoint(hub: FakeHub) -> Iterator[str]:
 
 
 def fetch(endpoint: str, cache: Path, spec: str = f"hub:org/model@{COMMIT}", **env: str) -> tuple[int, str, str]:
+    usual = {"HF_ENDPOINT": endpoint, "LABS_CACHE": str(cache), "HF_HOME": str(cache / "home")}
+    usual |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
     done = subprocess.run(
         [sys.executable, "-m", "labctl.artifacts", "pull", spec],
         cwd=ROOT,
@@ -42,15 +44,7 @@ def fetch(endpoint: str, cache: Path, spec: str = f"hub:org/model@{COMMIT}", **e
         text=True,
         timeout=60,
         check=False,
-        env={
-            **os.environ,
-            "HF_ENDPOINT": endpoint,
-            "LABS_CACHE": str(cache),
-            "HF_HOME": str(cache / "home"),
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DOWNLOAD_TIMEOUT": "5",
-            **env,
-        },
+        env=os.environ | usual | env,
     )
     assert TOKEN not in done.stdout + done.stderr
     return done.returncode, done.stdout, done.stderr
@@ -60,12 +54,8 @@ def test_a_snapshot_is_fetched_with_the_wanted_files_only(endpoint: str, hub: Fa
     code, out, err = fetch(endpoint, tmp_path, HF_TOKEN=TOKEN)
     assert code == 0, err
     path = Path(json.loads(out)["path"])
-    assert sorted(p.name for p in path.iterdir()) == [
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "weights.json",
-    ]
+    wanted = {"config.json", "model.safetensors", "tokenizer.json"}
+    assert {file.name for file in path.iterdir()} == {*wanted, "weights.json"}
     assert (path / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
     assert json.loads((path / "weights.json").read_text())["revision"] == COMMIT
     assert f"Bearer {TOKEN}" in hub.tokens

@@ -17,6 +17,7 @@ from labctl.cli.pages import watch_command
 from labctl.pages.live import whatif
 from labctl.pages.live.lines import Instance
 from labctl.pages.live.parting import find_parting
+from labctl.pages.live.state import LiveState
 from labctl.pages.live.story import InstanceSteps
 from labctl.pages.live.terminal import TerminalState
 from labctl.pages.live.whatif import WhatIf
@@ -26,6 +27,7 @@ from labsched.recording import Arrival, Recording
 from labsched.steplog import parse_any_line
 
 Line = Mapping[str, Any]
+DECIDED = ("ids", "phase", "tokens", "made", "joined", "evicted", "waiting", "kv_blocks_used")
 POLICIES = [
     {"scheduling": "shortest_first"},
     {"max_num_sequences": "2"},
@@ -69,25 +71,15 @@ def followed(log: Path, policy: Mapping[str, str], lines: list[Line] | None = No
 
 
 def decided(steps: Sequence[Line]) -> list[dict[str, Any]]:
-    names = ("ids", "phase", "tokens", "made", "joined", "evicted", "waiting", "kv_blocks_used")
-    return [{**{name: step[name] for name in names}, "ended": sorted(step["ended"])} for step in steps]
+    return [{**{name: step[name] for name in DECIDED}, "ended": sorted(step["ended"])} for step in steps]
 
 
 def predicted(log: Path, policy: Mapping[str, str]) -> list[dict[str, Any]]:
     found = recording.read_recording(log)
     rows = replay.replay(found, replay.change_settings(found.settings, dict(policy))).rows
+    names = ("batch", "phase", "tokens", "made", "joined", "preempted", "waiting", "blocks")
     return [
-        {
-            "ids": row.batch,
-            "phase": row.phase,
-            "tokens": row.tokens,
-            "made": row.made,
-            "joined": row.joined,
-            "evicted": row.preempted,
-            "waiting": row.waiting,
-            "kv_blocks_used": row.blocks,
-            "ended": sorted(row.ended),
-        }
+        {**{word: getattr(row, name) for word, name in zip(DECIDED, names, strict=True)}, "ended": sorted(row.ended)}
         for row in rows
     ]
 
@@ -154,9 +146,14 @@ def test_a_run_that_is_over_has_no_other_policy_to_watch(tmp_path: Path) -> None
     assert done.exit_code == 2 and "labctl predict" in done.output
 
 
-def test_while_the_server_is_idle_the_other_ends_what_it_has_and_both_begin_together(tmp_path: Path) -> None:
+def twice() -> tuple[list[Arrival], list[Arrival]]:
+    """Requests, and the same again, long after the last of them has ended."""
     some = some_requests()
-    again = [replace(one, name=f"again {one.name}", at=one.at + 100.0) for one in some]
+    return some, [replace(one, name=f"again {one.name}", at=one.at + 100.0) for one in some]
+
+
+def test_while_the_server_is_idle_the_other_ends_what_it_has_and_both_begin_together(tmp_path: Path) -> None:
+    some, again = twice()
     log, alone = log_of(tmp_path / "both", [*some, *again]), log_of(tmp_path / "alone", some)
     what_if, steps = followed(log, {"max_num_sequences": "2"})
     one = decided(followed(alone, {"max_num_sequences": "2"})[1])
@@ -166,8 +163,7 @@ def test_while_the_server_is_idle_the_other_ends_what_it_has_and_both_begin_toge
 
 
 def test_a_page_that_comes_late_begins_where_the_server_was_idle(tmp_path: Path) -> None:
-    some = some_requests()
-    again = [replace(one, name=f"again {one.name}", at=one.at + 100.0) for one in some]
+    some, again = twice()
     log = log_of(tmp_path, [*some, *again])
     late = [line for line in lines_of(log) if line["t"] > 100.05]
     names = {name for step in followed(log, POLICIES[0], late)[1] for name in step["ids"]}
@@ -215,11 +211,7 @@ def test_a_request_that_the_other_policy_would_refuse_ends_the_strip_and_says_so
 
 
 def test_the_terminal_has_one_line_about_the_first_difference(tmp_path: Path) -> None:
-    from labctl.pages.live.state import LiveState
-
     what_if, _ = followed(log_of(tmp_path, some_requests()), POLICIES[1])
     screen = TerminalState("inflight-batching", what_if=what_if.words)
     lines = screen.lines(LiveState(), 80, 24)
-    assert (
-        len(lines) == 24 and sum("what if max_num_sequences=2: first difference at step" in line for line in lines) == 1
-    )
+    assert len(lines) == 24 and sum("max_num_sequences=2: first difference at step" in line for line in lines) == 1
