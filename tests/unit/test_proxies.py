@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import grpc
 import pytest
+from grpc_here import grpc_serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
@@ -39,11 +38,8 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def grpc_port() -> Iterator[int]:
     """Of a server that knows no call: it answers each as unimplemented."""
-    server = grpc.server(ThreadPoolExecutor(2))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield port
-    server.stop(None)
+    with grpc_serving() as endpoint:
+        yield int(endpoint.rpartition(":")[2])
 
 
 class Proxy(BaseHTTPRequestHandler):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,12 @@ from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 
-def plan(tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", **settings: Any) -> Any:
+def plan(
+    tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", templates: Path | None = None, **settings: Any
+) -> Any:
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = load_catalog(workspace).stack(stack)
-    return make_plan(workspace, lab, name, Options(profile, settings, release), str)
+    return make_plan(workspace, lab, name, Options(profile, settings, release, templates), str, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("spelling", "name"), [("0.17.0.post1", "0.17.0"), ("v0.5.0", "0.5.0"), ("", "0.17.0")])
@@ -45,11 +46,9 @@ def test_without_a_release_each_engine_has_its_usual_one(tmp_path: Path, engine:
 
 
 def test_templates_of_another_release_are_told_apart(tmp_path: Path) -> None:
-    workspace = Workspace(ROOT, tmp_path / "cache")
-    lab, name = load_catalog(workspace).stack("inflight-batching")
-    options = Options("gpu", {}, "0.5.0", GOLDEN / "0.17.0" / "templates")
+    made = plan(tmp_path, "inflight-batching", release="0.5.0", templates=GOLDEN / "0.17.0" / "templates")
     with lab_error("template-invalid", "batching_strategy: ", "TensorRT-LLM 0.5.0"):
-        repository.render_repository(make_plan(workspace, lab, name, options, str, tmp_path / "out").request)
+        repository.render_repository(made.request)
 
 
 def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: Path) -> None:
@@ -60,13 +59,12 @@ def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: P
     config = made.fetched / "tensorrt_llm" / "config.pbtxt"
     asked = 'parameters: { key: "newer" value: { string_value: "${newer}" } }\n'
     config.write_text(config.read_text() + asked)
-    request = replace(made.request, output=tmp_path / "out")
-    repository.render_repository(request)
+    repository.render_repository(made.request)
     assert 'string_value: "${newer}"' in (tmp_path / "out" / "tensorrt_llm" / "config.pbtxt").read_text()
-    assert repository.unfilled_placeholders(request) == ["newer"]
+    assert repository.unfilled_placeholders(made.request) == ["newer"]
     config.write_text(config.read_text() + "max_batch_size: ${bare}\n")
     with lab_error("template-invalid", "bare: "):  # outside of quotes it is no configuration
-        repository.render_repository(request)
+        repository.render_repository(made.request)
 
 
 def test_every_key_and_type_that_the_llm_api_does_not_take_is_named_at_once() -> None:

@@ -8,14 +8,14 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from grpc_here import grpc_serving
 from lab_errors import lab_error
 from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
@@ -69,17 +69,8 @@ class Server(service_pb2_grpc.GRPCInferenceServiceServicer):
             yield service_pb2.ModelStreamInferResponse(infer_response=response)
 
 
-@contextmanager
-def serving(server: Server) -> Iterator[str]:
-    with ThreadPoolExecutor(4) as pool:
-        listener = grpc.server(pool)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(server, listener)
-        port = listener.add_insecure_port("127.0.0.1:0")
-        listener.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            listener.stop(None).wait()
+def serving(server: Server) -> AbstractContextManager[str]:
+    return grpc_serving(lambda listener: service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(server, listener))
 
 
 def lab_03() -> Any:

@@ -7,13 +7,13 @@ import json
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from fake_triton import FakeTriton, serve
+from grpc_here import grpc_serving
 
 from labkit.evidence.metrics import ModelCounters, Snapshot
 from labkit.pictures import loadplot
@@ -56,9 +56,8 @@ def record(start: float, end: float) -> RequestRecord:
 
 
 def counted(requests: float, executions: float, queue_us: float) -> Snapshot:
-    return Snapshot(
-        {"m": ModelCounters(succeeded=requests, inferences=requests, exec_count=executions, queue_us=queue_us)}
-    )
+    made = ModelCounters(succeeded=requests, inferences=requests, exec_count=executions, queue_us=queue_us)
+    return Snapshot({"m": made})
 
 
 def a_load() -> SteppedLoad:
@@ -92,9 +91,8 @@ def test_a_steps_rate_is_over_its_own_time() -> None:
 
 def test_the_picture_has_a_column_for_each_length_and_is_written_whole(tmp_path: Path) -> None:
     seconds = a_load().seconds("m")
-    loadplot.draw_load_steps(
-        {"8 tokens": {"with": seconds, "without": seconds}, "32 tokens": {"with": seconds}}, tmp_path / "p.png", "title"
-    )
+    columns = {"8 tokens": {"with": seconds, "without": seconds}, "32 tokens": {"with": seconds}}
+    loadplot.draw_load_steps(columns, tmp_path / "p.png", "title")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
 
@@ -123,9 +121,8 @@ def generate(status: int, body: str) -> tuple[Any, list[str]]:
     fake = FakeTriton()
     fake.metrics, fake.answers = COUNTERS, {"/v2/models/m/infer": (status, body)}
     with serve(fake) as endpoint:
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, endpoint], capture_output=True, text=True, timeout=60, check=False
-        )
+        argv = [sys.executable, "-c", CHILD, endpoint]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), fake.calls
 
@@ -196,17 +193,11 @@ class Holding(grpc.GenericRpcHandler):
 
 
 def test_users_who_wait_for_an_answer_keep_nobody_else_from_asking() -> None:
-    with ThreadPoolExecutor(40) as threads:
-        server = grpc.server(threads)
-        holding = Holding()
-        server.add_generic_rpc_handlers((holding,))
-        endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        server.start()
+    holding = Holding()
+    with grpc_serving(lambda server: server.add_generic_rpc_handlers((holding,)), threads=40) as endpoint:
+        argv = [sys.executable, "-c", WAITING, endpoint]
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", WAITING, endpoint], capture_output=True, text=True, timeout=30, check=False
-            )
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
         finally:
             holding.release()
-            server.stop(None).wait()
     assert (done.stdout, done.stderr) == ("30\n", "")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from labctl.learn import server
 from labctl.learn.exercise import find_exercise, find_exercises
@@ -21,7 +22,7 @@ from labserve.observe.clock import CONTROL
 from labserve.observe.watchdog import Watchdog
 
 ROOT = Path(__file__).resolve().parents[2]
-BOUND_S, LOOK_S, DEADLINE_S = 0.2, 0.02, 20.0
+BOUND_S, LOOK_S = 0.2, 0.02
 
 
 class Model:
@@ -68,15 +69,8 @@ def endless(note: Path) -> Iterator[Model]:
     model.end()
 
 
-def eventually(note: Path, there: bool) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while note.exists() != there:
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_S)
-
-
 def test_an_endless_execution_is_named_with_its_line_and_the_note_goes_when_it_ends(note: Path, endless: Model) -> None:
-    eventually(note, there=True)
+    eventually(note.exists)
     told = json.loads(note.read_text())
     lines = Path(__file__).read_text().splitlines()
     assert "sleep" in lines[told["line"] - 1] or "while" in lines[told["line"] - 1]
@@ -99,9 +93,9 @@ def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pyt
 
 
 def test_an_execution_that_is_held_by_the_clock_is_not_endless(note: Path, endless: Model) -> None:
-    eventually(note, there=True)
+    eventually(note.exists)
     (note.parent / CONTROL).write_text("{}")
-    eventually(note, there=False)
+    eventually(lambda: not note.exists())
 
 
 def test_many_short_executions_are_never_taken_for_an_endless_one(note: Path) -> None:
@@ -115,14 +109,15 @@ def test_many_short_executions_are_never_taken_for_an_endless_one(note: Path) ->
 
 
 def test_a_note_of_a_process_that_is_gone_is_not_believed(note: Path, endless: Model) -> None:
-    eventually(note, there=True)
+    eventually(note.exists)
     endless.watchdog.close()
     old = time.time() - FRESH_S - 1
-    deadline = time.monotonic() + DEADLINE_S
-    os.utime(note, (old, old))
-    while faults.stuck_sentences(note.parent):  # a last look may have been on its way
+
+    def believed() -> bool:  # a last look may have been on its way
         os.utime(note, (old, old))
-        assert time.monotonic() < deadline
+        return bool(faults.stuck_sentences(note.parent))
+
+    eventually(lambda: not believed())
 
 
 class Looping(Model):
@@ -150,12 +145,10 @@ class Looping(Model):
 
 def test_a_loop_without_an_end_in_a_schedulers_own_thread_is_named_with_its_line(note: Path) -> None:
     model = Looping(note)
-    eventually(note, there=True)
+    eventually(note.exists)
     told = json.loads(note.read_text())
-    lines = Path(__file__).read_text().splitlines()
-    assert any(
-        words in lines[told["line"] - 1] for words in ("no end", "self.calls == 20", "self.reserve()", "def reserve")
-    )
+    line = Path(__file__).read_text().splitlines()[told["line"] - 1]
+    assert any(words in line for words in ("no end", "self.calls == 20", "self.reserve()", "def reserve"))
     assert told["file"] == __file__
     model.end()
 
