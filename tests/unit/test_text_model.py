@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import contextlib
+from types import SimpleNamespace as Space
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -57,50 +59,31 @@ output { name: "finish_reason" data_type: TYPE_STRING dims: -1 }
 """
 
 
-class FakeClient:
-    """Answers with configurations from texts."""
-
-    configs: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, endpoint: str, channel_args: object = None) -> None: ...
-    def __enter__(self) -> FakeClient:
-        return self
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def get_model_config(self, name: str, client_timeout: float = 0) -> Any:
-        config = text_format.Parse(self.configs[name], model_config_pb2.ModelConfig())
-        return type("Answer", (), {"config": config})
-
-
-class FakeStream:
-    """Remembers what was sent."""
-
-    def send_inputs(
-        self,
-        model: str,
-        prompt: str,
-        inputs: list[Any],
-        output: str = "",
-        tokens: int = 0,
-        so_far: bool = False,
-        priority: int = 0,
-        **parameters: Any,
-    ) -> FakeStream:
-        self.output, self.tokens, self.parameters, self.priority = output, tokens, parameters, priority
-        self.inputs = {item.name(): (item.datatype(), tuple(item.shape())) for item in inputs}
-        return self
-
-
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def asked(config: str, engine: str = "", to_the_end: bool = False, priority: int = 0) -> FakeStream:
-        monkeypatch.setattr(FakeClient, "configs", {"model": config, "engine": engine})
-        monkeypatch.setattr("labkit.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
-        model = TextModel.of("nowhere", "model")
-        return model.send(FakeStream(), "Hello", 7, to_the_end, priority=priority)  # type: ignore[arg-type, return-value]
+    """What is sent to a model of this configuration, and of this engine where it is an ensemble."""
+
+    def send_inputs(model: str, prompt: str, inputs: list[Any], output: str, tokens: int, **named: Any) -> Any:
+        priority, so_far = named.pop("priority", 0), named.pop("so_far")
+        sent = {item.name(): (item.datatype(), tuple(item.shape())) for item in inputs}
+        return Space(inputs=sent, output=output, tokens=tokens, so_far=so_far, priority=priority, parameters=named)
+
+    def asked(config: str, engine: str = "", to_the_end: bool = False, priority: int = 0) -> Any:
+        configured(monkeypatch, model=config, engine=engine)
+        stream: Any = Space(send_inputs=send_inputs)
+        return TextModel.of("nowhere", "model").send(stream, "Hello", 7, to_the_end, priority=priority)
 
     return asked
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, **configs: str) -> None:
+    """A server whose models have these configurations."""
+
+    def get_model_config(name: str, client_timeout: float = 0) -> Any:
+        return Space(config=text_format.Parse(configs[name], model_config_pb2.ModelConfig()))
+
+    client = contextlib.nullcontext(Space(get_model_config=get_model_config))
+    monkeypatch.setattr("labkit.clients.text_model.connect", lambda endpoint: client)
 
 
 def test_limits_travel_as_parameters_where_the_model_has_no_such_input(ask: Any) -> None:
@@ -127,8 +110,7 @@ def test_bench_counts_the_tokens_that_the_llm_api_answered(
     monkeypatch: pytest.MonkeyPatch, decoupled: bool, pieces: list[str], reason: str, tokens: int
 ) -> None:
     config = f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }} {LLM_API}"
-    monkeypatch.setattr(FakeClient, "configs", {"model": config})
-    monkeypatch.setattr("labkit.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
+    configured(monkeypatch, model=config)
     record = RequestRecord("r", "model", "p", start=1.0, end=5.0, tokens=0 if decoupled else 7, finish_reason=reason)
     record.responses = [(2.0 + n, piece) for n, piece in enumerate(pieces)]
     nothing = metrics.Snapshot()
