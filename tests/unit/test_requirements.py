@@ -1,4 +1,4 @@
-"""requirements/ is what pyproject.toml asks for, locked; and pyproject.toml asks for all that the code imports."""
+"""What stands beside the code agrees with it: pyproject.toml and the lock in requirements/, NOTICE, the changelog."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from labctl.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path.name for path in (ROOT / "requirements").glob("*.txt"))
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION: str = PROJECT["project"]["version"]
 OWN = sorted(path.parent.name for path in (ROOT / "requirements").glob("*/pyproject.toml"))
 CODE = [path for folder in ("src", "labs", "model_repos") for path in (ROOT / folder).rglob("*.py")]
 # Modules that no package index has: of Triton's python backend, and of NVIDIA's images.
@@ -108,3 +113,27 @@ def test_every_third_party_module_that_is_imported_is_declared() -> None:
         if not declared & {canonicalize_name(name) for name in packages.get(module, [module])}
     ]
     assert undeclared == []
+
+
+def test_notice_names_every_package_that_the_project_asks_for() -> None:
+    named = {canonicalize_name(word) for word in re.findall(r"[\w-]+", (ROOT / "NOTICE").read_text())}
+    assert {canonicalize_name(requirement.name) for requirement in requirements()} - named == set()
+
+
+def test_the_newest_release_of_the_changelog_is_the_version_that_labctl_says() -> None:
+    released = re.findall(
+        r"^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    shown = CliRunner().invoke(cli, ["--version"]).stdout
+    assert released[0] == VERSION == metadata.version("triton-serving-labs")
+    assert shown == f"labctl, version {VERSION}\n"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == VERSION
+
+
+def test_whatever_is_started_by_hand_listens_on_loopback_alone() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    triton, envoy = (services[name]["ports"] for name in ("triton", "envoy"))
+    assert all(port.startswith("127.0.0.1:") for port in (*triton, *envoy))
