@@ -120,7 +120,7 @@ def test_a_server_that_never_answers_is_a_timeout_and_not_an_endless_poll() -> N
     ],
 )
 def test_a_ready_model_that_answers_with_an_error_is_not_ready_whatever_the_status(
-    fake: FakeTriton, endpoint: str, path: str, status: int, answer: str
+    fake: FakeTriton, endpoint: str, path: Any, status: int, answer: str
 ) -> None:
     fake.index = [model("a", "READY")]
     fake.answers[f"/v2/models/a/{path}"] = (status, answer)

@@ -76,8 +76,9 @@ def test_every_key_and_type_that_the_llm_api_does_not_take_is_named_at_once() ->
 
 @pytest.mark.parametrize("key", ["exact", "threads", "kv_cache_memory_mib", "engine_precision"])
 def test_what_only_the_cpu_engine_knows_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    asked: dict[str, Any] = {"engine": "tensorrt-llm", key: "1"}
     with lab_error("settings-unusable") as caught:
-        plan(tmp_path, "inflight-batching", engine="tensorrt-llm", **{key: "1"})
+        plan(tmp_path, "inflight-batching", **asked)
     assert any(line.startswith(f"{key}: ") for line in caught.value.details)
 
 

@@ -30,7 +30,6 @@ from labserve.text.sampling import Sampler
 
 SCORES = np.log([0.02, 0.4, 0.08, 0.2, 0.3])
 SHAPE = ModelShape(vocabulary=5, context=100, token_values=8, end_id=0)
-NAMES = ("temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty")
 EDGES: Mapping[str, list[Any]] = {
     "temperature": [0, -0.0, 1e-50, 1e-3, 1, 1 + 1e-12, 2, -1, None, 1e308, "1"],
     "top_p": [0, -0.0, 1e-50, 0.5, 0.75, 1 - 1e-12, 1, -1, 2, None, "0"],

@@ -23,15 +23,21 @@ from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import record_of, up
 from labkit.errors import LabError
 
-ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
 USUAL = Options("gpu", set={}, release="0.17.0")
 ASKED = Options(
-    **{"set": {"max_batch_size": 3}, "runtime": "compose", "ports": "1,2,3", "timeout": 7.5, "expose": True},
-    **{"client_shm": True, "supervise": 3, "replicas": 2, "balance": "l7"},
+    set={"max_batch_size": 3},
+    runtime="compose",
+    ports="1,2,3",
+    timeout=7.5,
+    expose=True,
+    client_shm=True,
+    supervise=3,
+    replicas=2,
+    balance="l7",
 )
 
 
