@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +31,8 @@ def some_requests(count: int = 30, seed: int = 1) -> list[Arrival]:
     found, now = [], 0.0
     for number in range(count):
         limit = rng.randint(2, 30)
-        found.append(
-            Arrival(
-                str(number),
-                now,
-                number,
-                rng.randint(1, 120),
-                limit,
-                limit,
-                "length",
-                tenant=rng.choice("ab"),
-                priority=rng.randint(1, 4),
-            )
-        )
+        one = Arrival(str(number), now, number, rng.randint(1, 120), limit, limit, "length")
+        found.append(replace(one, tenant=rng.choice("ab"), priority=rng.randint(1, 4)))
         now += rng.expovariate(200)
     return found
 
@@ -66,50 +55,17 @@ def written(folder: Path, found: Recording) -> Path:
     lines: list[dict[str, Any]] = [{**head, "t": 0.0, "kind": "scheduler", **asdict(s)}]
     by_name = {a.name: (n, a) for n, a in enumerate(found.arrivals, 1)}
     for number, row in enumerate(found.rows, 1):
+        over = {**head, "t": 100 + row.over}
         for name in sorted(row.ended):
             n, a = by_name[name]
-            lines.append(
-                {
-                    **head,
-                    "t": 100 + row.over,
-                    "kind": "request",
-                    "name": name,
-                    "came": n,
-                    "arrived": 100 + a.at,
-                    "after": a.after,
-                    "left": number,
-                    "prompt": a.prompt,
-                    "limit": a.limit,
-                    "made": a.made,
-                    "why": a.why,
-                    "word": False,
-                    "tenant": a.tenant,
-                    "priority": a.priority,
-                    "resumable": True,
-                    "prefixes": "",
-                }
-            )
-        lines.append(
-            {
-                **head,
-                "n": number,
-                "t": 100 + row.over,
-                "dur": row.over - row.began,
-                "kind": "step",
-                "batch": len(row.batch),
-                "ids": row.batch,
-                "phase": row.phase,
-                "tokens": row.tokens,
-                "made": row.made,
-                "joined": row.joined,
-                "evicted": row.preempted,
-                "waiting": row.waiting,
-                "queue": len(row.waiting),
-                **({"why": row.why} if row.why else {}),
-                "ended": dict.fromkeys(row.ended, "length"),
-                "kv_blocks_used": row.blocks,
-            }
-        )
+            own = {of: getattr(a, of) for of in ("after", "prompt", "limit", "made", "why", "tenant", "priority")}
+            more = {"left": number, "word": False, "resumable": True, "prefixes": ""}
+            lines.append({**over, "kind": "request", "name": name, "came": n, "arrived": 100 + a.at, **own, **more})
+        own = {of: getattr(row, of) for of in ("phase", "tokens", "made", "joined", "waiting")}
+        own |= {"ids": row.batch, "batch": len(row.batch), "evicted": row.preempted, "kv_blocks_used": row.blocks}
+        own |= {"queue": len(row.waiting), "ended": dict.fromkeys(row.ended, "length")}
+        own |= {"why": row.why} if row.why else {}
+        lines.append({**over, "n": number, "dur": row.over - row.began, "kind": "step", **own})
     path = folder / "steps-chat.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path

@@ -27,6 +27,7 @@ DECLARED = {
         ("gpu", [], "budget", 0.9),
         ("cpu", [{"max_batch_size": 4}, {"max_batch_size": "16"}], "max_batch_size", 16),
         *(("cpu", [{"kv_cache": text}], "kv_cache", text in ("ON", "yes")) for text in ("false", "ON", "0", "yes")),
+        *(("cpu", [{"max_batch_size": bound}], "max_batch_size", bound) for bound in (1, 64)),
         ("cpu", [{"lengths": "8, 128"}], "lengths", [8, 128]),
         ("cpu", [{"note": ""}], "note", ""),
         ("cpu", [{"kv_cache": "no"}], "instead", 64),
