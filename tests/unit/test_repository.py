@@ -105,7 +105,7 @@ def test_fault_10_all_problems_are_told_together_with_file_line_and_key(tmp_path
         assert place in told
 
 
-DEFAULTS: dict[str, Any] = {**GOOD, "word": "many", "empty": "", "block": "dynamic_batching {\n}\n"}
+DEFAULTS: dict[str, Any] = {**GOOD, "word": "many", "empty": "", "block": "dynamic_batching {\n}\n", "unclosed": "{"}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,8 @@ DEFAULTS: dict[str, Any] = {**GOOD, "word": "many", "empty": "", "block": "dynam
         ("${size}", "${empty}", "m/config.pbtxt:3: empty: "),
         ("${size}", "${never}", "m/config.pbtxt:3: never: no value is given"),
         ("${size}", "${not a name}", "m/config.pbtxt:3: '${not a name}' is not a placeholder"),
-        ('O" data_type: TYPE_INT64', 'O" data_type: TYPE_FLOAT', "m/config.pbtxt:5: Enum type "),
+        ('I" data_type: TYPE_INT64', 'I" data_type: TYPE_FLOAT', "m/config.pbtxt:4: Enum type "),
+        ("${size}\n", "${size}\nversion_policy: { latest: ${unclosed} }\n", "m/config.pbtxt:4: unclosed: "),
         ("# ${text}", "batching: true #", 'm/config.pbtxt:7: Message type "inference.ModelConfig" has no field named'),
         ("# ${text} ${never_given}", "dynamic_batching {", 'm/config.pbtxt:7: Expected "}"'),
         ("# ${text}", "${block}\nversion_policy: ${word} #", "m/config.pbtxt:8: word: "),

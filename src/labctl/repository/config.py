@@ -163,8 +163,16 @@ def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[i
         if not use.quoted:  # inside quotes a line end is written as an escape
             shift += min(placeholder_text(values.get(use.key)).count("\n"), line - use.line - shift)
     line -= shift
+    if keys := [use.key for use in plain if use.line == line]:
+        return line, keys
     # A value that is empty, or is not closed, is noticed only at the next word, which may be on the next line.
-    for at in (line, line - 1):
-        if keys := [use.key for use in plain if use.line == at and (at == line or not use.quoted)]:
-            return at, keys
+    before = [use.key for use in plain if use.line == line - 1 and not use.quoted]
+    if any(_is_open(placeholder_text(values.get(key))) for key in before):
+        return line - 1, before
     return line, []
+
+
+def _is_open(value: str) -> bool:
+    """Whether a value lacks something that the text after it could be taken for."""
+    pairs = any(value.count(opened) != value.count(closed) for opened, closed in ("{}", "[]", "<>"))
+    return not value.strip() or pairs or any(value.count(quote) % 2 for quote in "\"'")
