@@ -77,6 +77,11 @@ def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
     assert status()["state"] == "ready"
 
 
+def test_a_stack_whose_templates_are_gone_still_has_a_state(status: Any, tmp_path: Path) -> None:
+    (tmp_path / "model_repos").unlink()
+    assert status()["state"] == "ready"
+
+
 def test_a_stack_that_other_machines_reach_says_so_and_where(status: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status()["exposed"] == "" and "Exposed" not in _describe(status())
     published = Endpoints("0.0.0.0:8000", "0.0.0.0:8001", "0.0.0.0:8002")

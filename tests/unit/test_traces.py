@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from lab_errors import is_lab_error, lab_error
 from recordings import SETTINGS, made_up_recording, some_requests, written
@@ -326,6 +326,9 @@ def test_made_up_agents_share_as_many_tokens_as_the_published_ones() -> None:
         max_size=3,
     )
 )
+@example([{"input": "\ud800", "instruction": "Summarize.", "output": "x"}])
+@example(["\ud800"])
+@example(["a text", {"input": ["a"], "instruction": "Summarize.", "output": "x"}])
 def test_a_dataset_holds_texts_or_is_refused_with_row_and_field(tmp_path: Path, rows: list[Any]) -> None:
     def is_text(value: Any) -> bool:
         return isinstance(value, str) and "\ud800" not in value
