@@ -54,7 +54,7 @@ def test_a_written_line_has_the_documented_form(tmp_path: Path, open_log: Callab
 
 def test_the_page_names_every_field_and_its_example_has_the_form() -> None:
     page = PAGE.read_text()
-    page, theirs = page.split("## What a vLLM of one's own writes")
+    page, theirs = page.split("## What your own vLLM writes")
     page += theirs[theirs.index("\n## ") :]  # its lines are shorter: labsched.vllm.reader fills them in
     named = {
         name
