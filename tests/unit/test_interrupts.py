@@ -24,7 +24,7 @@ from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.triton import readiness, server_api
 from labctl.triton.server_api import Unreachable
 from labkit.errors import LabError
@@ -256,10 +256,10 @@ def reloaded(
     return triton
 
 
-def stack_of(session: Session, plan: Plan, record: Record) -> RunningStack:
+def stack_of(session: Session, plan: Plan, record: Record) -> Running:
     """The stack of that record, with that plan."""
     runtime: Any = Runtime()
-    stack = RunningStack.of(session, plan.lab, runtime, record)
+    stack = Running.of(session, plan.lab, runtime, record)
     vars(stack)["plan"] = plan
     return stack
 
@@ -366,9 +366,9 @@ def replicated(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Sessi
     return session, record
 
 
-def use(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
+def use(monkeypatch: pytest.MonkeyPatch, runtime: Any) -> None:
     """The stack is up on this runtime."""
-    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, runtime.record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: Running.of(self, None, runtime, runtime.record))
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)

@@ -158,8 +158,8 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(command: str, monk
     lab = Space(stacks={"s": Space(bench=Space(model="m"))}, short="s")
     catalog = Space(stack=lambda word: (lab, "s"), labs=[lab])
     session = Space(
-        find=lambda _: (runtime, record),
-        require_up=lambda _: (runtime, record),
+        find=lambda _: Space(runtime=runtime, record=record),
+        require_up=lambda _: Space(runtime=runtime, record=record),
         remembered=lambda _: None,
         runtime=lambda _: runtime,
         catalog=catalog,

@@ -33,7 +33,7 @@ def doctor_command(stack: str | None, options: Options, workshop: bool, expose: 
     checks = checklist(
         session.workspace,
         session.runtime,
-        lambda: claim_endpoints("8000,8001,8002", "127.0.0.1", [record for _, record in session.running()]),
+        lambda: claim_endpoints("8000,8001,8002", "127.0.0.1", session.running()),
         plan,
         options.profile,
         expose=expose,

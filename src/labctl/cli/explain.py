@@ -263,7 +263,7 @@ def _lanes(source: str) -> list[InstanceSteps]:
         raise LabError(
             f"{name} is not up", "", f"labctl up {name}, or name a folder below results/", code="stack-not-up"
         )
-    run_dir, models = session.workspace.folder(name).run_dir(), tuple(running[1].models)
+    run_dir, models = session.workspace.folder(name).run_dir(), tuple(running.record.models)
     held = [
         {**state, "replica": story.replica_of(folder, run_dir)}
         for folder in nofollow.folders(run_dir)

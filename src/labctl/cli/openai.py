@@ -98,7 +98,7 @@ def openai_command(
         record = Record("", "", "", "", {}, [model], Endpoints("", endpoint, ""))
     else:
         session, _, name = opt.open_stack(stack, verbose)
-        _, record = session.require_up(name)
+        record = session.require_up(name).record
         folder, listener = session.workspace.folder(name), session.listener
         if expose and not folder.read_token():
             folder.make_token()

@@ -16,7 +16,7 @@ from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Options, Record
 from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.stack.status import Status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
@@ -126,13 +126,13 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 
     session = opt.open_session()
     name = server.resolve_stack(session, stack)
-    server_up, record = session.find(name), session.remembered(name)
-    runtime = server_up[0] if server_up else session.runtime(record.runtime if record else "local")
+    there, record = session.find(name), session.remembered(name)
+    runtime = there.runtime if there else session.runtime(record.runtime if record else "local")
     mine: faults.Explain = str
     if record and name == server.STACK:
         mine = server.in_your_files(session, runtime, record)
     elif record:
-        mine = faults.stack_files(RunningStack.of(session, session.catalog.stack(name)[0], runtime, record))
+        mine = faults.stack_files(Running.of(session, None, runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
         click.echo(printable(mine(line)))
 

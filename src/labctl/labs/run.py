@@ -31,7 +31,7 @@ from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
 from labctl.stack.down import sweep_dead_stacks
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.stack.up import death_of_stack
 from labkit import contention
 from labkit.disk import atomic_write, disk_errors
@@ -171,7 +171,7 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
-def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> int:
+def run_client(stack: Running, phase: Phase, out: Path, quick: bool, shared: Series | None) -> int:
     """Run the client of a phase, in a process of its own or one of those that share one; its exit status."""
     from labkit.context import Context  # with its clients: nothing before a run's first phase needs them
 
@@ -188,7 +188,7 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared
         out=Path(runtime.client_path(out)),
         run_dir=Path(runtime.client_path(stack.folder.run_dir())),
         tokenizer_dir=runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
-        replicas=replica_endpoints(runtime, record),
+        replicas=replica_endpoints(stack),
     )
     path = out / f"context-{phase.name}.json"
     script = stack.session.workspace.labs / stack.lab.folder / phase.client

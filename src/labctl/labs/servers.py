@@ -18,14 +18,12 @@ from labctl.runtimes.series import Series
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
+from labctl.stack.stack import Running, Stack
 from labctl.stack.up import prepare_artifacts, record_of, up
 
 
 @contextmanager
-def ephemeral_stack(
-    session: Session, lab: Lab, stack: str, options: Options, keep: bool = False
-) -> Iterator[RunningStack]:
+def ephemeral_stack(session: Session, lab: Lab, stack: str, options: Options, keep: bool = False) -> Iterator[Running]:
     """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
     handle = up(session, lab, stack, options, ephemeral=not keep)
     try:
@@ -46,7 +44,7 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     found = session.find(stack)
     if not found or options.of_plan != Options().of_plan:
         return options
-    record = found[1]
+    record = found.record
     session.listener.note(f"{stack} is up: it is measured with the settings that it has (labctl status {stack} --json)")
     return replace(
         options,
@@ -56,14 +54,14 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     )
 
 
-def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
+def goes_on(before: Running, wanted: Stack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve what is wanted with no more than other files of their models.
 
     Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Servers behind Envoy
     go on only with the same files; of those, only the balancer may differ.
     """
     old, plan = before.record, wanted.plan
-    if not (plan.lab.run and plan.lab.run.share_server) or plan.name != before.name or plan.release:
+    if not (plan.lab.run and plan.lab.run.share_server) or plan.release:
         return False
     if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
         return False
@@ -78,10 +76,10 @@ class Servers(ExitStack):
     def __init__(self, session: Session, lab: Lab) -> None:
         super().__init__()
         self._session, self._lab = session, lab
-        self._now: RunningStack | None = None
+        self._now: Running | None = None
         self.clients: Series | None = None  # of the server that is up, where phases share them
 
-    def next(self, stack: str, options: Options, keep: bool = False) -> RunningStack:
+    def next(self, stack: str, options: Options, keep: bool = False) -> Running:
         """The stack with these options, ready; the server before it goes on, or is taken down.
 
         ``keep``: it stays up when all is over; a server of its own, which carries its own settings. Raises
@@ -99,30 +97,28 @@ class Servers(ExitStack):
             self.clients.start(self._session.listener)
         return fresh
 
-    def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
+    def _reuse(self, before: Running, stack: str, options: Options) -> Running | None:
         """The server that is there with the new settings; None where it takes another."""
-        session, runtime, old = self._session, before.runtime, before.record
-        if not session.dry:
-            # What is there now: a client may have had replicas killed and started again.
-            found = session.find(before.name)
-            if not found or replicas.missing_replicas(*found):
-                return None
-            old = found[1]
-        wanted = RunningStack(session, self._lab, stack, runtime, options, old)
-        new = record_of(wanted, old.endpoints, old.owner)
+        session, runtime = self._session, before.runtime
+        # What is there now: a client may have had replicas killed and started again.
+        found = before if session.dry else session.find(before.name)
+        if not found or stack != before.name or (not session.dry and replicas.missing_replicas(found)):
+            return None
+        old = found.record
         before = replace(before, record=old)
+        wanted = before.with_options(options)
+        new = record_of(wanted, old.endpoints, old.owner)
         if not goes_on(before, wanted, new):
             return None
         with wanted.lock("reload"):
             if session.dry or not wanted.plan.ready(session.workspace):
                 prepare_artifacts(session, wanted.plan, runtime)
-            wanted.planned_again()  # now that the weights are here: see up's render
+            wanted = wanted.with_options(options)  # now that the weights are here, as in up
             if not session.dry:
                 edits.load_differing(wanted)
-            plan = wanted.plan
-            record = replace(old, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
+            record = wanted.as_planned()
             if old.balance != new.balance:
                 record = replicas.spread_by(session, runtime, record, new.balance, options.ports)
             session.remember(record)
-        self._now = RunningStack.of(session, self._lab, runtime, record)
+        self._now = Running.of(session, self._lab, runtime, record)
         return self._now

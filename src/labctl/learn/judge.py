@@ -20,12 +20,11 @@ from labctl.learn.limits import memory_limit
 from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
-from labctl.runtimes.base import Runtime
 from labctl.runtimes.lock import Busy, stack_lock
-from labctl.runtimes.record import Record
 from labctl.stack.faults import stuck_sentences
 from labctl.stack.session import Session
 from labctl.stack.shipped import syntax_error
+from labctl.stack.stack import Running
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -134,11 +133,9 @@ def _judge(
     return checks
 
 
-def _run_trial(
-    function: Any, seed: int, session: Session, exercise: Exercise, running: tuple[Runtime, Record]
-) -> list[Check]:
+def _run_trial(function: Any, seed: int, session: Session, exercise: Exercise, running: Running) -> list[Check]:
     """What one trial with that seed measures."""
-    runner, record = running
+    record = running.record
     trial = Trial(
         seed,
         record.endpoints,
@@ -151,7 +148,7 @@ def _run_trial(
         tuple(each.endpoints.grpc for each in record.servers),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
-    with memory_limit(runner, record, exercise.manifest.memory_mib) as describe_excess:
+    with memory_limit(running.runtime, record, exercise.manifest.memory_mib) as describe_excess:
         _try(function, trial, describe_excess, session, exercise, running)
     if describe_excess():  # Triton starts the model's process again, with the request that took too much
         server.stop_exercise_server(session)
@@ -165,7 +162,7 @@ def _try(
     describe_excess: Callable[[], str],
     session: Session,
     exercise: Exercise,
-    running: tuple[Runtime, Record],
+    running: Running,
 ) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
 

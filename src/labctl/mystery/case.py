@@ -222,7 +222,7 @@ def current_case(session: Session) -> Case:
         raise LabError(
             f"{STACK} is up without the fault", why, f"labctl down {STACK}, then {START}", code="mystery-without-fault"
         )
-    return Case(session, there[1], faults, code, rounds)
+    return Case(session, there.record, faults, code, rounds)
 
 
 def stop_case(session: Session) -> bool:

@@ -14,7 +14,7 @@ from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.shipped import require_sound
-from labctl.stack.stack import RunningStack, with_servers
+from labctl.stack.stack import Running, with_servers
 from labctl.stack.up import up
 from labkit.errors import LabError
 
@@ -26,7 +26,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    there = RunningStack.of(session, lab, *session.require_up(stack))
+    there = session.require_up(stack).in_lab(lab)
     record = there.record
     if record.front and heal(there):
         return record
@@ -44,14 +44,14 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     return again.record
 
 
-def heal(stack: RunningStack) -> bool:
+def heal(stack: Running) -> bool:
     """Start what of a stack has died: replicas, and what stands before them. False if nothing has.
 
     Raises LabError: a replica does not become ready; the others serve on.
     """
     runtime, record, listener = stack.runtime, stack.record, stack.session.listener
     with stack.lock("restart"):
-        dead = replicas.missing_replicas(runtime, record)
+        dead = replicas.missing_replicas(stack)
         if ended := runtime.front_death(record):
             listener.step(f"the {record.front} of {record.stack}")
             runtime.front(listener, record)
@@ -61,7 +61,7 @@ def heal(stack: RunningStack) -> bool:
         return bool(dead or ended)
 
 
-def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
+def start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
     Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
@@ -106,7 +106,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
     not up or has no balancer; a replica does not come back; the others serve on.
     """
-    there = RunningStack.of(session, lab, *session.require_up(stack))
+    there = session.require_up(stack).in_lab(lab)
     runtime, record = there.runtime, there.record
     require_balancer(runtime, record)
     with there.lock("restart"):

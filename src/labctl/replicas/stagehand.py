@@ -22,10 +22,8 @@ from labctl.listener import Silent
 from labctl.manifest.schema import CLOCK_ACTS, Phase
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale
-from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Record
 from labctl.stack import replicas
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.stage import ASKED, answer_of, folder_of
@@ -61,7 +59,7 @@ class Stagehand:
     kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
     """
 
-    def __init__(self, hands: Executor, stack: RunningStack, phase: Phase, out: Path) -> None:
+    def __init__(self, hands: Executor, stack: Running, phase: Phase, out: Path) -> None:
         self._over = threading.Event()
         self._session = replace(stack.session, listener=_Until(self._over))
         self._stack, self._phase, self._hands = stack, phase, hands
@@ -83,7 +81,7 @@ class Stagehand:
     # -- what a client may ask for, by the name of the act -----------------------------------------------------------
 
     def kill(self, replica: int) -> str:
-        runtime, _ = self._session.require_up(self._stack.name)
+        runtime = self._session.require_up(self._stack.name).runtime
         runtime.stop(self._session.listener, self._stack.name, force=True, number=replica)
         return f"replica {replica} was killed"
 
@@ -168,7 +166,7 @@ class Stagehand:
         except Exception as error:  # else the client would wait for ever
             answer = {"error": LabError(f"{asked.get('act')} failed", repr(error), code="act-failed").to_json()}
         found = self._session.find(self._stack.name)
-        answer |= {"began": began, "ended": time.monotonic(), "replicas": replica_endpoints(*found) if found else {}}
+        answer |= {"began": began, "ended": time.monotonic(), "replicas": replica_endpoints(found) if found else {}}
         atomic_write(answer_of(path), json.dumps(answer))
 
     def _carry_out(self, act: str, **arguments: Any) -> Any:
@@ -184,8 +182,9 @@ class Stagehand:
         return outcome
 
 
-def replica_endpoints(runtime: Runtime, record: Record) -> dict[str, dict[str, str]]:
+def replica_endpoints(stack: Running) -> dict[str, dict[str, str]]:
     """Where a client reaches each server of a stack, by number; {} for a stack that is one server."""
+    runtime, record = stack.runtime, stack.record
     if not record.balance:
         return {}
     return {str(one.number): vars(runtime.client_endpoints(record.only(one.number))) for one in record.servers}

@@ -47,7 +47,7 @@ def start_monitoring(session: Session, runtime: Runtime, record: Record, options
     """
     numbers = _ports(runtime.name, options)
     if options.ports != "auto":
-        require_free(numbers, LOOPBACK, [one for _, one in session.running()], f"free it, then {AGAIN}")
+        require_free(numbers, LOOPBACK, session.running(), f"free it, then {AGAIN}")
     try:
         begin = (in_containers if runtime.name == "compose" else as_process)(session.workspace, record, numbers)
     except LabError as missing:

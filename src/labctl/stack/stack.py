@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Endpoints, Launch, Options, Record, Replica
-from labctl.stack.session import Session
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from labctl.stack.session import Session
 
 FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
 CHECKED = ("l7", "hash")  # the policies under which Envoy sees requests, and so their token
@@ -24,13 +26,25 @@ CHECKED = ("l7", "hash")  # the policies under which Envoy sees requests, and so
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack as it is asked for, on the runtime that serves it."""
+    """One stack of a lab as it is asked for, on the runtime that would serve it.
+
+    It is a value: with other options it is another one. It does not say whether anything of it is up
+    (:class:`Running`), and making one makes nothing.
+
+    Attributes:
+        own: the lab, where it is not the catalogue's: an exercise's or a case's, with a stack changed.
+    """
 
     session: Session
-    lab: Lab
+    own: Lab | None
     name: str
     runtime: Runtime
     options: Options
+
+    @property
+    def lab(self) -> Lab:
+        """The lab that it belongs to. Raises LabError: it is in no manifest (any more)."""
+        return self.own or self.session.catalog.stack(self.name)[0]
 
     @property
     def folder(self) -> StackFolder:
@@ -41,10 +55,9 @@ class Stack:
         """Everything that follows from the manifest and the options; made once. Raises LabError."""
         return make_plan(self.session.workspace, self.lab, self.name, self.options, self.runtime.server_path)
 
-    def planned_again(self) -> Plan:
-        """The plan, made anew: weights that have come since say how large their vocabulary is."""
-        self.__dict__.pop("plan", None)
-        return self.plan
+    def with_options(self, options: Options) -> Self:
+        """The same stack with these options, planned anew: weights that have come since say their vocabulary."""
+        return replace(self, options=options)
 
     def lock(self, action: str) -> AbstractContextManager[None]:
         """Hold the stack against other commands. Raises Busy where another command holds it."""
@@ -56,15 +69,31 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class RunningStack(Stack):
-    """A stack that is up. ``already`` says that it was so before the command."""
+class Running(Stack):
+    """A stack that is up: the runtime that has it, and its record, which travels with the server and lies on disk.
+
+    Its options are those that it runs with. Its plan is what lab.yaml makes of them today, and need not be what is
+    served (edits.py). That it is up does not say that it is ready (status.py).
+
+    Attributes:
+        already: it was up before the command.
+    """
 
     record: Record
     already: bool = False
 
     @classmethod
-    def of(cls, session: Session, lab: Lab, runtime: Runtime, record: Record, already: bool = False) -> Self:
+    def of(cls, session: Session, lab: Lab | None, runtime: Runtime, record: Record, already: bool = False) -> Self:
         return cls(session, lab, record.stack, runtime, record.asked, record, already)
+
+    def in_lab(self, lab: Lab) -> Self:
+        """The same, as a stack of this lab in the place of the catalogue's."""
+        return replace(self, own=lab)
+
+    def as_planned(self) -> Record:
+        """Its record, once its models are loaded as they are planned."""
+        plan = self.plan
+        return replace(self.record, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
 
 
 def launch_of(folder: StackFolder, plan: Plan, record: Record, only: Sequence[int] = ()) -> Launch:

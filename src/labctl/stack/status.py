@@ -15,7 +15,6 @@ from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import door, edits, faults, replicas
 from labctl.stack.session import Session, Unknown
-from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labkit import nofollow
 from labkit.errors import LabError
@@ -90,23 +89,19 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     """
     _, action = holder(session.workspace, stack)
     try:
-        server = session.find(stack)
+        there = session.find(stack)
     except Unknown as error:
         kept = session.remembered(stack)
         assert kept  # else nobody would miss it
         return _object(kept, UNDER_WAY.get(action, "unknown"), ended=f"{error.what} ({error.why}); try: {error.remedy}")
-    if server is None:
+    if there is None:
         return _not_there(session, stack, action)
-    record = server[1]
-    runtime = server[0]
+    runtime, record = there.runtime, there.record
     front = "" if action else runtime.front_death(record)
-    there, probes = None, dict[str, Probe]()
-    explain: faults.Explain = str
+    explain, probes = faults.stack_explainer(there), dict[str, Probe]()
     with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
-        there = RunningStack.of(session, session.catalog.stack(stack)[0], runtime, record)
-        explain = faults.stack_explainer(there)
         probes = there.plan.stack.probes
-    gone = replicas.missing_replicas(runtime, record) if record.balance else []
+    gone = replicas.missing_replicas(there) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
     scaling, _, count = action.partition(" ")
     leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
@@ -132,9 +127,8 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     shown["clock"], shown["openai"] = servers[0].clock, door.stack_door_url(session, record)
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
-    if there:
-        with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
-            shown["edited"] = edits.edit_report(there)
+    with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
+        shown["edited"] = edits.edit_report(there)
     shown["replicas"] = rows = [server.row for server in servers]
     for row in rows:
         if (at := row["number"]) in seen:

@@ -26,7 +26,7 @@ from labctl.stack.down import sweep_dead_stacks, take_down
 from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import (
-    RunningStack,
+    Running,
     Stack,
     balancing_policy,
     named_endpoints,
@@ -41,7 +41,7 @@ from labkit.errors import LabError
 TRIES = 3  # starts on ports that nobody had a moment before
 
 
-def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> RunningStack:
+def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> Running:
     """Bring one stack up and return when every model answers.
 
     ``ephemeral``: the stack must not outlive this process (``run``, ``bench``). Raises LabError with nothing left
@@ -50,7 +50,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
     with session.lock(stack, "up"):
         sweep_dead_stacks(session, stack)
         if running := session.find(stack):
-            return _already(RunningStack.of(session, lab, *running, already=True), options)
+            return _already(replace(running, own=lab, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
         endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
         wanted = Stack(session, lab, stack, runtime, options)
@@ -59,10 +59,11 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
         if not session.dry:
             if runtime.leftovers(stack):  # its server died: what stood around it has its ports
                 take_down(session, runtime, stack, force=True)
-            require_endpoints(endpoints, options.bind, [record for _, record in session.running()])
+            require_endpoints(endpoints, options.bind, session.running())
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(preparation_minutes(wanted.plan, runtime), options.runtime, wanted.plan.profile)
         prepare_artifacts(session, wanted.plan, runtime)
+        wanted = wanted.with_options(options)  # now that the weights are here
         _render(wanted)
         for left in reversed(range(TRIES)):
             try:
@@ -72,20 +73,20 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
                 if not (left and lost_port(error)):
                     raise
             session.listener.note("another program took a port before the server listened on it: started again")
-            endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
+            endpoints = claim_endpoints(options.ports, options.bind, session.running())
             record = record_of(wanted, endpoints, record.owner)
-        return RunningStack(session, lab, stack, runtime, record.asked, record)
+        return Running.of(session, lab, runtime, record)
 
 
 def _render(stack: Stack) -> None:
-    """Render the stack's model repository, planned again now that the weights are here: they have its vocabulary."""
+    """Render the stack's model repository."""
     listener = stack.session.listener
     listener.step("model repository")
     if stack.session.dry:
         for path in stack.plan.files():
             listener.file(path)
         return
-    request = stack.planned_again().request
+    request = stack.plan.request
     models = repository.render_repository(request)
     if spare := repository.unused_parameters(request) if request.spare else []:
         listener.note(repository.without_effect(spare))
@@ -272,10 +273,10 @@ def death_of_stack(session: Session, stack: str) -> LabError | None:
     )
 
 
-def _already(there: RunningStack, options: Options) -> RunningStack:
+def _already(there: Running, options: Options) -> Running:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     runtime, record, stack = there.runtime, there.record, there.name
-    wanted = replace(there, options=options)
+    wanted = there.with_options(options)
     if differing := option_differences(wanted.plan, options, record):
         raise LabError(
             f"{stack} is already up with other settings",
@@ -292,7 +293,7 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
             code="clock-stopped",
         )
     try:
-        replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(runtime, record))
+        replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(wanted))
     except LabError as error:
         mine = faults.explain_error(error, faults.stack_explainer(wanted))
         raise LabError(
