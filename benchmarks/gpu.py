@@ -27,10 +27,9 @@ from labctl import repository
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
-from labctl.plan import make_plan
+from labctl.plan import Options, make_plan
 from labctl.runtimes import nvidia
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
 from labkit.errors import LabError

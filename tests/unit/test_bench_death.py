@@ -21,7 +21,7 @@ from labctl.runtimes.record import Endpoints, Options, Record
 from labctl.stack import up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, Stack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import record_of
 from labkit import results, stats
 from labkit.clients.text_model import TextModel
@@ -40,7 +40,7 @@ def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where
     @contextmanager
     def brought_up(*_: Any) -> Iterator[Any]:
         record = Record("quick", "02", "local", "cpu", {}, ["echo"], Endpoints("h:1", "h:2", "h:3"))
-        yield Running.of(session, lab, LocalRuntime(session.workspace), record)
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     def failed(*_: Any) -> Any:
         raise LabError("echo had no first response", code="token-late")
@@ -66,7 +66,7 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
 
     @contextmanager
     def brought_up(*_: Any) -> Iterator[Any]:
-        yield Running.of(session, lab, LocalRuntime(session.workspace), record)
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     def measured(endpoints: Any, model: str, workload: Workload, number: int, progress: Any, folder: str) -> Any:
         progress("0 of 1 answered")
@@ -92,7 +92,7 @@ def test_a_bench_leaves_its_limits_and_goodput_in_result_and_report(
 
     @contextmanager
     def brought_up(*_: Any) -> Iterator[Any]:
-        yield Running.of(session, lab, LocalRuntime(session.workspace), record)
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     def send(*_: Any) -> Any:
         records = [RequestRecord("1", "m", "p", start=0.0, responses=[(0.1, "a"), (0.2, "b"), (0.5, "c")], end=0.5)]
@@ -130,7 +130,7 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     runtime = LocalRuntime(session.workspace)
     given = Options(set={"max_batch_size": "2"}, expose=True)
     runs = record_of(Stack(session, lab, stack, runtime, given), free_endpoints(1)[0])
-    there = Running.of(session, lab, runtime, runs, already=True)
+    there = RunningStack.of(session, lab, runtime, runs, already=True)
     monkeypatch.setattr(LocalRuntime, "find", lambda self, name: runs)
     monkeypatch.setattr("labctl.stack.replicas.await_ready", lambda *_: None)
     asked = as_it_runs(session, stack, Options())

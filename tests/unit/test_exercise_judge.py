@@ -27,7 +27,7 @@ from labctl.listener import Silent as Listener
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -38,9 +38,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return Workspace(begin_in(tmp_path, monkeypatch), tmp_path / "cache")
 
 
-def up(session: Session, record: Record) -> Running:
+def up(session: Session, record: Record) -> RunningStack:
     somewhere: Any = SimpleNamespace(name="compose")
-    return Running.of(session, None, somewhere, record)
+    return RunningStack.of(session, None, somewhere, record)
 
 
 def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_an_exercise_that_breaks_its_server_is_given_one_for_each_trial(
     desk.lay_out_exercise(exercise, workspace)
     record = Record("exercise", "07", "compose", "cpu", {}, ["m"], NOWHERE)
 
-    def serve(*_: Any) -> Running:
+    def serve(*_: Any) -> RunningStack:
         served.append(record)
         return up(session, record)
 

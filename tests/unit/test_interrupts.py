@@ -24,7 +24,7 @@ from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labctl.triton.server_api import Unreachable
 from labkit.errors import LabError
@@ -53,8 +53,8 @@ class Runtime:
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         self._do("spread", [one.number for one in record.servers], list(draining))
 
-    def start(self, listener: Listener, launch: Any) -> None:
-        self._do("start", list(launch.only))
+    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
+        self._do("start", list(only))
 
     def find(self, stack: str) -> Record | None:
         return self.record
@@ -256,10 +256,10 @@ def reloaded(
     return triton
 
 
-def stack_of(session: Session, plan: Plan, record: Record) -> Running:
+def stack_of(session: Session, plan: Plan, record: Record) -> RunningStack:
     """The stack of that record, with that plan."""
     runtime: Any = Runtime()
-    stack = Running.of(session, plan.lab, runtime, record)
+    stack = RunningStack.of(session, plan.lab, runtime, record)
     vars(stack)["plan"] = plan
     return stack
 
@@ -368,7 +368,7 @@ def replicated(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Sessi
 
 def use(monkeypatch: pytest.MonkeyPatch, runtime: Any) -> None:
     """The stack is up on this runtime."""
-    monkeypatch.setattr(Session, "find", lambda self, stack: Running.of(self, None, runtime, runtime.record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, runtime.record))
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)

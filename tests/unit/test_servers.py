@@ -12,7 +12,7 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Options, Record
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, Stack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import record_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def test_replicas_stay_where_only_their_balancer_differs(
     session: Session, after: dict[str, object], same: bool
 ) -> None:
     stack, record = steps(session, "l7")
-    before = Running.of(session, stack.lab, stack.runtime, record)
+    before = RunningStack.of(session, stack.lab, stack.runtime, record)
     assert goes_on(before, *steps(session, **after)) is same  # type: ignore[arg-type]
 
 

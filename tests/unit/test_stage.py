@@ -24,7 +24,7 @@ from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit import stage
 
@@ -66,7 +66,7 @@ class Stood:
 @pytest.fixture
 def stood(monkeypatch: pytest.MonkeyPatch) -> Stood:
     stood = Stood()
-    monkeypatch.setattr(Session, "find", lambda self, stack: Running.of(self, None, *stood.find(stack)))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, *stood.find(stack)))
     return stood
 
 
@@ -82,7 +82,7 @@ def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
 
         def begin(*acts: str) -> Stagehand:
             wanted = phase.model_copy(update={"acts": list(acts)})
-            up = Running.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
+            up = RunningStack.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
             return Stagehand(hands, up, wanted, tmp_path)
 
         yield begin

@@ -14,12 +14,13 @@ from lab_errors import lab_error
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
+from labctl.plan import OF_PLAN, Options
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.record import OF_PLAN, Endpoints, Options, Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults, observe, replicas
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, Stack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import record_of, up
 from labkit.errors import LabError
 
@@ -37,7 +38,7 @@ def running(session: Session, monkeypatch: pytest.MonkeyPatch, given: Options) -
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
     record = record_of(Stack(session, lab, name, runtime, given), ENDPOINTS)
-    monkeypatch.setattr(Session, "find", lambda self, stack: Running.of(self, None, runtime, record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
     monkeypatch.setattr(Session, "running", lambda self: [record])
     monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
 
@@ -159,11 +160,11 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     record = Record.from_json(record_of(Stack(session, lab, name, runtime, given), ENDPOINTS).to_json())
     asked = []
 
-    def up_again(session: Session, lab: Lab, stack: str, options: Options) -> Running:
+    def up_again(session: Session, lab: Lab, stack: str, options: Options) -> RunningStack:
         asked.append(options)
-        return Running.of(session, lab, runtime, record)
+        return RunningStack.of(session, lab, runtime, record)
 
-    monkeypatch.setattr(Session, "find", lambda self, stack: Running.of(self, None, runtime, record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
     monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
     monkeypatch.setattr(restarting, "up", up_again)
@@ -187,9 +188,9 @@ def test_a_restart_starts_prometheus_again_where_it_was(
         if taken and len(asked) == 1:
             raise LabError("port 9090 is already in use", code="port-taken")
 
-    monkeypatch.setattr(Session, "find", lambda self, stack: Running.of(self, None, runtime, record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
-    monkeypatch.setattr(restarting, "up", lambda *arguments: Running.of(session, lab, runtime, record))
+    monkeypatch.setattr(restarting, "up", lambda *arguments: RunningStack.of(session, lab, runtime, record))
     monkeypatch.setattr(observe, "start_monitoring", start)
     restarting.restart(session, lab, name)
     assert asked == []

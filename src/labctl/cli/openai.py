@@ -82,8 +82,9 @@ def openai_command(
     --tls-key they speak HTTPS.
     """
     from labctl.pages.address import OPENAI, listening_socket
+    from labctl.plan import ANY_ADDRESS, LOOPBACK
     from labctl.runtimes import door, processes
-    from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Endpoints, Record
+    from labctl.runtimes.record import Endpoints, Record
     from labctl.stack.door import describe_door
 
     opt.require_named(stack, endpoint)

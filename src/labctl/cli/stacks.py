@@ -11,12 +11,13 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.cli.openai import Front, front_options
+from labctl.plan import Options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.status import Status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
@@ -132,7 +133,7 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
     if record and name == server.STACK:
         mine = server.in_your_files(session, runtime, record)
     elif record:
-        mine = faults.stack_files(Running.of(session, None, runtime, record))
+        mine = faults.stack_files(RunningStack.of(session, None, runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
         click.echo(printable(mine(line)))
 

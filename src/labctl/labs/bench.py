@@ -16,11 +16,11 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.listener import Listener
 from labctl.manifest.schema import BareEngine, Lab
+from labctl.plan import Options
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Options
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.up import death_of_stack
 from labctl.triton import server_api
 from labkit import results
@@ -167,7 +167,7 @@ def _loads(workload: workloads.Workload, concurrency: Sequence[int]) -> list[tup
 
 
 @contextlib.contextmanager
-def explain_death(stack: Running) -> Iterator[None]:
+def explain_death(stack: RunningStack) -> Iterator[None]:
     """Tell an error of a block as the death of the server, where it has died, else in the words of a person's files."""
     try:
         yield
@@ -177,7 +177,7 @@ def explain_death(stack: Running) -> Iterator[None]:
 
 
 def write_bench_result(
-    out: Path, stack: Running, settings: Mapping[str, Any], metrics: Mapping[str, Any]
+    out: Path, stack: RunningStack, settings: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> Sequence[str]:
     """Write ``result.json``; the files that were not as shipped."""
     edited = edits.not_shipped(stack.session, stack.plan)
@@ -261,7 +261,7 @@ def _file(session: Session) -> Path:
 class OverheadWork:
     """One workload, and both ways to have it done."""
 
-    def __init__(self, stack: Running, engine: BareEngine, items: Items) -> None:
+    def __init__(self, stack: RunningStack, engine: BareEngine, items: Items) -> None:
         self._stack, self._endpoints, self._engine = stack, stack.record.endpoints, engine
         self._env = dict(stack.lab.stacks[stack.name].server.env)
         if packages := stack.plan.stack.packages:

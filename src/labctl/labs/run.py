@@ -22,16 +22,16 @@ from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge_verdict, verdict_section
 from labctl.manifest.schema import Lab, Phase
+from labctl.plan import Options
 from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import describe_exit
-from labctl.runtimes.record import Options
 from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
 from labctl.stack.down import sweep_dead_stacks
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.up import death_of_stack
 from labkit import contention
 from labkit.disk import atomic_write, disk_errors
@@ -171,7 +171,7 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
-def run_client(stack: Running, phase: Phase, out: Path, quick: bool, shared: Series | None) -> int:
+def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> int:
     """Run the client of a phase, in a process of its own or one of those that share one; its exit status."""
     from labkit.context import Context  # with its clients: nothing before a run's first phase needs them
 

@@ -11,19 +11,35 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from operator import attrgetter
 
 from labctl.manifest.schema import Lab
-from labctl.runtimes.record import Options, Record
+from labctl.plan import Options
+from labctl.runtimes.record import Record
 from labctl.runtimes.series import Series
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, Stack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import prepare_artifacts, record_of, up
+
+STARTED_WITH = attrgetter(  # what of a plan no server that is up can change
+    "server_args",
+    "server_env",
+    "stack.server.shm_size",
+    "stack.server.exit_timeout",
+    "image",
+    "ranks",
+    "devices",
+    "stack.packages",
+    "stack.models",
+)
 
 
 @contextmanager
-def ephemeral_stack(session: Session, lab: Lab, stack: str, options: Options, keep: bool = False) -> Iterator[Running]:
+def ephemeral_stack(
+    session: Session, lab: Lab, stack: str, options: Options, keep: bool = False
+) -> Iterator[RunningStack]:
     """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
     handle = up(session, lab, stack, options, ephemeral=not keep)
     try:
@@ -54,7 +70,7 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     )
 
 
-def goes_on(before: Running, wanted: Stack, new: Record) -> bool:
+def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve what is wanted with no more than other files of their models.
 
     Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Servers behind Envoy
@@ -67,7 +83,7 @@ def goes_on(before: Running, wanted: Stack, new: Record) -> bool:
         return False
     if old.front and plan.effective != before.plan.effective:
         return False
-    return before.launch(old) == wanted.launch(old) and before.plan.stack.models == plan.stack.models
+    return STARTED_WITH(before.plan) == STARTED_WITH(plan)
 
 
 class Servers(ExitStack):
@@ -76,10 +92,10 @@ class Servers(ExitStack):
     def __init__(self, session: Session, lab: Lab) -> None:
         super().__init__()
         self._session, self._lab = session, lab
-        self._now: Running | None = None
+        self._now: RunningStack | None = None
         self.clients: Series | None = None  # of the server that is up, where phases share them
 
-    def next(self, stack: str, options: Options, keep: bool = False) -> Running:
+    def next(self, stack: str, options: Options, keep: bool = False) -> RunningStack:
         """The stack with these options, ready; the server before it goes on, or is taken down.
 
         ``keep``: it stays up when all is over; a server of its own, which carries its own settings. Raises
@@ -97,7 +113,7 @@ class Servers(ExitStack):
             self.clients.start(self._session.listener)
         return fresh
 
-    def _reuse(self, before: Running, stack: str, options: Options) -> Running | None:
+    def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
         """The server that is there with the new settings; None where it takes another."""
         session, runtime = self._session, before.runtime
         # What is there now: a client may have had replicas killed and started again.
@@ -120,5 +136,5 @@ class Servers(ExitStack):
             if old.balance != new.balance:
                 record = replicas.spread_by(session, runtime, record, new.balance, options.ports)
             session.remember(record)
-        self._now = Running.of(session, self._lab, runtime, record)
+        self._now = RunningStack.of(session, self._lab, runtime, record)
         return self._now

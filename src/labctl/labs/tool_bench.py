@@ -12,11 +12,11 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.labs.tool import Tool, ToolLoad, names_table
 from labctl.manifest.schema import Lab
+from labctl.plan import LOOPBACK, Options
 from labctl.runtimes import door, processes
-from labctl.runtimes.record import LOOPBACK, Options
 from labctl.stack import edits, ports
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.clients.text_model import TextModel
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -66,7 +66,7 @@ def bench_with_tool(
 
 
 @contextlib.contextmanager
-def _door(session: Session, stack: Running) -> Iterator[str]:
+def _door(session: Session, stack: RunningStack) -> Iterator[str]:
     """The OpenAI API for the time of a block, on a free port; where it is, without /v1."""
     (port,) = ports.free_ports(LOOPBACK, 1)
     with door.door_server(session.workspace, stack.record, port, session.listener) as address:
@@ -74,7 +74,13 @@ def _door(session: Session, stack: Running) -> Iterator[str]:
 
 
 def _load(
-    session: Session, stack: Running, model: str, workload: workloads.Workload, number: int, address: str, folder: Path
+    session: Session,
+    stack: RunningStack,
+    model: str,
+    workload: workloads.Workload,
+    number: int,
+    address: str,
+    folder: Path,
 ) -> ToolLoad:
     """Raises LabError: the model's tokenizer is not known, or limits are given and it answers whole."""
     tokenizer, streamed = stack.record.tokenizer_dir, True

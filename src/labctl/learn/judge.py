@@ -24,7 +24,7 @@ from labctl.runtimes.lock import Busy, stack_lock
 from labctl.stack.faults import stuck_sentences
 from labctl.stack.session import Session
 from labctl.stack.shipped import syntax_error
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -133,7 +133,7 @@ def _judge(
     return checks
 
 
-def _run_trial(function: Any, seed: int, session: Session, exercise: Exercise, running: Running) -> list[Check]:
+def _run_trial(function: Any, seed: int, session: Session, exercise: Exercise, running: RunningStack) -> list[Check]:
     """What one trial with that seed measures."""
     record = running.record
     trial = Trial(
@@ -162,7 +162,7 @@ def _try(
     describe_excess: Callable[[], str],
     session: Session,
     exercise: Exercise,
-    running: Running,
+    running: RunningStack,
 ) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
 

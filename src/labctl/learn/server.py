@@ -11,15 +11,15 @@ from labctl.learn import idle, overlay
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
-from labctl.plan import Plan, make_plan
+from labctl.plan import Options, Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import faults
 from labctl.stack.down import take_down
 from labctl.stack.edits import find_edits, reload
 from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.up import refuse_unservable, up
 from labctl.triton import server_api
 from labctl.workspace import Workspace
@@ -55,7 +55,7 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     return exercise.home.model_copy(update={"stacks": {**exercise.home.stacks, STACK: own}})
 
 
-def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> Running:
+def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> RunningStack:
     """The exercise's stack, up, with the learner's files as they are now.
 
     ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
@@ -133,7 +133,7 @@ def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain
     exercise = next((e for e in exercises if e.id == current and e.home.folder == record.lab), None)
     if exercise is None:
         return str
-    stack = Running.of(session, lab_with(exercise, session.workspace), runtime, record)
+    stack = RunningStack.of(session, lab_with(exercise, session.workspace), runtime, record)
     return faults.stack_files(stack, overlay.served_files(exercise))
 
 
@@ -171,7 +171,7 @@ def _kept_to(workspace: Workspace, runtime: str) -> str:
     return runtime
 
 
-def _for_this(exercise: Exercise, lab: Lab, options: Options, there: Running) -> Running | None:
+def _for_this(exercise: Exercise, lab: Lab, options: Options, there: RunningStack) -> RunningStack | None:
     """The server that is up, with this exercise's settings; None where it takes another server.
 
     Settings that only the models read can be changed by loading these anew; the server need not start again.
@@ -188,7 +188,7 @@ def _for_this(exercise: Exercise, lab: Lab, options: Options, there: Running) ->
         ):
             record = wanted.as_planned()
             session.remember(record)
-            return Running.of(session, lab, runtime, record)
+            return RunningStack.of(session, lab, runtime, record)
     return None
 
 

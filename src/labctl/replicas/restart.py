@@ -14,7 +14,7 @@ from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.shipped import require_sound
-from labctl.stack.stack import Running, with_servers
+from labctl.stack.stack import RunningStack, with_servers
 from labctl.stack.up import up
 from labkit.errors import LabError
 
@@ -44,7 +44,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     return again.record
 
 
-def heal(stack: Running) -> bool:
+def heal(stack: RunningStack) -> bool:
     """Start what of a stack has died: replicas, and what stands before them. False if nothing has.
 
     Raises LabError: a replica does not become ready; the others serve on.
@@ -61,7 +61,7 @@ def heal(stack: Running) -> bool:
         return bool(dead or ended)
 
 
-def start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
+def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
     Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
@@ -82,9 +82,9 @@ def start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
     record = with_servers(before, [servers[number] for number in sorted(servers)])
     replicas.make_room(session.workspace, record, list(moved.values()))
     session.listener.step(f"replica {', '.join(map(str, moved))} of {name}")
-    launch = stack.launch(record, tuple(moved))
+    plan = stack.plan
     try:
-        server = runtime.start(session.listener, launch)
+        server = runtime.start(session.listener, plan, record, tuple(moved))
         replicas.await_ready(stack, server.record, list(moved.values()), server.exited)
         server.serves()
         runtime.spread(record)

@@ -15,7 +15,7 @@ from labctl.stack import observe, replicas
 from labctl.stack.ports import free_endpoints
 from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, with_servers
+from labctl.stack.stack import RunningStack, with_servers
 from labkit.errors import LabError
 
 MOST = 32
@@ -45,7 +45,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     return record
 
 
-def _fewer(stack: Running, going: Sequence[Replica], patience: float) -> Record:
+def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Record:
     session, runtime, record = stack.session, stack.runtime, stack.record
     numbers = [one.number for one in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")

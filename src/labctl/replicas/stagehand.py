@@ -23,7 +23,7 @@ from labctl.manifest.schema import CLOCK_ACTS, Phase
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale
 from labctl.stack import replicas
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.stage import ASKED, answer_of, folder_of
@@ -59,7 +59,7 @@ class Stagehand:
     kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
     """
 
-    def __init__(self, hands: Executor, stack: Running, phase: Phase, out: Path) -> None:
+    def __init__(self, hands: Executor, stack: RunningStack, phase: Phase, out: Path) -> None:
         self._over = threading.Event()
         self._session = replace(stack.session, listener=_Until(self._over))
         self._stack, self._phase, self._hands = stack, phase, hands
@@ -182,7 +182,7 @@ class Stagehand:
         return outcome
 
 
-def replica_endpoints(stack: Running) -> dict[str, dict[str, str]]:
+def replica_endpoints(stack: RunningStack) -> dict[str, dict[str, str]]:
     """Where a client reaches each server of a stack, by number; {} for a stack that is one server."""
     runtime, record = stack.runtime, stack.record
     if not record.balance:

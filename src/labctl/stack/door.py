@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from labctl.plan import Options
 from labctl.runtimes import door
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.errors import LabError

@@ -15,12 +15,12 @@ from typing import TypedDict
 from labctl import repository, unfinished
 from labctl.litter import files_in
 from labctl.manifest.schema import Lab
-from labctl.plan import Plan, make_plan
+from labctl.plan import Options, Plan, make_plan
 from labctl.runtimes.lock import hold_signals_back, stack_lock
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import faults, shipped
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, Stack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.triton import readiness, server_api
 from labkit.errors import LabError
 from labkit.waiting import attempts
@@ -129,7 +129,7 @@ def _require_model(record: Record, model: str) -> None:
         )
 
 
-def load_differing(stack: Running, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
+def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
     """Load anew what a running stack has otherwise than its plan, with its lock held. All else as :func:`reload`."""
     plan, listener = stack.plan, stack.session.listener
     with _render_fresh(plan) as fresh:
@@ -168,7 +168,7 @@ def _names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in files_in(folder)}
 
 
-def _load(stack: Running, fresh: Path, model: str, patience: float) -> None:
+def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None:
     """Swap the model's folder in and have Triton load it; on failure the former folder comes back."""
     session, plan, record, name = stack.session, stack.plan, stack.record, stack.name
     key, probe = stack.folder.read_secret(), stack.plan.stack.probes.get(model)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from labctl.runtimes.record import LOOPBACK, Endpoints, Record
+from labctl.plan import LOOPBACK
+from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.stack import named_endpoints
 from labkit.errors import LabError
 

@@ -12,7 +12,7 @@ from labctl.runtimes.record import CLIENT, Record, Replica
 from labctl.stack import faults, observe
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, Stack, with_servers
+from labctl.stack.stack import RunningStack, Stack, with_servers
 from labctl.triton.readiness import ServerOutside, wait_ready
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -66,7 +66,7 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
             atomic_write(folder.log_file(number), b"", mode=0o600)
 
 
-def missing_servers(stack: Running) -> str | None:
+def missing_servers(stack: RunningStack) -> str | None:
     """What of a stack that somebody else has started is gone; None where nothing is."""
     if ended := stack.runtime.front_death(stack.record):
         return ended
@@ -76,7 +76,7 @@ def missing_servers(stack: Running) -> str | None:
     return "; ".join(f"replica {server.number} is gone" for server in gone) or None
 
 
-def missing_replicas(stack: Running) -> list[Replica]:
+def missing_replicas(stack: RunningStack) -> list[Replica]:
     """The servers that the stack should have, and of which nothing exists any more."""
     found = stack.runtime.find(stack.name)
     there = [server.number for server in found.servers] if found else []

@@ -17,7 +17,7 @@ from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
@@ -152,7 +152,7 @@ class Session:
                 self.runtime("local").check(profile)
                 self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
 
-    def find(self, stack: str) -> Running | None:
+    def find(self, stack: str) -> RunningStack | None:
         """A stack that runs now, on whichever runtime; None in a dry run.
 
         Raises Unknown: it was brought up on a runtime that cannot be asked now.
@@ -161,7 +161,7 @@ class Session:
         for runtime in self.runtimes if not self.dry else ():
             try:
                 if record := runtime.find(stack):
-                    return Running.of(self, None, runtime, self._as_set(record))
+                    return RunningStack.of(self, None, runtime, self._as_set(record))
             except LabError as error:
                 silent[runtime.name] = error
         kept = self.remembered(stack) if silent else None
@@ -176,7 +176,7 @@ class Session:
         except Unknown:
             return True
 
-    def require_up(self, stack: str) -> Running:
+    def require_up(self, stack: str) -> RunningStack:
         """A stack that runs now. Raises LabError where it is not up, or nobody can tell (Unknown)."""
         if running := self.find(stack):
             return running

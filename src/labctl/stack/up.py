@@ -15,25 +15,17 @@ from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
 from labctl.doctor.gpu import gpu_checks
 from labctl.manifest.schema import Lab
-from labctl.plan import Plan
+from labctl.plan import Options, Plan
 from labctl.runtimes.base import REMOVED, Runtime
 from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
-from labctl.runtimes.record import Endpoints, Options, Proc, Record, Replica
+from labctl.runtimes.record import Endpoints, Proc, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep_dead_stacks, take_down
 from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import (
-    Running,
-    Stack,
-    balancing_policy,
-    named_endpoints,
-    option_differences,
-    settle_options,
-    with_servers,
-)
+from labctl.stack.stack import RunningStack, Stack, balancing_policy, named_endpoints, option_differences, with_servers
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -41,7 +33,7 @@ from labkit.errors import LabError
 TRIES = 3  # starts on ports that nobody had a moment before
 
 
-def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> Running:
+def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> RunningStack:
     """Bring one stack up and return when every model answers.
 
     ``ephemeral``: the stack must not outlive this process (``run``, ``bench``). Raises LabError with nothing left
@@ -75,7 +67,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
             session.listener.note("another program took a port before the server listened on it: started again")
             endpoints = claim_endpoints(options.ports, options.bind, session.running())
             record = record_of(wanted, endpoints, record.owner)
-        return Running.of(session, lab, runtime, record)
+        return RunningStack.of(session, lab, runtime, record)
 
 
 def _render(stack: Stack) -> None:
@@ -98,7 +90,7 @@ def _render(stack: Stack) -> None:
 def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> Record:
     """What will be known of the stack when it is up. Raises LabError: it cannot be balanced as asked."""
     plan, options = stack.plan, stack.options
-    policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
+    policy = balancing_policy(plan, options)
     places = free_endpoints(options.replicas or 1) if policy or options.expose else []
     published = None
     if options.expose:  # those are for other machines; this one's clients need no token
@@ -117,7 +109,7 @@ def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> 
         effective=plan.effective,
         owner=owner,
         balance=policy,
-        options=settle_options(options, plan),
+        options=stack.settled,
     )
     return with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
 
@@ -218,10 +210,10 @@ def _start(stack: Stack, record: Record) -> Record:
     run_dir, log_file = folder.run_dir(), folder.log_file()
     count = f"{replicas.replicas_in_words(len(record.servers))} of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
-    listener, launch = session.listener, stack.launch(record)
+    listener = session.listener
     listener.step(title)
     if session.dry:
-        runtime.start(listener, launch)
+        runtime.start(listener, plan, record)
         return record
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True)
@@ -234,7 +226,7 @@ def _start(stack: Stack, record: Record) -> Record:
         folder.make_token()
     began = time.monotonic()
     try:
-        server = runtime.start(listener, launch)
+        server = runtime.start(listener, plan, record)
         session.remember(server.record)
         replicas.await_ready(stack, server.record, record.servers, server.exited)
         server.serves()
@@ -273,11 +265,11 @@ def death_of_stack(session: Session, stack: str) -> LabError | None:
     )
 
 
-def _already(there: Running, options: Options) -> Running:
+def _already(there: RunningStack, options: Options) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     runtime, record, stack = there.runtime, there.record, there.name
     wanted = there.with_options(options)
-    if differing := option_differences(wanted.plan, options, record):
+    if differing := option_differences(wanted):
         raise LabError(
             f"{stack} is already up with other settings",
             f"on the {runtime.name} runtime, profile {record.profile}",
