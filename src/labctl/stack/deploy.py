@@ -60,7 +60,7 @@ NEXT = {
 
 
 @dataclass(frozen=True)
-class Customization:
+class _Customization:
     """What labctl leaves as it is when a stack is rendered again: token, namespace, and the listed components."""
 
     token: str
@@ -68,7 +68,7 @@ class Customization:
     components: Sequence[str] = (f"{COMPONENTS}/guard", f"{COMPONENTS}/replicas")
 
     @classmethod
-    def of(cls, folder: Path, stack: str) -> Customization:
+    def of(cls, folder: Path, stack: str) -> _Customization:
         """Raises LabError where the kustomization.yaml in the folder cannot be read."""
         mark, token, path = (folder / name for name in (MARK, "token", "kustomization.yaml"))
         if not token.exists() or json.loads(mark.read_text(encoding="utf-8"))["stack"] != stack:
@@ -130,7 +130,7 @@ def render_deployment(
     session.listener.file(f"{folder}/")
     if session.dry:
         return ""
-    custom = Customization.of(folder, stack)
+    custom = _Customization.of(folder, stack)
     with replace_dir(folder) as fresh:
         repository.render_repository(replace(plan.request, output=fresh / "repository"))
         _write_front(plan, target, custom.token, fresh)
@@ -213,7 +213,7 @@ def _arguments(plan: Plan) -> list[str]:
 
 
 def _write_kubernetes(
-    workspace: Workspace, plan: Plan, custom: Customization, names: Mapping[str, str], folder: Path
+    workspace: Workspace, plan: Plan, custom: _Customization, names: Mapping[str, str], folder: Path
 ) -> None:
     static = folder / "kubernetes"
     shutil.copytree(workspace.root / "deploy" / "kubernetes", static)
