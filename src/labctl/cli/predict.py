@@ -382,7 +382,7 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
         "folder": str(ran.folder),
         "left_out": list(ran.left_out),
         "extrapolated": _marked(predictor, predicted.extrapolated, wanted),
-        "parting": {"step": parting[0], "differs": sorted(parting[1])} if parting else None,
+        "parting": {"step": parting.step, "differs": sorted(parting.differs)} if parting else None,
     }
     lanes = [
         prediction.prediction_lane("predicted", predicted.rows, predicted.arrived),
