@@ -23,17 +23,8 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import prepare_artifacts, record_of, up
 
-STARTED_WITH = attrgetter(  # what of a plan no server that is up can change
-    "server_args",
-    "server_env",
-    "stack.server.shm_size",
-    "stack.server.exit_timeout",
-    "image",
-    "ranks",
-    "devices",
-    "stack.packages",
-    "stack.models",
-)
+PLANNED = "server_args server_env image ranks devices stack.server.shm_size stack.server.exit_timeout stack.packages"
+STARTED_WITH = attrgetter(*PLANNED.split(), "stack.models")  # what of a plan no server that is up can change
 
 
 @contextmanager

@@ -78,11 +78,7 @@ class Runtime(Protocol):
         """
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> Server:
-        """Start the servers and return at once; nothing is left behind when it raises.
-
-        Args:
-            only: the numbers of those that are started; () is all of them, and what stands before them.
-        """
+        """Start the servers, or ``only`` those of these numbers, and return at once; nothing is left when it raises."""
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""

@@ -152,10 +152,8 @@ class LocalRuntime:
         )
         # Triton takes the secret in no other way (docs/operate/security.md).
         argv += arguments.closing_arguments(record.options.client_shm, secret)
-        restarts = str(record.options.supervise)
-        argv = leftovers.keeper_command(
-            [str(triton.binary), *argv], folder.ended_file(number), prefix, "--restarts", restarts
-        )
+        ended, restarts = folder.ended_file(number), str(record.options.supervise)
+        argv = leftovers.keeper_command([str(triton.binary), *argv], ended, prefix, "--restarts", restarts)
         env = {**plan.server_env, **({REPLICA: str(number)} if number else {})}
         if layer := layers.packages_of(plan.stack.packages, self.workspace, record.profile):
             env |= layer.environment

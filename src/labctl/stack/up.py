@@ -23,9 +23,9 @@ from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.record import Endpoints, Proc, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep_dead_stacks, take_down
-from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
+from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack, balancing_policy, named_endpoints, option_differences, with_servers
+from labctl.stack.stack import RunningStack, Stack, balancing_policy, option_differences, with_servers
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -44,7 +44,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
         if running := session.find(stack):
             return _already(replace(running, own=lab, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
-        endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
+        endpoints = chosen_endpoints(options.ports, options.bind)
         wanted = Stack(session, lab, stack, runtime, options)
         record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
         refuse_unservable(wanted.plan, runtime, session.workspace)
