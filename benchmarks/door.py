@@ -31,7 +31,7 @@ from benchmarks.door_clients import Ask, OverGrpc, OverHttp, processor_ms
 from benchmarks.steal import undisturbed
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
-from labctl.plan import Options
+from labctl.options import Options
 from labctl.runtimes import door
 from labctl.runtimes.record import Record
 from labctl.stack import ports

@@ -27,7 +27,8 @@ from labctl import repository
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
-from labctl.plan import Options, make_plan
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.runtimes import nvidia
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session

@@ -13,7 +13,8 @@ from typing import Any
 
 from labctl import repository
 from labctl.listener import Silent
-from labctl.plan import Options, make_plan
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.runtimes import wheel
 from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session

@@ -14,7 +14,7 @@ from lab_errors import lab_error
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
-from labctl.plan import OF_PLAN, Options
+from labctl.options import OF_PLAN, Options
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Endpoints, Record, Replica

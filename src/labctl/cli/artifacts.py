@@ -12,7 +12,7 @@ import click
 
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
-from labctl.plan import Options
+from labctl.options import Options
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
 from labctl.stack import deploy

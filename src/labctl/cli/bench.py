@@ -12,7 +12,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
-from labctl.plan import Options
+from labctl.options import Options
 from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import format_table
 

@@ -10,7 +10,8 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
-from labctl.plan import Options, make_plan
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.stack.ports import claim_endpoints
 from labkit.errors import LabError
 from labkit.tables import format_table

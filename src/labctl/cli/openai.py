@@ -81,8 +81,8 @@ def openai_command(
     With --expose its clients need the stack's token as their API key (labctl status STACK --token); with --tls-cert and
     --tls-key they speak HTTPS.
     """
+    from labctl.options import ANY_ADDRESS, LOOPBACK
     from labctl.pages.address import OPENAI, listening_socket
-    from labctl.plan import ANY_ADDRESS, LOOPBACK
     from labctl.runtimes import door, processes
     from labctl.runtimes.record import Endpoints, Record
     from labctl.stack.door import describe_door

@@ -11,7 +11,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.cli.openai import Front, front_options
-from labctl.plan import Options
+from labctl.options import Options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record

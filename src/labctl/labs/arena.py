@@ -16,7 +16,8 @@ from labctl.clock.clock import PATIENCE_S
 from labctl.labs import rerun
 from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.settings import parse_assignments
-from labctl.plan import Options, make_plan
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.stack.session import Session
 from labctl.triton import server_api
 from labctl.unfinished import replace_dir

@@ -16,7 +16,7 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.listener import Listener
 from labctl.manifest.schema import BareEngine, Lab
-from labctl.plan import Options
+from labctl.options import Options
 from labctl.runtimes.layers import layer
 from labctl.stack import edits, faults
 from labctl.stack.session import Session

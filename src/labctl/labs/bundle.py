@@ -8,7 +8,8 @@ from pathlib import Path
 from labctl.bundle import pack
 from labctl.labs.phases import resolve_phases
 from labctl.manifest.schema import Lab
-from labctl.plan import Options, Plan, make_plan
+from labctl.options import Options
+from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session

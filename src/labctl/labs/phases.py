@@ -8,7 +8,8 @@ from typing import Any
 
 from labctl.manifest.schema import Lab, Phase
 from labctl.manifest.settings import condition_holds, format_setting, resolve, same_value
-from labctl.plan import Options, implied_settings, make_plan
+from labctl.options import Options
+from labctl.plan import implied_settings, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.stack.session import Session
 from labctl.stack.up import refuse_unservable

@@ -22,7 +22,7 @@ from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge_verdict, verdict_section
 from labctl.manifest.schema import Lab, Phase
-from labctl.plan import Options
+from labctl.options import Options
 from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime

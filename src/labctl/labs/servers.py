@@ -14,7 +14,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from labctl.manifest.schema import Lab
-from labctl.plan import Options
+from labctl.options import Options
 from labctl.runtimes.record import Record
 from labctl.runtimes.series import Series
 from labctl.stack import edits, replicas

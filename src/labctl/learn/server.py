@@ -11,7 +11,8 @@ from labctl.learn import idle, overlay
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
-from labctl.plan import Options, Plan, make_plan
+from labctl.options import Options
+from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack import faults

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from labctl import repository
 from labctl.litter import files_in
 from labctl.manifest.schema import Lab
-from labctl.plan import Options, make_plan
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.runtimes.record import Record
 from labctl.stack import observe
 from labctl.stack.down import down

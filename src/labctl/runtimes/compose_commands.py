@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from labctl.plan import ANY_ADDRESS, LOOPBACK, Plan
+from labctl.options import ANY_ADDRESS, LOOPBACK
+from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, whales
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.leftovers import REPLICA
@@ -233,15 +234,21 @@ def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
+def arguments_inside(plan: Plan) -> list[str]:
+    """The arguments of ``tritonserver`` in a container."""
+    return plan.arguments("/models", ANY_ADDRESS, (HTTP, GRPC, METRICS), "labs-")
+
+
 def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
     """What compose.yaml's variables are for a stack."""
     workspace, ranks, shm_size = projects.workspace, plan.ranks, plan.stack.server.shm_size
-    arguments = plan.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
     return {
         "STACK_SERVER_IMAGE": images.server_image(workspace, record.profile, plan.image, plan.stack.packages),
         "STACK_CLIENT_IMAGE": images.client_image(workspace),
         **dict(zip(("STACK_HTTP_PORT", "STACK_GRPC_PORT", "STACK_METRICS_PORT"), record.ports, strict=True)),
-        **({"STACK_SERVER_ARGS": shlex.join(arguments)} if ranks == 1 else {}),  # else the launcher has its own
+        **(
+            {"STACK_SERVER_ARGS": shlex.join(arguments_inside(plan))} if ranks == 1 else {}
+        ),  # else the launcher has its own
         **({"STACK_SHM_SIZE": shm_size} if shm_size else {}),
         **gpu_count(ranks),
         "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record)),

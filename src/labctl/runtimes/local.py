@@ -23,7 +23,8 @@ import psutil
 
 from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
-from labctl.plan import LOOPBACK, Plan
+from labctl.options import LOOPBACK
+from labctl.plan import Plan
 from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
 from labctl.runtimes.envoy.admin import UpstreamHealth
@@ -133,8 +134,9 @@ class LocalRuntime:
             command = self._server(plan, record, server, arguments.SHOWN)
             listener.command(command.argv, command.env)
             if not listener.dry:
-                process = self._spawn(plan, record, server)
-                parts[f"replica {server.number}" if record.balance else ""] = process
+                parts[f"replica {server.number}" if record.balance else ""] = process = self._spawn(
+                    plan, record, server
+                )
                 shown = dataclasses.replace(record, server={"pid": process.pid})
         return LocalServer(parts, shown, workspace.root)
 

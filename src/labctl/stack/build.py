@@ -10,7 +10,8 @@ from labctl import repository
 from labctl.artifacts import weights
 from labctl.artifacts.engines import Build
 from labctl.manifest.schema import Lab
-from labctl.plan import LOOPBACK, Options, make_plan
+from labctl.options import LOOPBACK, Options
+from labctl.plan import make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.lock import stack_lock

@@ -22,7 +22,8 @@ import yaml
 
 from labctl import repository
 from labctl.manifest.schema import Lab
-from labctl.plan import ANY_ADDRESS, Options, Plan, make_plan
+from labctl.options import Options
+from labctl.plan import Plan, make_plan
 from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
@@ -30,7 +31,7 @@ from labctl.runtimes.envoy import config as envoy
 from labctl.stack.prepare import made_by_job, scripts
 from labctl.stack.session import Session
 from labctl.stack.stack import has_sequences
-from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
+from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -205,10 +206,6 @@ def _write_env(path: Path, values: Mapping[str, str]) -> None:
     path.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
 
 
-def _arguments(plan: Plan) -> list[str]:
-    return plan.arguments("/models", ANY_ADDRESS, (HTTP, GRPC, METRICS), "labs-")
-
-
 # -- Kubernetes --------------------------------------------------------------------------------------------------------
 
 
@@ -309,7 +306,7 @@ def _server_patches(plan: Plan) -> Iterator[Document]:
         gpus = [_gpus(part, plan.ranks) for part in ("requests", "limits")]
         yield _patch("StatefulSet", "triton", {"op": "add", "path": f"{container}/command", "value": words}, *gpus)
     else:
-        args = {"op": "add", "path": f"{container}/args", "value": _arguments(plan)}
+        args = {"op": "add", "path": f"{container}/args", "value": compose_commands.arguments_inside(plan)}
         yield _patch("StatefulSet", "triton", args)
     if trace := receiver(str(plan.settings["trace"])):
         ports = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
@@ -352,7 +349,7 @@ def _write_swarm(workspace: Workspace, plan: Plan, names: Mapping[str, str], fol
         "LABS_SERVER_IMAGE": names["labs-server"],
         "LABS_ENVOY_IMAGE": names["labs-envoy"],
         "LABS_CLIENT_IMAGE": names["labs-client"],
-        "LABS_SERVER_ARGS": shlex.join(_arguments(plan)),
+        "LABS_SERVER_ARGS": shlex.join(compose_commands.arguments_inside(plan)),
         "LABS_MODELS": str(workspace.models),
         "LABS_CACHE": str(workspace.cache),
         **_openai(workspace, plan),

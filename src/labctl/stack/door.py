@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.plan import Options
+from labctl.options import Options
 from labctl.runtimes import door
 from labctl.runtimes.record import Record
 from labctl.stack import ports

@@ -15,7 +15,8 @@ from typing import TypedDict
 from labctl import repository, unfinished
 from labctl.litter import files_in
 from labctl.manifest.schema import Lab
-from labctl.plan import Options, Plan, make_plan
+from labctl.options import Options
+from labctl.plan import Plan, make_plan
 from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.runtimes.record import Record
 from labctl.stack import faults, shipped

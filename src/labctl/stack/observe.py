@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from labctl.listener import Listener
-from labctl.plan import LOOPBACK, Options
+from labctl.options import LOOPBACK, Options
 from labctl.runtimes import processes
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up

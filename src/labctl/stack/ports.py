@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from labctl.plan import LOOPBACK
+from labctl.options import LOOPBACK
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.stack import named_endpoints
 from labkit.errors import LabError

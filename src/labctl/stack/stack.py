@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from labctl import repository
 from labctl.manifest.schema import Lab
-from labctl.plan import ANY_ADDRESS, LOOPBACK, Options, Plan, make_plan
+from labctl.options import ANY_ADDRESS, LOOPBACK, Options
+from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import CLIENT, Endpoints, Record, Replica
 from labctl.workspace import StackFolder

@@ -15,7 +15,8 @@ from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
 from labctl.doctor.gpu import gpu_checks
 from labctl.manifest.schema import Lab
-from labctl.plan import Options, Plan
+from labctl.options import Options
+from labctl.plan import Plan
 from labctl.runtimes.base import REMOVED, Runtime
 from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer

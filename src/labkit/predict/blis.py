@@ -12,7 +12,6 @@ import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
@@ -30,18 +29,8 @@ OTHER_INPUTS = ("image_tokens", "audio_tokens", "video_tokens")
 GROUP = 16  # tokens that requests share at the least to be of one group
 
 
-class BlisRow(NamedTuple):
-    """A request: when in seconds, the group that shares its beginning, and the tokens of that, of prompt and answer."""
-
-    at: float
-    group: str
-    shared: int
-    prompt: int
-    answer: int
-
-
-def blis_row(row: Mapping[str, str]) -> BlisRow | None:
-    """What a row says of its request.
+def blis_row(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
+    """A row's time in seconds, prefix group, its shared tokens, its prompt's tokens and its answer's.
 
     None if the request failed or has no answer. A row's time is when it was sent, or else when it arrived. Without a
     group, the server's own count of the prompt's tokens wins over the client's.
@@ -61,7 +50,7 @@ def blis_row(row: Mapping[str, str]) -> BlisRow | None:
         prompt = cells.integer_cell(row, "server_input_tokens", 0) or prompt
     if shared < 0 or prompt < 0:
         raise ValueError(f"a number is out of range (prefix {shared}, prompt {prompt})")
-    return BlisRow(
+    return (
         (cells.number_cell(row, "send_time_us", 0) or cells.number_cell(row, "arrival_time_us")) / 1e6,
         group,
         shared,
