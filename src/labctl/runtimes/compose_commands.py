@@ -246,9 +246,8 @@ def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
         "STACK_SERVER_IMAGE": images.server_image(workspace, record.profile, plan.image, plan.stack.packages),
         "STACK_CLIENT_IMAGE": images.client_image(workspace),
         **dict(zip(("STACK_HTTP_PORT", "STACK_GRPC_PORT", "STACK_METRICS_PORT"), record.ports, strict=True)),
-        **(
-            {"STACK_SERVER_ARGS": shlex.join(arguments_inside(plan))} if ranks == 1 else {}
-        ),  # else the launcher has its own
+        # Where there are ranks, the launcher has arguments of its own.
+        **({"STACK_SERVER_ARGS": shlex.join(arguments_inside(plan))} if ranks == 1 else {}),
         **({"STACK_SHM_SIZE": shm_size} if shm_size else {}),
         **gpu_count(ranks),
         "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record)),
