@@ -1,4 +1,4 @@
-"""What a person asked for on the command line: of a plan, and of whatever starts it."""
+"""What a person asked for on the command line; nothing follows from it here (plan.py)."""
 
 from __future__ import annotations
 

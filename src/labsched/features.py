@@ -10,7 +10,7 @@ AUTO, U8 = "auto", "u8"  # how the KV cache stores numbers: as the engine does b
 
 
 class InForce(NamedTuple):
-    """A setting: what was asked, what is in force, and why where that is another thing ("" where it is not)."""
+    """A setting: what was asked, what is in force, and why where that is another thing ("" if it is not)."""
 
     name: str
     asked: str

@@ -63,7 +63,7 @@ class StepPlan:
         return self.shares.tokens
 
     def queue_fields(self) -> dict[str, Any]:
-        """The step log's fields about the requests that wait: which, why, and what the first one's refusal counted."""
+        """The step log's fields of the requests that wait: which, why, and the numbers of the first one's refusal."""
         fields = queue_fields([request.name for request in self.waiting], self.because.why)
         return {**fields, "because": self.because.numbers()} if self.waiting else fields
 

@@ -52,7 +52,7 @@ class Step:
         return [produced.get(request, 0) for request in self.batch]
 
     def fields(self) -> dict[str, Any]:
-        """The fields of its line that it knows itself (docs/develop/step-log.md), whoever writes that."""
+        """The fields of its line in the step log that follow from the step alone (docs/develop/step-log.md)."""
         return {
             "rows": self.slots,
             "phase": self.phase,

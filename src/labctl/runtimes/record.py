@@ -149,7 +149,7 @@ class Record:
         return number if self.balance else 0
 
     def starting(self, only: Collection[int]) -> list[Replica]:
-        """Its servers of these numbers; of none, all."""
+        """The servers of these numbers; all of them for ()."""
         return [server for server in self.servers if not only or server.number in only]
 
     def only(self, number: int) -> Record:

@@ -33,7 +33,7 @@ class Stack:
     (:class:`RunningStack`), and making one makes nothing.
 
     Attributes:
-        own: the lab, where it is not the catalogue's: an exercise's or a case's, with a stack changed.
+        own: the lab, if it is not the catalogue's: an exercise's or a case's, with a stack changed.
     """
 
     session: Session
@@ -162,7 +162,7 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
 
 
 def option_differences(asked: RunningStack) -> list[str]:
-    """How a stack runs otherwise than with these options, one line for each option; [] where it does not.
+    """How a stack runs otherwise than with these options, one line for each option; [] if it does not.
 
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
     time to wait are no reason to refuse a stack that runs.

@@ -44,7 +44,7 @@ def server_arguments(
 
 
 def closing_arguments(client_shm: bool, secret: str) -> list[str]:
-    """The arguments that close Triton's own APIs to whoever does not know the secret; none without one."""
+    """The arguments that close Triton's own APIs to clients without the secret; none if there is no secret."""
     group = f"{','.join(CLOSED[client_shm])}:{KEY}={secret}"
     return [f"--http-restricted-api={group}", f"--grpc-restricted-protocol={group}"] if secret else []
 
