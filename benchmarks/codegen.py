@@ -9,7 +9,7 @@ from typing import Any
 from labctl.labs.run import run_lab
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
-from labctl.runtimes.record import Options
+from labctl.options import Options
 from labctl.stack.session import Session
 from labkit import stats
 from labkit.clients.stream import TextStream

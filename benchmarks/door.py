@@ -31,8 +31,9 @@ from benchmarks.door_clients import Ask, OverGrpc, OverHttp, processor_ms
 from benchmarks.steal import undisturbed
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
+from labctl.options import Options
 from labctl.runtimes import door
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.tables import format_table

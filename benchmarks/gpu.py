@@ -27,10 +27,10 @@ from labctl import repository
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import nvidia
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
 from labkit.errors import LabError

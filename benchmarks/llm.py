@@ -11,7 +11,7 @@ import psutil
 from labctl.labs import bench
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
-from labctl.runtimes.record import Options
+from labctl.options import Options
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labkit.clients.tensors import kind_of, tensor, text_tensor

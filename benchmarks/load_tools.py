@@ -15,7 +15,7 @@ from labctl.labs import bench, tool_bench
 from labctl.labs.load_tools import TOOLS
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
-from labctl.runtimes.record import Options
+from labctl.options import Options
 from labctl.stack.session import Session
 from labkit.tables import format_table
 from labkit.workloads.bench import Workload

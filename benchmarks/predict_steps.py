@@ -19,8 +19,8 @@ from typing import Any
 from labctl.labs import rerun
 from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.settings import parse_assignments
+from labctl.options import Options
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labkit.predict import vllm as vllms
 from labsched import figures, recording, replay

@@ -7,7 +7,7 @@ from typing import Any
 
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
-from labctl.runtimes.record import Options
+from labctl.options import Options
 from labctl.stack.session import Session
 from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
 from labkit.records import RequestRecord

@@ -13,9 +13,9 @@ from typing import Any
 
 from labctl import repository
 from labctl.listener import Silent
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import wheel
-from labctl.runtimes.record import Launch, Options, Record
 from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session
 from labctl.triton.server_api import Unreachable, call_triton
@@ -81,10 +81,8 @@ def by_hand(session: Session) -> float:
         session.workspace.folder(STACK).run_dir().mkdir(parents=True, exist_ok=True)
         endpoints = claim_endpoints("auto", "127.0.0.1", [])
         http, grpc, metrics = (int(e.rpartition(":")[2]) for e in vars(endpoints).values())
-        record = Record(STACK, lab.folder, "local", plan.profile, plan.settings, plan.stack.models, endpoints)
-        launch = Launch(record, plan.request.output, Path(folder), plan.server_args, {}, exit_timeout=5)
         backends = str(found.backends(session.workspace.backends_cache))
-        arguments = launch.arguments(
+        arguments = plan.arguments(
             str(plan.request.output), "127.0.0.1", (http, grpc, metrics), "by-hand-", backend=backends
         )
         argv = [str(found.binary), *arguments]

@@ -33,21 +33,21 @@ class _Data(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
 
 
-class App(_Data):
+class _App(_Data):
     """The commits from which an image that lacks upstream's templates, scripts and examples gets them."""
 
     backend: str
     tensorrt_llm: str
 
 
-class Usual(_Data):
+class _Usual(_Data):
     """Settings that a release takes for an engine of one model unless they are given, and why."""
 
     settings: Mapping[str, int]
     why: str
 
 
-class LlmApi(_Data):
+class _LlmApi(_Data):
     """The LLM API's model of a release: ``keys`` are those of model.yaml that may be given, with their types."""
 
     templates: str
@@ -63,12 +63,12 @@ class Release(_Data):
     tensorrt_llm: str
     cuda: str
     driver: str
-    app: App | None = None
+    app: _App | None = None
     install: str = ""
     newest: str
     without: tuple[str, ...] = ()
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = {}
-    llmapi: LlmApi | None = None
+    llmapi: _LlmApi | None = None
     templates: str = "/app/all_models/inflight_batcher_llm"
     launcher: str = "/app/scripts/launch_triton_server.py"
     deprecated: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Release(_Data):
     no_evict_decoupled: bool = False
     integers: Literal["UINT32", "INT32"] = "INT32"
     words_and_scores: bool = True
-    usual: Mapping[str, Usual] = {}
+    usual: Mapping[str, _Usual] = {}
     defaults: Mapping[str, Value] = {}
     optional: tuple[str, ...] = ()
 

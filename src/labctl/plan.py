@@ -21,15 +21,15 @@ from labctl.artifacts.store import Artifact
 from labctl.artifacts.weights import Source
 from labctl.manifest.schema import ArtifactSpec, Lab, StackSpec, lay_overlays, probes
 from labctl.manifest.settings import condition_holds, expand, resolve
+from labctl.options import Options
 from labctl.repository import RenderRequest
-from labctl.runtimes.nvidia import MIG
-from labctl.runtimes.record import Options
 from labctl.texts import Replacement
-from labctl.triton.arguments import receiver, trace_arguments
+from labctl.triton.arguments import receiver, server_arguments, trace_arguments
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labsched.slo import Slo
 
+MIG = "MIG-"  # how the UUID of a slice of a GPU begins
 MODEL_JSON = "vllm_model/1/model.json"  # vLLM's engine arguments, as its vllm_backend takes them
 
 PathMap = Callable[[Path], str]
@@ -81,6 +81,18 @@ class Plan:
         if self.stack.llmapi is not None:
             spread = [self.settings]
         return max((int(options["tp_size"]) * int(options["pp_size"]) for options in spread), default=1)
+
+    @property
+    def launcher(self) -> str:
+        """The script in the release's image that starts a process for each rank; "" without a release."""
+        return self.release.launcher if self.release else ""
+
+    def arguments(
+        self, repository: str, address: str, ports: Sequence[int], shm_prefix: str, **folders: str
+    ) -> list[str]:
+        """The arguments of ``tritonserver``; ``folders`` are its own, of backends and caches."""
+        timeout = self.stack.server.exit_timeout
+        return [*server_arguments(repository, address, ports, shm_prefix, timeout, **folders), *self.server_args]
 
     @property
     def templates(self) -> str:

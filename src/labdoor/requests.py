@@ -110,13 +110,13 @@ def _is_nothing(value: Any) -> bool:
     return all(map(_is_nothing, value)) if isinstance(value, list) else value in (None, "")
 
 
-class StreamOptions(Given):
+class _StreamOptions(Given):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool = False
 
 
-class JsonSchema(Given):
+class _JsonSchema(Given):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str | None = None
     content: Annotated[dict[str, Any], Field(alias="schema")]
@@ -127,9 +127,9 @@ class JsonSchema(Given):
         return name != "schema" and super()._asks_nothing(name, value)
 
 
-class ResponseFormat(Given):
+class _ResponseFormat(Given):
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
+    json_schema: _JsonSchema | None = None
 
 
 class CommonRequest(Given):
@@ -151,9 +151,9 @@ class CommonRequest(Given):
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     stop: Word | Annotated[list[Word], Field(max_length=16)] = []
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: _StreamOptions | None = None
     ignore_eos: bool = False
-    response_format: ResponseFormat | None = None
+    response_format: _ResponseFormat | None = None
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -193,7 +193,7 @@ class CompletionRequest(CommonRequest):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
-class TextPart(Given):
+class _TextPart(Given):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     type: Literal["text"]
@@ -204,7 +204,7 @@ class Message(Given):
     """One turn. Its parts are texts alone: a model that continues texts sees no pictures and calls no tools."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: str | Annotated[list[_TextPart], Field(fail_fast=True)]
     name: str | None = None
 
     @model_validator(mode="before")

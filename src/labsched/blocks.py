@@ -29,8 +29,8 @@ class Block:
 
 
 @dataclass(slots=True)
-class BlockTable:
-    """The block table of one sequence (vLLM: `BlockTable`, vllm/v1/worker/block_table.py).
+class _BlockTable:
+    """The block table of one sequence (vLLM: `_BlockTable`, vllm/v1/worker/block_table.py).
 
     `tokens` are in its blocks; `keys` are those of the full ones. The sequence decodes as soon as `prompt` tokens are
     there.
@@ -51,7 +51,7 @@ class Blocks:
         self._fresh = deque(Block(number) for number in range(count))
         self._idle: dict[int, Block] = {}  # not held by any sequence, with their tokens still there; by key
         self._known: dict[int, Block] = {}  # the last one that was given these tokens; by key
-        self._tables: dict[object, BlockTable] = {}
+        self._tables: dict[object, _BlockTable] = {}
         self._held = 0
 
     def warm_up(self) -> None:
@@ -119,7 +119,7 @@ class Blocks:
         """
         found, cached = self.find(tokens)
         cached = min(cached, len(tokens) - 1)
-        self._tables[owner] = BlockTable(found, cached, len(tokens))
+        self._tables[owner] = _BlockTable(found, cached, len(tokens))
         for block in found:
             self._uses += 1
             block.used = self._uses
@@ -173,7 +173,7 @@ class Blocks:
                 return block, length
         return None, 0
 
-    def _key(self, table: BlockTable, tokens: Sequence[int], length: int) -> int:
+    def _key(self, table: _BlockTable, tokens: Sequence[int], length: int) -> int:
         """The key of a block that ends with the first `length` of `tokens`."""
         for start in range(len(table.keys) * self.size, length - self.size + 1, self.size):
             before = table.keys[-1] if table.keys else 0

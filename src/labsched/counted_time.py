@@ -9,24 +9,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from labsched.recording import Arrival, SchedulerSettings, StepRow
 from labsched.replay import Replay, scheduler_of
 from labsched.slo import Slo
+from labsched.steplog import StepRecord
 
 BLOCK_SIZE = 32
 BLOCKS = "max_tokens_in_paged_kv_cache"
-
-
-class AnyStep(Protocol):
-    """A step of the step log: the names of its requests, and for each of them what ``more`` says."""
-
-    @property
-    def ids(self) -> Sequence[str]: ...
-
-    @property
-    def more(self) -> Mapping[str, Any]: ...
 
 
 class ComputedStep(NamedTuple):
@@ -38,7 +29,7 @@ class ComputedStep(NamedTuple):
     made: Sequence[int]
 
     @classmethod
-    def of(cls, step: AnyStep) -> ComputedStep:
+    def of(cls, step: StepRecord) -> ComputedStep:
         return cls(step.ids, step.more["phase"], step.more["tokens"], step.more["made"])
 
 

@@ -2,10 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 RECOMPUTE = "recompute"
 NONE, PROMPT_LOOKUP, DRAFT = "none", "prompt_lookup", "draft"
 AUTO, U8 = "auto", "u8"  # how the KV cache stores numbers: as the engine does by itself, or in 8 bits each
+
+
+class InForce(NamedTuple):
+    """A setting: what was asked, what is in force, and why where that is another thing ("" if it is not)."""
+
+    name: str
+    asked: str
+    effective: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +104,8 @@ class Features:
         draft = word("draft_model") if speculation == DRAFT else ""
         return cls(chunked, most, reuse, speculation, draft_tokens, draft, stored)
 
-    def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
-        """For ``labserve.observe.effective``: (name, asked, in force, why where it is not as asked)."""
+    def in_force(self, word: Callable[[str], str]) -> list[InForce]:
+        """For ``labserve.observe.effective``: what of these a model has in force."""
         tokens = word("max_num_tokens")
         usual = "this engine's own" if self.chunked_context else "all that the model sees: a prompt goes in one piece"
         asked = word("enable_chunked_context").lower() or "true"
@@ -104,10 +114,10 @@ class Features:
         larger = "" if stored == self.kv_precision else "the engine's KV cache takes more bytes than these would"
         whole = "" if asked == str(self.chunked_context).lower() else "with a draft model a prompt goes in one piece"
         return [
-            ("max_num_tokens", tokens, str(self.max_num_tokens), "" if tokens else usual),
-            ("enable_chunked_context", asked, str(self.chunked_context).lower(), whole),
-            ("enable_kv_cache_reuse", reuse, reuse, ""),
-            ("speculation", self.speculation, self.speculation, ""),
-            ("preemption", RECOMPUTE, RECOMPUTE, ""),
-            ("kv_precision", stored, self.kv_precision, larger),
+            InForce("max_num_tokens", tokens, str(self.max_num_tokens), "" if tokens else usual),
+            InForce("enable_chunked_context", asked, str(self.chunked_context).lower(), whole),
+            InForce("enable_kv_cache_reuse", reuse, reuse),
+            InForce("speculation", self.speculation, self.speculation),
+            InForce("preemption", RECOMPUTE, RECOMPUTE),
+            InForce("kv_precision", stored, self.kv_precision, larger),
         ]

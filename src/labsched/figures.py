@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from labsched.recording import StepRow
 from labsched.slo import Slo
@@ -67,11 +67,19 @@ def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}_p{p}_ms": float(np.percentile(values, p)) if len(values) else 0.0 for p in (50, 95, 99)}
 
 
-def first_difference(one: Sequence[StepRow], other: Sequence[StepRow]) -> tuple[int, dict[str, tuple[Any, Any]]] | None:
-    """The first step at which two runs part, from 1, and what differs there by name; None if they are the same."""
+class FirstDifference(NamedTuple):
+    """The first step at which two runs part, from 1, and what differs there: by its name, in one and in the other."""
+
+    step: int
+    differs: dict[str, tuple[Any, Any]]
+
+
+def first_difference(one: Sequence[StepRow], other: Sequence[StepRow]) -> FirstDifference | None:
+    """Where two runs part; None if they are the same."""
     for number, (a, b) in enumerate(zip(one, other, strict=False), 1):
         if a.decides != b.decides:
-            return number, {name: (v, b.decides[name]) for name, v in a.decides.items() if v != b.decides[name]}
+            differs = {name: (v, b.decides[name]) for name, v in a.decides.items() if v != b.decides[name]}
+            return FirstDifference(number, differs)
     if len(one) != len(other):
-        return min(len(one), len(other)) + 1, {"steps": (len(one), len(other))}
+        return FirstDifference(min(len(one), len(other)) + 1, {"steps": (len(one), len(other))})
     return None

@@ -6,9 +6,10 @@ The scheduler carries it out; the clock, the live page and the step log show it.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from labsched.request import Request
+from labsched.steplog import queue_fields
 
 Account = TypeVar("Account")
 
@@ -60,6 +61,11 @@ class StepPlan:
     def tokens(self) -> list[int]:
         """The tokens that the step computes for each request of the batch."""
         return self.shares.tokens
+
+    def queue_fields(self) -> dict[str, Any]:
+        """The step log's fields of the requests that wait: which, why, and the numbers of the first one's refusal."""
+        fields = queue_fields([request.name for request in self.waiting], self.because.why)
+        return {**fields, "because": self.because.numbers()} if self.waiting else fields
 
 
 def draft_of(account: Account) -> Account:

@@ -286,12 +286,11 @@ class Replay:
 
 def row_of(step: Step) -> StepRow:
     """A computed step as the step log has it."""
-    produced = {request.number: len(tokens) for request, tokens in step.produced}
     return StepRow(
-        [request.name for request in step.batch],
+        step.names,
         step.phase,
         list(step.computed),
-        [produced.get(request.number, 0) for request in step.batch],
+        step.made,
         list(step.cached),
         [request.name for request in step.admitted],
         [request.name for request in step.preempted],
@@ -311,27 +310,9 @@ class ReplayResult:
 
 def line_of(step: Step, scheduler: Scheduler) -> dict[str, Any]:
     """A computed step as a line of the step log, without its number, its times and the requests that ended."""
-    made = {request.number: len(tokens) for request, tokens in step.produced}
-    return {
-        "kind": "step",
-        "batch": len(step.batch),
-        "ids": [request.name for request in step.batch],
-        "rows": list(step.slots),
-        "phase": step.phase,
-        "tokens": list(step.computed),
-        "made": [made.get(request.number, 0) for request in step.batch],
-        "blocks": list(step.claims),
-        "joined": [request.name for request in step.admitted],
-        "evicted": [request.name for request in step.preempted],
-        "waiting": [request.name for request in step.waiting[:MOST_WAITING]],
-        "queue": len(step.waiting),
-        "why": step.plan.because.why,
-        "because": step.plan.because.numbers(),
-        "slots": scheduler.max_running,
-        "seats": list(scheduler.slots.names),
-        "kv_blocks": scheduler.kv.blocks,
-        "kv_blocks_used": step.blocks,
-    }
+    own: dict[str, Any] = {"kind": "step", "batch": len(step.batch), "ids": step.names}
+    own |= {"slots": scheduler.max_running, "seats": list(scheduler.slots.names), "kv_blocks": scheduler.kv.blocks}
+    return {**own, "waiting": [], "why": "", "because": {}, **step.fields()}
 
 
 def replay(

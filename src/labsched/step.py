@@ -41,6 +41,31 @@ class Step:
         return self.plan.victims
 
     @property
+    def names(self) -> list[str]:
+        """The step log's names of the batch."""
+        return [request.name for request in self.batch]
+
+    @property
+    def made(self) -> list[int]:
+        """How many tokens are new, of each request."""
+        produced = {request: len(tokens) for request, tokens in self.produced}
+        return [produced.get(request, 0) for request in self.batch]
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of its line in the step log that follow from the step alone (docs/develop/step-log.md)."""
+        return {
+            "rows": self.slots,
+            "phase": self.phase,
+            "tokens": self.computed,
+            "made": self.made,
+            "blocks": self.claims,
+            "joined": [request.name for request in self.admitted],
+            "evicted": [request.name for request in self.preempted],
+            **self.plan.queue_fields(),
+            "kv_blocks_used": self.blocks,
+        }
+
+    @property
     def waiting(self) -> list[Request]:
         """The requests that waited while it was computed, in the order in which they will be considered."""
         return self.plan.waiting

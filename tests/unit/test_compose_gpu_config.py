@@ -18,7 +18,6 @@ from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.record import Endpoints, Options, Record
-from labctl.stack.stack import launch_of
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +41,7 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
         plan.stack.models,
         Endpoints("127.0.0.1:8100", "127.0.0.1:8101", "127.0.0.1:8102"),
     )
-    ComposeRuntime(workspace).write_files(launch_of(workspace.folder(name), plan, record))
+    ComposeRuntime(workspace).write_files(plan, record)
     return compose_view.of_stack(workspace.folder(name).env_file)
 
 

@@ -30,7 +30,7 @@ def services(tmp_path: Path, balance: str = "", **options: Any) -> dict[str, Any
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
     stack = Stack(session, lab, name, runtime, Options(balance=balance, **{"replicas": 2, **options}))
-    runtime.write_files(stack.launch(record_of(stack, free_endpoints(1)[0])))
+    runtime.write_files(stack.plan, record_of(stack, free_endpoints(1)[0]))
     return compose_view.of_stack(stack.folder.env_file)
 
 

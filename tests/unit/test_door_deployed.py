@@ -39,7 +39,7 @@ def started(tmp_path: Path, tls: CertificatePair | None = None, **options: Any) 
     lab, name = opened.catalog.stack(STACK)
     stack = Stack(opened, lab, name, runtime, Options(runtime="compose", **options))
     record = record_of(stack, free_endpoints(1)[0])
-    runtime.write_files(stack.launch(record))
+    runtime.write_files(stack.plan, record)
     command = door.door_container(workspace, record, PORT, tls)
     assert command.files
     command.files()

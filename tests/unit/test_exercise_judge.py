@@ -27,6 +27,7 @@ from labctl.listener import Silent as Listener
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -37,6 +38,11 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return Workspace(begin_in(tmp_path, monkeypatch), tmp_path / "cache")
 
 
+def up(session: Session, record: Record) -> RunningStack:
+    somewhere: Any = SimpleNamespace(name="compose")
+    return RunningStack.of(session, None, somewhere, record)
+
+
 def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     exercise = find_exercise(EXERCISES, "02a")
     said = (
@@ -44,9 +50,8 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
         "  /lib/labserve/triton.py(76): respond\n  exercises/02a/model.py(40): one_step\n"
     )
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
-    monkeypatch.setattr("labctl.learn.server.lab_with", lambda *_: None)
     session: Any = SimpleNamespace(workspace=workspace)
-    running: Any = (None, Record("exercise", "02", "local", "cpu", {}, ["m"], NOWHERE))
+    running = up(session, Record("exercise", "02", "local", "cpu", {}, ["m"], NOWHERE))
     text = faults.in_learners_files(said, session, exercise, running)
     assert text == "KeyError: 'b'\nAt:\n  exercises/02a/model.py(40): one_step"
 
@@ -85,7 +90,7 @@ def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
-    monkeypatch.setattr(server, "serve_exercise", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "serve_exercise", lambda *_: up(session, record))
     monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
@@ -110,10 +115,10 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
-    monkeypatch.setattr(server, "serve_exercise", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "serve_exercise", lambda *_: up(session, record))
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
-    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: (1, record))
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: up(session, record))
     assert judge.check_exercise(session, exercise, "compose", [7]).passed
     outcome = judge.check_exercise(session, exercise, "compose", [7])
     assert tries == [7] * 4 and "is not healthy" in outcome.sentence
@@ -127,9 +132,9 @@ def test_an_exercise_that_breaks_its_server_is_given_one_for_each_trial(
     desk.lay_out_exercise(exercise, workspace)
     record = Record("exercise", "07", "compose", "cpu", {}, ["m"], NOWHERE)
 
-    def serve(*_: Any) -> tuple[Any, Record]:
+    def serve(*_: Any) -> RunningStack:
         served.append(record)
-        return SimpleNamespace(name="compose"), record
+        return up(session, record)
 
     monkeypatch.setattr(server, "serve_exercise", serve)
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
@@ -149,7 +154,7 @@ def judged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
     exercise = find_exercise(EXERCISES, "02b")
     desk.lay_out_exercise(exercise, workspace)
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], NOWHERE)
-    monkeypatch.setattr(server, "serve_exercise", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "serve_exercise", lambda *_: up(session, record))
     monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())

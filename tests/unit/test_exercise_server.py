@@ -117,7 +117,7 @@ def test_a_server_that_died_between_two_checks_is_started_again(
         raise LabError("that was enough", code="any")
 
     dead = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
-    monkeypatch.setattr(Session, "find", lambda *_: (None, dead))
+    monkeypatch.setattr(Session, "find", lambda *_: SimpleNamespace(record=dead))
     monkeypatch.setattr(server, "_for_this", lambda *_: dead)
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
     monkeypatch.setattr(server, "stop_exercise_server", lambda _: done.append("stop"))
@@ -186,7 +186,7 @@ def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
         done.append("up")
         raise LabError("that was enough", code="any")
 
-    monkeypatch.setattr(Session, "find", lambda *_: (None, record))
+    monkeypatch.setattr(Session, "find", lambda *_: SimpleNamespace(record=record))
     monkeypatch.setattr(server, "_for_this", lambda *_: record)
     monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
     monkeypatch.setattr(metrics, "scrape", lambda _: waiting)
@@ -211,11 +211,10 @@ def test_only_an_exercise_that_breaks_its_server_gets_a_new_one(
         done.append("up")
         raise LabError("that was enough", code="any")
 
-    monkeypatch.setattr(Session, "find", lambda *_: (None, record))
+    monkeypatch.setattr(Session, "find", lambda *_: SimpleNamespace(record=record))
     monkeypatch.setattr(server, "_for_this", lambda *_: record)
     monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
     monkeypatch.setattr(metrics, "scrape", lambda _: metrics.Snapshot())
-    monkeypatch.setattr(server, "RunningStack", SimpleNamespace(of=lambda *_: None))
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
     monkeypatch.setattr(server, "stop_exercise_server", lambda _: done.append("stop"))
     monkeypatch.setattr(server, "up", up)

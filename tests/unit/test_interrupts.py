@@ -53,8 +53,8 @@ class Runtime:
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         self._do("spread", [one.number for one in record.servers], list(draining))
 
-    def start(self, listener: Listener, launch: Any) -> None:
-        self._do("start", list(launch.only))
+    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
+        self._do("start", list(only))
 
     def find(self, stack: str) -> Record | None:
         return self.record
@@ -366,9 +366,9 @@ def replicated(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Sessi
     return session, record
 
 
-def use(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
+def use(monkeypatch: pytest.MonkeyPatch, runtime: Any) -> None:
     """The stack is up on this runtime."""
-    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, runtime.record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, runtime.record))
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)

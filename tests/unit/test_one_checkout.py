@@ -90,7 +90,7 @@ def test_down_ends_the_stack_that_was_brought_up_under_another_name(
         (tmp_path / "c").rename(tmp_path / name)
     session = opened(tmp_path / name)
     found = session.find("s")
-    assert found is not None and found[1].server == {"pid": server.pid}
+    assert found is not None and found.record.server == {"pid": server.pid}
     assert down(session, "s")
     assert server.wait(60) < 0
     assert session.remembered("s") is None

@@ -127,8 +127,8 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(
     runtime = Space(logs=lambda *_: [EVIL])
     lab = Space(stacks={"s": Space(bench=Space(model="m"))}, short="s")
     session = Space(
-        find=lambda _: (runtime, record),
-        require_up=lambda _: (runtime, record),
+        find=lambda _: Space(runtime=runtime, record=record),
+        require_up=lambda _: Space(runtime=runtime, record=record),
         remembered=lambda _: None,
         runtime=lambda _: runtime,
         catalog=Space(stack=lambda word: (lab, "s"), labs=[lab]),

@@ -48,7 +48,7 @@ def found(session: Session, monkeypatch: pytest.MonkeyPatch, record: Record) -> 
     monkeypatch.setattr(LocalRuntime, "find", lambda self, stack: record)
     there = session.find(record.stack)
     assert there
-    return there[1]
+    return there.record
 
 
 def test_a_stack_is_found_with_the_balancer_that_it_has_now(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

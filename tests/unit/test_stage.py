@@ -57,7 +57,7 @@ class Stood:
 @pytest.fixture
 def stood(monkeypatch: pytest.MonkeyPatch) -> Stood:
     stood = Stood()
-    monkeypatch.setattr(Session, "find", lambda self, stack: stood.find(stack))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, *stood.find(stack)))
     return stood
 
 

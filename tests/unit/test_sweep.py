@@ -15,6 +15,7 @@ from labctl.runtimes.record import Endpoints, Proc, Record
 from labctl.stack import down as taking_down
 from labctl.stack.down import sweep_dead_stacks
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labkit.errors import LabError
 
 DEAD = Proc(os.getpid(), 1.0)  # this process's number, another one's start
@@ -43,8 +44,8 @@ def ended() -> list[str]:
 def here(session: Session, listener: Noting, ended: list[str], monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session that finds the orphan, and takes it down."""
     runtime: Any = None
-    monkeypatch.setattr(Session, "running", lambda self: [(runtime, ORPHAN)])
-    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, ORPHAN))
+    monkeypatch.setattr(Session, "running", lambda self: [ORPHAN])
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, ORPHAN))
     monkeypatch.setattr(taking_down, "take_down", lambda session, runtime, stack, force: ended.append(stack))
     return replace(session, listener=listener)
 
@@ -77,6 +78,7 @@ def test_the_orphan_of_another_stack_that_cannot_be_taken_down_fails_no_other_co
 def test_what_another_command_has_brought_up_under_that_name_meanwhile_stays(
     here: Session, ended: list[str], monkeypatch: pytest.MonkeyPatch, now: Record | None
 ) -> None:
-    monkeypatch.setattr(Session, "find", lambda self, stack: (None, now) if now else None)
+    nowhere: Any = None
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, nowhere, now) if now else None)
     assert sweep_dead_stacks(here) == []
     assert ended == []

@@ -14,9 +14,10 @@ from lab_errors import lab_error
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
+from labctl.options import OF_PLAN, Options
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.record import OF_PLAN, Endpoints, Options, Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults, observe, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
@@ -52,8 +53,8 @@ def running(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack is up, with the usual options."""
     runtime = ComposeRuntime(session.workspace)
     record = record_under(session, USUAL)
-    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
-    monkeypatch.setattr(Session, "running", lambda self: [(runtime, record)])
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
+    monkeypatch.setattr(Session, "running", lambda self: [record])
     monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
 
 
@@ -116,7 +117,7 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
         asked.append(options)
         return RunningStack.of(session, lab, runtime, record)
 
-    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
     monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
     monkeypatch.setattr(restarting, "up", up_again)
@@ -140,7 +141,7 @@ def test_a_restart_starts_prometheus_again_where_it_was(
         if taken and len(asked) == 1:
             raise LabError("port 9090 is already in use", code="port-taken")
 
-    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
+    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
     monkeypatch.setattr(restarting, "up", lambda *arguments: RunningStack.of(session, lab, runtime, record))
     monkeypatch.setattr(observe, "start_monitoring", start)

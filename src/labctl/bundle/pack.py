@@ -215,9 +215,9 @@ def _tracked(root: Path) -> str:
     why = "git is not installed"
     with contextlib.suppress(OSError):
         ended = processes.run_short(["git", "-C", str(root), "ls-files", "-z"], root, GIT_S)
-        if ended and ended[0] == 0:
-            return ended[1]
-        why = " ".join(ended[2].split()) if ended else f"git did not answer within {GIT_S:g} s"
+        if ended and ended.code == 0:
+            return ended.out
+        why = " ".join(ended.err.split()) if ended else f"git did not answer within {GIT_S:g} s"
     raise LabError(
         f"{root} is a clone, and its files cannot be listed",
         why,

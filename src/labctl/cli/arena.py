@@ -175,8 +175,8 @@ def _run_real(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], js
     for pair in pairs:
         for name, found in pair.partings.items():
             if found:
-                what = "; ".join(f"{key} {here} and {there}" for key, (here, there) in found[1].items())
-                say(f"\n{pair.replay.name}, {name}: replay and Triton part at step {found[0]:,}: {printable(what)}")
+                what = "; ".join(f"{key} {here} and {there}" for key, (here, there) in found.differs.items())
+                say(f"\n{pair.replay.name}, {name}: replay and Triton part at step {found.step:,}: {printable(what)}")
     same = sum(found is None for pair in pairs for found in pair.partings.values())
     say(f"\n{same} of {sum(len(pair.partings) for pair in pairs)} games are the same on both sides, step by step")
     for _, name, side in sides:

@@ -12,9 +12,9 @@ import click
 
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
+from labctl.options import Options
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Options
 from labctl.stack import deploy
 from labctl.stack.build import build_engines, pull_weights, render_stack
 from labkit.errors import LabError

@@ -12,7 +12,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
-from labctl.runtimes.record import Options
+from labctl.options import Options
 from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import format_table
 
@@ -43,7 +43,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class _LoadOptions:
     """What `labctl bench` sends: which prompts, how many requests and when, and what they are held to."""
 
     dataset: Path | None
@@ -93,7 +93,7 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
-class MethodOptions:
+class _MethodOptions:
     """How `labctl bench` measures: with our clients (one ``replica``), another project's, or beside the bare engine."""
 
     against_engine: bool
@@ -116,7 +116,7 @@ class MethodOptions:
 @opt.model_option
 @opt.gathered(
     "load",
-    LoadOptions,
+    _LoadOptions,
     click.option("--dataset", type=opt.A_FILE, metavar="FILE", help="A JSON file with the prompts to send."),
     click.option(
         "--trace",
@@ -168,7 +168,7 @@ class MethodOptions:
 )
 @opt.gathered(
     "method",
-    MethodOptions,
+    _MethodOptions,
     click.option(
         "--against-engine",
         is_flag=True,
@@ -192,8 +192,8 @@ def bench_command(
     counters: str,
     options: Options,
     model: str,
-    load: LoadOptions,
-    method: MethodOptions,
+    load: _LoadOptions,
+    method: _MethodOptions,
     shown: opt.ResultOutput,
     dry: bool,
     verbose: bool,
@@ -249,7 +249,7 @@ def bench_command(
         say(sentence)
 
 
-def _refuse_together(load: LoadOptions, method: MethodOptions) -> None:
+def _refuse_together(load: _LoadOptions, method: _MethodOptions) -> None:
     """Raises UsageError for options of which one leaves the other no meaning."""
     if _is_given("request_rate") and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")

@@ -39,7 +39,7 @@ def clock_command(
 
     number = _amount(action, amount)
     session, _, name = opt.open_stack(stack)
-    record = session.require_up(name)[1].one(replica)
+    record = session.require_up(name).record.one(replica)
     clock = clock_of(session.workspace, record)
     done = clock.act(action, number, model, record.endpoints.metrics)
     waits = {state["model"]: state for state in held_steps(clock)}

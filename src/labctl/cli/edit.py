@@ -69,7 +69,6 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
     from labctl.replicas.restart import restart, rolling
 
     session, lab, name = opt.open_stack(stack, verbose)
-    session.require_up(name)
     record = rolling(session, lab, name, drain) if one_by_one else restart(session, lab, name)
     click.echo(f"{name} is ready again ({record.endpoints.http})")
 

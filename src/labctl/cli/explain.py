@@ -120,7 +120,7 @@ def _names(read: Recording, phase: str) -> dict[str, str]:
 
 
 def _sentence(
-    found: Finding, what_if: Advice, every: Mapping[str, ExplainedRequest], read: Recording, called: Mapping[str, str]
+    found: Finding, what_if: _Advice, every: Mapping[str, ExplainedRequest], read: Recording, called: Mapping[str, str]
 ) -> str:
     """The largest part of a p99, who was in the way, and what another setting would make of it."""
     from labkit.predict.vllm import their_names
@@ -150,7 +150,7 @@ def _sentence(
     return said
 
 
-class Advice(NamedTuple):
+class _Advice(NamedTuple):
     """A setting against a part; {} where there is none. ``p99``: as predicted for the recorded settings and with it,
     in ms; None where there is no answer.
     """
@@ -163,19 +163,19 @@ class Advice(NamedTuple):
         return self.p99 is not None and self.p99[1] <= HELPS * self.p99[0]
 
 
-def _what_if(read: Recording, found: Finding) -> Advice:
+def _what_if(read: Recording, found: Finding) -> _Advice:
     """The first of the settings against the part that helps, or the first of all where none does."""
     from labsched import answer
 
-    tried = [Advice(change) for change in found.changes]
+    tried = [_Advice(change) for change in found.changes]
     if not tried or read.settings.vllm or read.settings.own:
-        return tried[0] if tried else Advice()
+        return tried[0] if tried else _Advice()
     figure = f"{found.metric.lower()}_p99_ms"
     try:
         predictor = answer.Predictor.of(read)
         before = predictor.likeliest({})[figure]
         for number, one in enumerate(tried):
-            tried[number] = Advice(one.change, (before, predictor.likeliest(one.change)[figure]))
+            tried[number] = _Advice(one.change, (before, predictor.likeliest(one.change)[figure]))
             if tried[number].helps:
                 return tried[number]
     except LabError:
@@ -263,7 +263,7 @@ def _lanes(source: str) -> list[InstanceSteps]:
         raise LabError(
             f"{name} is not up", "", f"labctl up {name}, or name a folder below results/", code="stack-not-up"
         )
-    run_dir, models = session.workspace.folder(name).run_dir(), tuple(running[1].models)
+    run_dir, models = session.workspace.folder(name).run_dir(), tuple(running.record.models)
     held = [
         {**state, "replica": story.replica_of(folder, run_dir)}
         for folder in nofollow.folders(run_dir)

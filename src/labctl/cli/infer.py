@@ -6,7 +6,6 @@ import click
 
 from labctl.cli import options as opt
 from labctl.stack import faults
-from labctl.stack.stack import RunningStack
 from labctl.stack.up import death_of_stack
 from labkit.errors import LabError
 from labkit.printable import printable
@@ -38,11 +37,11 @@ def infer_command(
     why = f"{name} is asked by its lab's own clients: labctl run {lab.short}"
     usual = opt.text_model(session, lab, name, "infer {} -m MODEL -p PROMPT", "text-generation model", why)
     model = model or usual
-    runtime, record = session.require_up(name)
-    record = record.only(replica) if replica else record
+    there = session.require_up(name)
+    record = there.record.only(replica) if replica else there.record
     if model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}", code="model-unknown")
-    explain = faults.stack_explainer(RunningStack.of(session, lab, runtime, record))
+    explain = faults.stack_explainer(there)
     if still := faults.standing_still(session, record):
         session.listener.note(still)
     pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream)

@@ -19,7 +19,7 @@ from labkit.errors import LabError
 TICK_S = 0.2
 
 
-class Telling(Silent):
+class _Telling(Silent):
     """Shows only what is being waited for."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -33,7 +33,7 @@ class LearnScreen:
     """Draws, listens to keys and to saved files; checks run in a thread, so that keys are always heard."""
 
     def __init__(self, session: Session, exercises: Sequence[Exercise], progress: Progress, runtime: str) -> None:
-        self.session = Session(session.workspace, session.catalog, Telling(self._waiting))
+        self.session = Session(session.workspace, session.catalog, _Telling(self._waiting))
         self.exercises, self.progress, self.runtime = exercises, progress, runtime
         self.exercise = next((e for e in exercises if e.id == progress.current), None) or self._next()
         self.below: list[str] = []

@@ -33,7 +33,7 @@ class Terminated(BaseException):
     """SIGTERM arrived. Not an Exception: only clean-up code may stand in its way."""
 
 
-class LazyGroup(click.Group):
+class _LazyGroup(click.Group):
     """Knows its commands' names and help without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -62,7 +62,7 @@ def _show_examples(examples: Sequence[str]) -> str | None:
     return "\n".join(lines) if examples else None
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="triton-serving-labs", prog_name="labctl")
 def cli() -> None:
     """Hands-on labs for LLM serving with NVIDIA Triton.

@@ -42,7 +42,7 @@ def metrics_command(stack: str, endpoint: str, replica: int | None, follow: bool
     opt.require_named(stack, endpoint)
     if not endpoint:
         session = opt.open_session()
-        _, record = session.require_up(server.resolve_stack(session, stack))
+        record = session.require_up(server.resolve_stack(session, stack)).record
         endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
     say(printable(describe_snapshot(before)), hanging="")

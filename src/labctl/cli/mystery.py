@@ -59,7 +59,7 @@ def mystery_list_command(json_output: bool) -> None:
 def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: bool, verbose: bool) -> None:
     """Bring a sick server up, and send it a first load."""
     from labctl.mystery import case
-    from labctl.runtimes.record import Options
+    from labctl.options import Options
 
     session = opt.open_session(verbose)
     code = code if code == HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)

@@ -81,9 +81,10 @@ def openai_command(
     With --expose its clients need the stack's token as their API key (labctl status STACK --token); with --tls-cert and
     --tls-key they speak HTTPS.
     """
+    from labctl.options import ANY_ADDRESS, LOOPBACK
     from labctl.pages.address import OPENAI, listening_socket
     from labctl.runtimes import door, processes
-    from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Endpoints, Record
+    from labctl.runtimes.record import Endpoints, Record
     from labctl.stack.door import describe_door
 
     opt.require_named(stack, endpoint)
@@ -98,7 +99,7 @@ def openai_command(
         record = Record("", "", "", "", {}, [model], Endpoints("", endpoint, ""))
     else:
         session, _, name = opt.open_stack(stack, verbose)
-        _, record = session.require_up(name)
+        record = session.require_up(name).record
         folder, listener = session.workspace.folder(name), session.listener
         if expose and not folder.read_token():
             folder.make_token()

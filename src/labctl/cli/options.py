@@ -19,7 +19,7 @@ from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from labctl.manifest.schema import Lab
-    from labctl.runtimes.record import Options
+    from labctl.options import Options
     from labctl.stack.session import Session
 
 JUPYTER = ("JUPYTERHUB_PUBLIC_URL", "JUPYTERHUB_SERVICE_PREFIX")  # of a learner's server, as far as JupyterHub knows
@@ -139,7 +139,7 @@ def plan_options(command: Command) -> Command:
         *args: Any, profile: str, pairs: tuple[str, ...], release: str, templates: Path | None, gpus: str, **kwargs: Any
     ) -> Any:
         from labctl.manifest.settings import parse_assignments
-        from labctl.runtimes.record import Options
+        from labctl.options import Options
         from labkit.disk import resolve_path
         from labkit.predict.vllm import stack_names
 
@@ -185,7 +185,7 @@ def up_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(*args: Any, options: Options, balance: str | None, **kwargs: Any) -> Any:
-        from labctl.runtimes.record import Options
+        from labctl.options import Options
 
         own = {item.name: kwargs.pop(item.name) for item in fields(Options) if item.name in kwargs}
         return command(*args, options=replace(options, balance=balance or "", **own), **kwargs)

@@ -33,7 +33,7 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     halted: Callable[[], str] = str
     models = list(lab.stacks[name].models)
     if ours:
-        _, record = session.require_up(name)
+        record = session.require_up(name).record
         endpoint, tokenizer_dir, models = record.endpoints.grpc, record.tokenizer_dir, list(record.models)
         halted = partial(faults.standing_still, session, record)
     try:
@@ -109,7 +109,7 @@ def watch_command(
         from labctl.pages.live.whatif import WhatIf
 
         session, _, name = opt.open_stack(stack)
-        record = session.require_up(name)[1].one(replica)
+        record = session.require_up(name).record.one(replica)
         clock = clock_of(session.workspace, record)
         what_if = WhatIf(name, clock.run_dir, assignments) if assignments else None
         WatchScreen(clock, record, what_if).run()
@@ -130,7 +130,7 @@ def watch_command(
         name, page = stack, server.page_of_run(Path(stack), expose)
     else:
         session, lab, name = opt.open_stack(stack)
-        workspace, record = session.workspace, session.require_up(name)[1].one(replica)
+        workspace, record = session.workspace, session.require_up(name).record.one(replica)
         page = server.page_of_stack(workspace, lab, record, expose, assignments)
     in_class = opt.at_jupyter("proxy")  # jupyter-server-proxy, which asks who it is first
     page.forwarded = gate.ANY if in_class else forwarded.lower()

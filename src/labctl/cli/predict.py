@@ -41,7 +41,7 @@ in_flight_option = click.option(
 
 
 @dataclass(frozen=True)
-class ChangeOptions:
+class _ChangeOptions:
     """What is changed in a recording's scheduler: settings, and with ``sweep`` each value of one more."""
 
     assignments: tuple[str, ...]
@@ -56,7 +56,7 @@ class ChangeOptions:
 
 
 @dataclass(frozen=True)
-class ReplayOptions:
+class _ReplayOptions:
     """How a recording is replayed: one ``phase``, what keeps its requests coming, their limits, and by which scheduler.
 
     ``in_flight``: the next request comes when one of so many ends; 0: at the recorded times; None: as it was recorded.
@@ -73,7 +73,7 @@ class ReplayOptions:
 @result_argument
 @opt.gathered(
     "change",
-    ChangeOptions,
+    _ChangeOptions,
     click.option(
         "--set",
         "assignments",
@@ -85,7 +85,7 @@ class ReplayOptions:
 )
 @opt.gathered(
     "how",
-    ReplayOptions,
+    _ReplayOptions,
     phase_option,
     strict_option,
     in_flight_option,
@@ -109,8 +109,8 @@ class ReplayOptions:
 @opt.verbose
 def predict_command(
     result: Path,
-    change: ChangeOptions,
-    how: ReplayOptions,
+    change: _ChangeOptions,
+    how: _ReplayOptions,
     run_it: bool,
     export: Path | None,
     yes: bool,
@@ -181,7 +181,7 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
     """
     from labkit import prediction
 
-    predictor = _predictor(result, ReplayOptions(phase, strict, slo=slo))
+    predictor = _predictor(result, _ReplayOptions(phase, strict, slo=slo))
     found = {
         "max_num_sequences": predictor.slots_enough(rate),
         "replicas": predictor.replicas_enough(rate),
@@ -307,7 +307,7 @@ def _export(result: Path, phase: str, file: Path) -> None:
         say(printable(f"written: {path}"))
 
 
-def _predictor(result: Path, how: ReplayOptions) -> Predictor:
+def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
     from labkit import results
     from labkit.errors import LabError
     from labkit.predict import vllm
@@ -382,7 +382,7 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
         "folder": str(ran.folder),
         "left_out": list(ran.left_out),
         "extrapolated": _marked(predictor, predicted.extrapolated, wanted),
-        "parting": {"step": parting[0], "differs": sorted(parting[1])} if parting else None,
+        "parting": {"step": parting.step, "differs": sorted(parting.differs)} if parting else None,
     }
     lanes = [
         prediction.prediction_lane("predicted", predicted.rows, predicted.arrived),

@@ -12,8 +12,8 @@ from labctl.cli import options as opt
 from labctl.cli.console import say, say_folder
 from labctl.labs.run import RunResult, run_lab
 from labctl.labs.verdicts import BUSY, MET, NOT_MET, UNMEASURED
+from labctl.options import Options
 from labctl.pages.live import replay
-from labctl.runtimes.record import Options
 from labkit.errors import LabError
 
 COLORS = {MET: "green", NOT_MET: "red", UNMEASURED: "yellow", BUSY: "yellow"}

@@ -35,5 +35,5 @@ def shell_command(stack: str, verbose: bool) -> int:
     container /labs/results is this checkout's results/. Its exit status is the shell's.
     """
     session, _, name = opt.open_stack(stack, verbose)
-    runtime, record = session.require_up(name)
-    return runtime.shell(session.listener, record)
+    there = session.require_up(name)
+    return there.runtime.shell(session.listener, there.record)

@@ -11,9 +11,10 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.cli.openai import Front, front_options
+from labctl.options import Options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
 from labctl.stack.stack import RunningStack
@@ -126,13 +127,13 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 
     session = opt.open_session()
     name = server.resolve_stack(session, stack)
-    server_up, record = session.find(name), session.remembered(name)
-    runtime = server_up[0] if server_up else session.runtime(record.runtime if record else "local")
+    there, record = session.find(name), session.remembered(name)
+    runtime = there.runtime if there else session.runtime(record.runtime if record else "local")
     mine: faults.Explain = str
     if record and name == server.STACK:
         mine = server.in_your_files(session, runtime, record)
     elif record:
-        mine = faults.stack_files(RunningStack.of(session, session.catalog.stack(name)[0], runtime, record))
+        mine = faults.stack_files(RunningStack.of(session, None, runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
         click.echo(printable(mine(line)))
 

@@ -16,8 +16,8 @@ from labctl.clock.clock import PATIENCE_S
 from labctl.labs import rerun
 from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.settings import parse_assignments
+from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.triton import server_api
 from labctl.unfinished import replace_dir
@@ -27,7 +27,7 @@ from labkit.predict.field import SERVED
 from labkit.predict.policy import Foul, Player
 from labkit.predict.referee import Game, Standing, game, most_steps, retime_steps, verdict
 from labsched import recording
-from labsched.figures import first_difference
+from labsched.figures import FirstDifference, first_difference
 from labsched.lines import MODEL
 from labsched.recording import Arrival, StepRow
 
@@ -56,7 +56,7 @@ class PolicyResult:
 
     replay: Standing
     server: Standing
-    partings: dict[str, tuple[int, dict[str, tuple[Any, Any]]] | None] = field(default_factory=dict)
+    partings: dict[str, FirstDifference | None] = field(default_factory=dict)
 
 
 def play_policies(
@@ -95,7 +95,7 @@ def policy_result_json(pair: PolicyResult) -> dict[str, Any]:
             name: {"disqualified": side.foul, "why": side.why, "trace": side.trace, "games": dict(side.games)}
             for name, side in sides.items()
         },
-        "part_at_step": {name: found[0] if found else None for name, found in pair.partings.items()},
+        "part_at_step": {name: found.step if found else None for name, found in pair.partings.items()},
     }
 
 

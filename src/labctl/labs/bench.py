@@ -16,8 +16,8 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.listener import Listener
 from labctl.manifest.schema import BareEngine, Lab
+from labctl.options import Options
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Options
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack

@@ -8,10 +8,10 @@ from pathlib import Path
 from labctl.bundle import pack
 from labctl.labs.phases import resolve_phases
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import make_artifact, refuse_unservable
 from labctl.workspace import Workspace

@@ -8,9 +8,9 @@ from typing import Any
 
 from labctl.manifest.schema import Lab, Phase
 from labctl.manifest.settings import condition_holds, format_setting, resolve, same_value
+from labctl.options import Options
 from labctl.plan import implied_settings, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import refuse_unservable
 from labkit.errors import LabError

@@ -17,7 +17,7 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.schema import Lab
 from labctl.manifest.settings import condition_holds, format_setting, parse_assignments, same_value
-from labctl.runtimes.record import Options
+from labctl.options import Options
 from labctl.stack.session import Session
 from labkit import results
 from labkit.errors import LabError

@@ -22,11 +22,11 @@ from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge_verdict, verdict_section
 from labctl.manifest.schema import Lab, Phase
+from labctl.options import Options
 from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import describe_exit
-from labctl.runtimes.record import Options
 from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
 from labctl.stack.down import sweep_dead_stacks
@@ -188,7 +188,7 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared
         out=Path(runtime.client_path(out)),
         run_dir=Path(runtime.client_path(stack.folder.run_dir())),
         tokenizer_dir=runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
-        replicas=replica_endpoints(runtime, record),
+        replicas=replica_endpoints(stack),
     )
     path = out / f"context-{phase.name}.json"
     script = stack.session.workspace.labs / stack.lab.folder / phase.client

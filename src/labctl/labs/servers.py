@@ -11,15 +11,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from operator import attrgetter
 
 from labctl.manifest.schema import Lab
-from labctl.runtimes.record import Options, Record
+from labctl.options import Options
+from labctl.runtimes.record import Record
 from labctl.runtimes.series import Series
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import prepare_artifacts, record_of, up
+
+PLANNED = "server_args server_env image ranks devices stack.server.shm_size stack.server.exit_timeout stack.packages"
+STARTED_WITH = attrgetter(*PLANNED.split(), "stack.models")  # what of a plan no server that is up can change
 
 
 @contextmanager
@@ -46,7 +51,7 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     found = session.find(stack)
     if not found or options.of_plan != Options().of_plan:
         return options
-    record = found[1]
+    record = found.record
     session.listener.note(f"{stack} is up: it is measured with the settings that it has (labctl status {stack} --json)")
     return replace(
         options,
@@ -63,13 +68,13 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     go on only with the same files; of those, only the balancer may differ.
     """
     old, plan = before.record, wanted.plan
-    if not (plan.lab.run and plan.lab.run.share_server) or plan.name != before.name or plan.release:
+    if not (plan.lab.run and plan.lab.run.share_server) or plan.release:
         return False
     if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
         return False
     if old.front and plan.effective != before.plan.effective:
         return False
-    return before.launch(old) == wanted.launch(old) and before.plan.stack.models == plan.stack.models
+    return STARTED_WITH(before.plan) == STARTED_WITH(plan)
 
 
 class Servers(ExitStack):
@@ -101,26 +106,24 @@ class Servers(ExitStack):
 
     def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
         """The server that is there with the new settings; None where it takes another."""
-        session, runtime, old = self._session, before.runtime, before.record
-        if not session.dry:
-            # What is there now: a client may have had replicas killed and started again.
-            found = session.find(before.name)
-            if not found or replicas.missing_replicas(*found):
-                return None
-            old = found[1]
-        wanted = RunningStack(session, self._lab, stack, runtime, options, old)
-        new = record_of(wanted, old.endpoints, old.owner)
+        session, runtime = self._session, before.runtime
+        # What is there now: a client may have had replicas killed and started again.
+        found = before if session.dry else session.find(before.name)
+        if not found or stack != before.name or (not session.dry and replicas.missing_replicas(found)):
+            return None
+        old = found.record
         before = replace(before, record=old)
+        wanted = before.with_options(options)
+        new = record_of(wanted, old.endpoints, old.owner)
         if not goes_on(before, wanted, new):
             return None
         with wanted.lock("reload"):
             if session.dry or not wanted.plan.ready(session.workspace):
                 prepare_artifacts(session, wanted.plan, runtime)
-            wanted.planned_again()  # now that the weights are here: see up's render
+            wanted = wanted.with_options(options)  # now that the weights are here, as in up
             if not session.dry:
                 edits.load_differing(wanted)
-            plan = wanted.plan
-            record = replace(old, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
+            record = wanted.as_planned()
             if old.balance != new.balance:
                 record = replicas.spread_by(session, runtime, record, new.balance, options.ports)
             session.remember(record)

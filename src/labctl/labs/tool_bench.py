@@ -12,8 +12,8 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.labs.tool import Tool, ToolLoad, names_table
 from labctl.manifest.schema import Lab
+from labctl.options import LOOPBACK, Options
 from labctl.runtimes import door, processes
-from labctl.runtimes.record import LOOPBACK, Options
 from labctl.stack import edits, ports
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack

@@ -22,7 +22,7 @@ from labctl.listener import Silent
 from labctl.stack.session import Session
 
 
-class ClassHandler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # not every machine has these
+class _ClassHandler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # not every machine has these
     """Shows the page to those whom JupyterHub lets in."""
 
     def initialize(self, draw: Callable[[], str]) -> None:
@@ -45,7 +45,7 @@ async def main() -> None:
         return page(list(standings(room, exercises, now)), exercises, now)
 
     prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
-    routes = [(prefix, ClassHandler, {"draw": draw}), (f"{prefix}oauth_callback", HubOAuthCallbackHandler)]
+    routes = [(prefix, _ClassHandler, {"draw": draw}), (f"{prefix}oauth_callback", HubOAuthCallbackHandler)]
     where = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     web.Application(routes, cookie_secret=os.urandom(32)).listen(where.port or 0, where.hostname or "127.0.0.1")
     await asyncio.Event().wait()

@@ -16,10 +16,10 @@ from typing import Any
 from labctl.labs.bundle import needed_plans
 from labctl.learn.room import NOBODY, Room
 from labctl.manifest.schema import Lab
+from labctl.options import ANY_ADDRESS, LOOPBACK
 from labctl.runtimes import compose_commands, docker_engine, images, processes, whales
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK
 from labctl.stack.session import Session
 from labctl.stack.up import make_artifact
 from labkit import nofollow

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from labctl.learn import overlay, server
 from labctl.learn.exercise import Exercise
-from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Record
 from labctl.stack.faults import stack_explainer
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -74,12 +72,11 @@ def locate_line(text: str, exercise: Exercise) -> str:
     return ""
 
 
-def in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
+def in_learners_files(text: str, session: Session, exercise: Exercise, running: RunningStack | None) -> str:
     """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
     names = overlay.served_files(exercise)
     if running is not None:
-        lab = server.lab_with(exercise, session.workspace)
-        text = stack_explainer(RunningStack.of(session, lab, *running), names)(text)
+        text = stack_explainer(running, names)(text)
     for path, name in overlay.names_by_path(exercise, session.workspace).items():
         text = text.replace(f"{session.workspace.root}/{path}", name).replace(path, name)
     served = session.workspace.folder(server.STACK).repository  # as a server that is gone named them

@@ -20,12 +20,11 @@ from labctl.learn.limits import memory_limit
 from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
-from labctl.runtimes.base import Runtime
 from labctl.runtimes.lock import Busy, stack_lock
-from labctl.runtimes.record import Record
 from labctl.stack.faults import stuck_sentences
 from labctl.stack.session import Session
 from labctl.stack.shipped import syntax_error
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -123,22 +122,20 @@ def _judge(
     for seed in seeds:
         if checks and exercise.manifest.fresh:
             running = server.serve_exercise(session, exercise, files, runtime)
-        checks = _run_trial(function, seed, session, exercise, running)
+        checks = _run_trial(function, seed, exercise, running)
         dead = any(UNHEALTHY in check.sentence + check.measured for check in checks)
         if dead and session.find(server.STACK):
             session.listener.note("Triton took a model for dead, as it does on a very busy machine: once more")
             running = server.serve_exercise(session, exercise, files, runtime) if exercise.manifest.fresh else running
-            checks = _run_trial(function, seed, session, exercise, running)
+            checks = _run_trial(function, seed, exercise, running)
         if not all(check.ok for check in checks):
             break
     return checks
 
 
-def _run_trial(
-    function: Any, seed: int, session: Session, exercise: Exercise, running: tuple[Runtime, Record]
-) -> list[Check]:
+def _run_trial(function: Any, seed: int, exercise: Exercise, running: RunningStack) -> list[Check]:
     """What one trial with that seed measures."""
-    runner, record = running
+    session, record = running.session, running.record
     trial = Trial(
         seed,
         record.endpoints,
@@ -151,8 +148,8 @@ def _run_trial(
         tuple(each.endpoints.grpc for each in record.servers),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
-    with memory_limit(runner, record, exercise.manifest.memory_mib) as describe_excess:
-        _try(function, trial, describe_excess, session, exercise, running)
+    with memory_limit(running.runtime, record, exercise.manifest.memory_mib) as describe_excess:
+        _try(function, trial, describe_excess, exercise, running)
     if describe_excess():  # Triton starts the model's process again, with the request that took too much
         server.stop_exercise_server(session)
     session.listener.done("done")
@@ -160,17 +157,12 @@ def _run_trial(
 
 
 def _try(
-    function: Any,
-    trial: Trial,
-    describe_excess: Callable[[], str],
-    session: Session,
-    exercise: Exercise,
-    running: tuple[Runtime, Record],
+    function: Any, trial: Trial, describe_excess: Callable[[], str], exercise: Exercise, running: RunningStack
 ) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
 
     def mine(text: str) -> str:
-        return faults.in_learners_files(text, session, exercise, running)
+        return faults.in_learners_files(text, running.session, exercise, running)
 
     def fail(name: str, expected: str, measured: str, sentence: str) -> None:
         trial.expect(name, expected, measured, False, describe_excess() or sentence)
@@ -190,7 +182,7 @@ def _try(
         loop = next(iter(stuck_sentences(trial.run_dir)), "")
         why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")
         fail("an answer", f"within {trial.patience:g} s", "none", why)
-        server.stop_exercise_server(session)
+        server.stop_exercise_server(running.session)
     except Explained as error:
         explained = True
         measured = faults.headline(trial.faults(), exercise) or mine(error.why)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from labctl import repository
 from labctl.learn.exercise import Exercise
+from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.runtimes.record import Options
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write

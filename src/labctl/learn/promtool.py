@@ -102,14 +102,14 @@ def _run(folder: Path, *words: str) -> tuple[int, str]:
     ended = processes.run_short([*argv, *words], cwd=folder, seconds=SECONDS)
     if ended is None:
         raise LabError("promtool has not ended", f"within {SECONDS:g} s", code="promtool-unended")
-    if ended[0] == NO_CONTAINER:
+    if ended.code == NO_CONTAINER:
         raise Missing(
             "this check needs Prometheus' promtool",
-            f"it is not installed, and {ended[2].strip()}",
+            f"it is not installed, and {ended.err.strip()}",
             INSTALL,
             code="promtool-missing",
         )
-    return ended[0], ended[1] + ended[2]
+    return ended.code, ended.out + ended.err
 
 
 def _last_words(said: str) -> str:

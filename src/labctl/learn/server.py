@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from labctl.learn import idle, overlay
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import faults
 from labctl.stack.down import take_down
 from labctl.stack.edits import find_edits, reload
@@ -56,9 +56,7 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     return exercise.home.model_copy(update={"stacks": {**exercise.home.stacks, STACK: own}})
 
 
-def serve_exercise(
-    session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str
-) -> tuple[Runtime, Record]:
+def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> RunningStack:
     """The exercise's stack, up, with the learner's files as they are now.
 
     ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
@@ -74,19 +72,19 @@ def serve_exercise(
         folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
     with _ended_by_a_loop(session):
         if there := session.find(STACK):
-            lives = not manifest.fresh and server_api.is_live(there[1].endpoints.http)
-            if lives and (record := _for_this(session, exercise, lab, options, *there)) and _free(there[1]):
-                anew = [*find_edits(RunningStack.of(session, lab, there[0], record))]
+            lives = not manifest.fresh and server_api.is_live(there.record.endpoints.http)
+            if lives and (now := _for_this(exercise, lab, options, there)) and _free(there.record):
+                anew = [*find_edits(now)]
                 if folder.used_file.exists() and not folder.clean_file.exists():
                     anew += [m for m in overlay.touched_models(exercise) if m not in anew]
                 if anew:
                     reload(session, lab, STACK, anew, patience=max(LOAD_S, 3 * manifest.patience))
-                return there[0], record
+                return now
             stop_exercise_server(session)
         started = up(session, lab, STACK, options)
     atomic_write(folder.purpose_file, json.dumps(_purpose(exercise, started.plan)))
     idle.watch(workspace)
-    return started.runtime, started.record
+    return started
 
 
 def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
@@ -149,7 +147,7 @@ def stop_exercise_server(session: Session) -> bool:
     """Take the exercise server down; False where none was up. Nobody waits for an answer of it, so at once."""
     there = session.find(STACK)
     if there:
-        take_down(session, there[0], STACK, force=True)
+        take_down(session, there.runtime, STACK, force=True)
     for runtime in session.runtimes:  # of one that was ended, a container may be left
         with contextlib.suppress(LabError):
             if runtime.leftovers(STACK):
@@ -174,24 +172,24 @@ def _kept_to(workspace: Workspace, runtime: str) -> str:
     return runtime
 
 
-def _for_this(
-    session: Session, exercise: Exercise, lab: Lab, options: Options, runtime: Runtime, record: Record
-) -> Record | None:
-    """The record of the server that is up, with this exercise's settings; None where it takes another server.
+def _for_this(exercise: Exercise, lab: Lab, options: Options, there: RunningStack) -> RunningStack | None:
+    """The server that is up, with this exercise's settings; None where it takes another server.
 
     Settings that only the models read can be changed by loading these anew; the server need not start again.
     """
+    session, runtime = there.session, there.runtime
     with contextlib.suppress(OSError, ValueError, LabError):
-        purpose = json.loads(session.workspace.folder(STACK).purpose_file.read_text(encoding="utf-8"))
-        plan = make_plan(session.workspace, lab, STACK, options, runtime.server_path)
+        purpose = json.loads(there.folder.purpose_file.read_text(encoding="utf-8"))
+        wanted = there.in_lab(lab).with_options(options)
+        plan = wanted.plan
         if (
             purpose == _purpose(exercise, plan)
             and plan.ready(session.workspace)
             and options.runtime in ("auto", runtime.name)
         ):
-            record = replace(record, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
+            record = wanted.as_planned()
             session.remember(record)
-            return record
+            return RunningStack.of(session, lab, runtime, record)
     return None
 
 

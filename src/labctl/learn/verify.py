@@ -153,9 +153,9 @@ def _git(workspace: Workspace, *arguments: str) -> str:
     why = "git did not answer"
     try:
         if ended := processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S):
-            if ended[0] == 0:
-                return ended[1]
-            why = " ".join(ended[2].split())
+            if ended.code == 0:
+                return ended.out
+            why = " ".join(ended.err.split())
     except OSError as error:
         why = f"git cannot be run: {error.strerror}"
     raise LabError("git cannot say what was changed", why, "labctl exercise verify --all", code="git-failed")

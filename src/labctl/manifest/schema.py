@@ -87,7 +87,7 @@ class Probe(_Strict):
     body: dict[str, Any]
 
 
-class ServerSpec(_Strict):
+class _ServerSpec(_Strict):
     """How the server process is run."""
 
     args: list[str | dict[str, Any]] = []  # an empty text is left out; {setting, map} chooses an argument
@@ -126,7 +126,7 @@ class Content(_Strict):
     place: dict[str, str] = {}
     probes: dict[str, Probe] = {}
     bench: Bench | None = None
-    server: ServerSpec = ServerSpec()
+    server: _ServerSpec = _ServerSpec()
     copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
     tensorrt_llm: Passed | None = None  # the models are a TensorRT-LLM release's, filled with these settings
     llmapi: dict[str, Any] | None = None  # the model is a release's LLM API: keys of its model.yaml
@@ -135,7 +135,7 @@ class Content(_Strict):
     image_only: str = ""  # only NVIDIA's image has the backends that serve it; the setting that does without
 
 
-class Variant(_Conditional, Content):
+class _Variant(_Conditional, Content):
     """The changes to a stack under some values of settings, such as ``{engine: transformers}``.
 
     With ``profile`` beside settings, these values are served on that profile alone, and refused on the other unless a
@@ -155,7 +155,7 @@ class StackSpec(Content):
     models: list[Name] = Field(min_length=1)
     settings: dict[str, Any] = {}  # other defaults than the lab's; a value may be by profile, as a default
     tokenizer: str = ""
-    variants: dict[Name, Variant] = {}
+    variants: dict[Name, _Variant] = {}
 
     @property
     def layers(self) -> dict[str, Content]:
@@ -184,7 +184,7 @@ class Phase(_Conditional):
         return bool(self.balance) or (self.replicas or 1) > 1
 
 
-class RunSpec(_Strict):
+class _RunSpec(_Strict):
     phases: list[Phase] = Field(min_length=1)
     report: str
     share_server: bool = False  # a phase keeps the previous one's server; models whose files differ are reloaded
@@ -218,7 +218,7 @@ class Lab(_Strict):
     summary: str
     settings: dict[str, Setting] = {}
     stacks: dict[Name, StackSpec] = Field(min_length=1)
-    run: RunSpec | None = None
+    run: _RunSpec | None = None
     verdicts: list[Verdict] = []
 
     @property
@@ -260,7 +260,7 @@ def probes(stack: StackSpec, scope: Mapping[str, Any]) -> dict[str, Probe]:
     }
 
 
-def _over(stack: StackSpec, variant: Variant) -> StackSpec:
+def _over(stack: StackSpec, variant: _Variant) -> StackSpec:
     """Lists and mappings are added to, all else is replaced; a release's templates come instead of the stack's own."""
     under = dict(stack)
     if variant.alone or not (variant.tensorrt_llm is None and variant.llmapi is None):

@@ -36,7 +36,7 @@ class Upstream(BaseModel):
     state: Literal["open", "closed", "merged"]
 
 
-class Workaround(BaseModel):
+class _Workaround(BaseModel):
     """The work-around. Files in the exhibit's ``workaround/`` are laid over its models.
 
     Attributes:
@@ -51,7 +51,7 @@ class Workaround(BaseModel):
     arguments: list[str] | None = None
 
 
-class ExhibitManifest(BaseModel):
+class _ExhibitManifest(BaseModel):
     """``exhibit.yaml``.
 
     Attributes:
@@ -73,7 +73,7 @@ class ExhibitManifest(BaseModel):
     teaches: str
     expects: str
     arguments: list[str] = []
-    workaround: Workaround
+    workaround: _Workaround
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Exhibit:
 
     name: str
     folder: Path
-    manifest: ExhibitManifest
+    manifest: _ExhibitManifest
 
     @property
     def number(self) -> str:
@@ -109,7 +109,7 @@ def find_exhibits(workspace: Workspace) -> list[Exhibit]:
     problems: list[str] = []
     for path in files_in(workspace.extras / "museum", "*/exhibit.yaml"):
         try:
-            manifest = ExhibitManifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
+            manifest = _ExhibitManifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
             if missing := [part for part in PARTS if not (path.parent / part).exists()]:
                 raise ValueError(f"missing: {', '.join(missing)}")
             exhibits.append(Exhibit(path.parent.name, path.parent, manifest))

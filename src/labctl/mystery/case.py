@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from labctl import repository
 from labctl.litter import files_in
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import observe
 from labctl.stack.down import down
 from labctl.stack.session import Session
@@ -222,7 +223,7 @@ def current_case(session: Session) -> Case:
         raise LabError(
             f"{STACK} is up without the fault", why, f"labctl down {STACK}, then {START}", code="mystery-without-fault"
         )
-    return Case(session, there[1], faults, code, rounds)
+    return Case(session, there.record, faults, code, rounds)
 
 
 def stop_case(session: Session) -> bool:

@@ -26,7 +26,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    there = RunningStack.of(session, lab, *session.require_up(stack))
+    there = session.require_up(stack).in_lab(lab)
     record = there.record
     if record.front and heal(there):
         return record
@@ -51,7 +51,7 @@ def heal(stack: RunningStack) -> bool:
     """
     runtime, record, listener = stack.runtime, stack.record, stack.session.listener
     with stack.lock("restart"):
-        dead = replicas.missing_replicas(runtime, record)
+        dead = replicas.missing_replicas(stack)
         if ended := runtime.front_death(record):
             listener.step(f"the {record.front} of {record.stack}")
             runtime.front(listener, record)
@@ -82,9 +82,9 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     record = with_servers(before, [servers[number] for number in sorted(servers)])
     replicas.make_room(session.workspace, record, list(moved.values()))
     session.listener.step(f"replica {', '.join(map(str, moved))} of {name}")
-    launch = stack.launch(record, tuple(moved))
+    plan = stack.plan
     try:
-        server = runtime.start(session.listener, launch)
+        server = runtime.start(session.listener, plan, record, tuple(moved))
         replicas.await_ready(stack, server.record, list(moved.values()), server.exited)
         server.serves()
         runtime.spread(record)
@@ -106,7 +106,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
     not up or has no balancer; a replica does not come back; the others serve on.
     """
-    there = RunningStack.of(session, lab, *session.require_up(stack))
+    there = session.require_up(stack).in_lab(lab)
     runtime, record = there.runtime, there.record
     require_balancer(runtime, record)
     with there.lock("restart"):

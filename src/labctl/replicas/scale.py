@@ -28,7 +28,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     ``patience``: seconds to wait until the old replicas have answered all; then their streams are cut. Raises
     LabError: the stack is not up or has no balancer; a new replica does not become ready (the others serve on).
     """
-    there = RunningStack.of(session, lab, *session.require_up(stack))
+    there = session.require_up(stack).in_lab(lab)
     record = there.record
     require_balancer(there.runtime, record)
     if not 1 <= count <= MOST:
@@ -134,8 +134,9 @@ def autoscale(
     gone = False
     while True:
         try:
-            runtime, record = session.require_up(stack)
-            require_balancer(runtime, record)
+            there = session.require_up(stack)
+            record = there.record
+            require_balancer(there.runtime, record)
         except LabError:
             # A restart takes it down and up again, and lets go of its lock for a moment in between.
             if gone and not holder(session.workspace, stack)[0]:

@@ -22,8 +22,6 @@ from labctl.listener import Silent
 from labctl.manifest.schema import CLOCK_ACTS, Phase
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale
-from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Record
 from labctl.stack import replicas
 from labctl.stack.stack import RunningStack
 from labkit.disk import atomic_write
@@ -83,7 +81,7 @@ class Stagehand:
     # -- what a client may ask for, by the name of the act -----------------------------------------------------------
 
     def kill(self, replica: int) -> str:
-        runtime, _ = self._session.require_up(self._stack.name)
+        runtime = self._session.require_up(self._stack.name).runtime
         runtime.stop(self._session.listener, self._stack.name, force=True, number=replica)
         return f"replica {replica} was killed"
 
@@ -168,7 +166,7 @@ class Stagehand:
         except Exception as error:  # else the client would wait for ever
             answer = {"error": LabError(f"{asked.get('act')} failed", repr(error), code="act-failed").to_json()}
         found = self._session.find(self._stack.name)
-        answer |= {"began": began, "ended": time.monotonic(), "replicas": replica_endpoints(*found) if found else {}}
+        answer |= {"began": began, "ended": time.monotonic(), "replicas": replica_endpoints(found) if found else {}}
         atomic_write(answer_of(path), json.dumps(answer))
 
     def _carry_out(self, act: str, **arguments: Any) -> Any:
@@ -184,8 +182,9 @@ class Stagehand:
         return outcome
 
 
-def replica_endpoints(runtime: Runtime, record: Record) -> dict[str, dict[str, str]]:
+def replica_endpoints(stack: RunningStack) -> dict[str, dict[str, str]]:
     """Where a client reaches each server of a stack, by number; {} for a stack that is one server."""
+    runtime, record = stack.runtime, stack.record
     if not record.balance:
         return {}
     return {str(one.number): vars(runtime.client_endpoints(record.only(one.number))) for one in record.servers}

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from labctl.listener import Listener
+from labctl.plan import Plan
 from labctl.runtimes.envoy.admin import UpstreamHealth
-from labctl.runtimes.record import Endpoints, Launch, Record
+from labctl.runtimes.record import Endpoints, Record
 from labctl.runtimes.series import Series
 
 FRONT = -1  # the number of what stands before the servers, where a server's is asked for
@@ -76,8 +77,8 @@ class Runtime(Protocol):
             version: of TensorRT-LLM, as our table says; a note says so if the image has another.
         """
 
-    def start(self, listener: Listener, launch: Launch) -> Server:
-        """Start the servers and return at once; nothing is left behind when it raises."""
+    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> Server:
+        """Start the servers, or ``only`` those of these numbers, and return at once; nothing is left when it raises."""
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""

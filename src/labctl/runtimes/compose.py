@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.listener import Listener
+from labctl.plan import Plan
 from labctl.runtimes import compose_commands, docker_engine, images, processes
 from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, too_late, wait_until_stopped
 from labctl.runtimes.compose_commands import BUILDER, NOBODY, REPORT, Projects, service
@@ -26,7 +27,7 @@ from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
 from labctl.runtimes.processes import Command, as_they_come
-from labctl.runtimes.record import Endpoints, Launch, Record, merge_records
+from labctl.runtimes.record import Endpoints, Record, merge_records
 from labctl.runtimes.series import PROGRAM, Around, Series
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
@@ -167,11 +168,12 @@ class ComposeRuntime:
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
-    def start(self, listener: Listener, launch: Launch) -> ComposeServer:
-        stack = launch.record.stack
-        record = dataclasses.replace(launch.record, server={"project": self._projects.name(stack)})
-        write = functools.partial(self.write_files, dataclasses.replace(launch, record=record))
-        command = dataclasses.replace(compose_commands.compose_up_servers(self._projects, launch), files=write)
+    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> ComposeServer:
+        stack = record.stack
+        record = dataclasses.replace(record, server={"project": self._projects.name(stack)})
+        write = functools.partial(self.write_files, plan, record, only)
+        started = compose_commands.compose_up_servers(self._projects, plan, record, only)
+        command = dataclasses.replace(started, files=write)
         failed = f"the containers of {stack} cannot be started"
         processes.run_to_end(command, listener, failed, code="containers-not-started")
         if listener.dry:
@@ -179,35 +181,32 @@ class ComposeRuntime:
         servers = docker_engine.containers(self._root, stack, "triton")
         if not servers:
             raise LabError(failed, "docker compose made none", code="containers-not-started")
-        numbers = {server.number for server in launch.starting}
+        numbers = {server.number for server in record.starting(only)}
         parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
         parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
         fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
         return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
 
-    def write_files(self, launch: Launch) -> None:
+    def write_files(self, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
         """Write what Compose needs of a stack (compose.env, compose.json), for us and for a person."""
-        for mounted in (self.workspace.cache, self.workspace.root / "results", launch.run_dir):
+        stack, folder = record.stack, self.workspace.folder(record.stack)
+        for mounted in (self.workspace.cache, self.workspace.root / "results", folder.run_dir()):
             mounted.mkdir(parents=True, exist_ok=True)
         self._projects.require_readable_cache()
-        folder = self.workspace.folder(launch.record.stack)
         if not folder.secret.exists():
             folder.make_secret()
-        if launch.record.exposed and not folder.token.exists():
+        if record.exposed and not folder.token.exists():
             folder.make_token()
-        stack, own = launch.record.stack, compose_commands.services(self._projects, launch)
+        own = compose_commands.services(self._projects, plan, record, only)
         if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
-            for path in (
-                *nofollow.folders(launch.run_dir),
-                folder.secret,
-                *([folder.token] if launch.record.exposed else []),
-            ):
+            tokens = [folder.token] if record.exposed else []
+            for path in (*nofollow.folders(folder.run_dir()), folder.secret, *tokens):
                 nofollow.change_owner(path, NOBODY)
-        held = compose_commands.secrets(self._projects, launch.record)
-        if launch.record.front:
-            self._configure(launch.record)
-        known = self._projects.read(stack) if launch.only else compose_commands.values(self._projects, launch)
-        self._projects.write(stack, known, own, launch.record.profile, held)
+        held = compose_commands.secrets(self._projects, record)
+        if record.front:
+            self._configure(record)
+        known = self._projects.read(stack) if only else compose_commands.values(self._projects, plan, record)
+        self._projects.write(stack, known, own, record.profile, held)
 
     def front(self, listener: Listener, record: Record) -> None:
         configure = functools.partial(self._configure, record)

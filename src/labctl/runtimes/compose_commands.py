@@ -9,18 +9,20 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from labctl.options import ANY_ADDRESS, LOOPBACK
+from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, whales
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Endpoints, Launch, Record, addresses
+from labctl.runtimes.record import Endpoints, Record, addresses
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -178,19 +180,18 @@ def door_inside(projects: Projects, record: Record) -> list[str]:
     return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, token, ANY_ADDRESS)
 
 
-def compose_up_servers(projects: Projects, launch: Launch) -> Command:
+def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> Command:
     """Start the servers' containers, and Envoy's before them."""
-    record = launch.record
-    image = images.server_image(projects.workspace, record.profile, launch.image, launch.packages)
-    gpus = launch.ranks if record.profile == "gpu" else 0
-    runs = f", runs launch-ranks {launch.launcher} {launch.ranks}" if launch.ranks > 1 else ""
+    image = images.server_image(projects.workspace, record.profile, plan.image, plan.stack.packages)
+    gpus = plan.ranks if record.profile == "gpu" else 0
+    runs = f", runs launch-ranks {plan.launcher} {plan.ranks}" if plan.ranks > 1 else ""
     where = f"on {', '.join(f'{record.bind}:{port}' for port in record.ports)}"
-    name, starting = projects.name(record.stack), [service(server.number) for server in launch.starting]
+    name, starting = projects.name(record.stack), [service(server.number) for server in record.starting(only)]
     if record.front:
         where = f"on loopback; before {name}-{ENVOY}-1: {images.client_image(projects.workspace)}, {where}"
     shown = " and ".join(f"{name}-{one}-1" for one in starting)
-    container = f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}"
-    if launch.only:
+    container = f"{shown}: {image}{_gpus(gpus, plan.devices)}{runs}, {where}"
+    if only:
         return compose_up(projects, record, starting, container)
     return compose_up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
 
@@ -233,39 +234,44 @@ def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
-def values(projects: Projects, launch: Launch) -> dict[str, str]:
+def arguments_inside(plan: Plan) -> list[str]:
+    """The arguments of ``tritonserver`` in a container."""
+    return plan.arguments("/models", ANY_ADDRESS, (HTTP, GRPC, METRICS), "labs-")
+
+
+def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
     """What compose.yaml's variables are for a stack."""
-    record, workspace = launch.record, projects.workspace
-    arguments = launch.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
+    workspace, ranks, shm_size = projects.workspace, plan.ranks, plan.stack.server.shm_size
     return {
-        "STACK_SERVER_IMAGE": images.server_image(workspace, record.profile, launch.image, launch.packages),
+        "STACK_SERVER_IMAGE": images.server_image(workspace, record.profile, plan.image, plan.stack.packages),
         "STACK_CLIENT_IMAGE": images.client_image(workspace),
         **dict(zip(("STACK_HTTP_PORT", "STACK_GRPC_PORT", "STACK_METRICS_PORT"), record.ports, strict=True)),
-        **({"STACK_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
-        **({"STACK_SHM_SIZE": launch.shm_size} if launch.shm_size else {}),
-        **gpu_count(launch.ranks),
+        # Where there are ranks, the launcher has arguments of its own.
+        **({"STACK_SERVER_ARGS": shlex.join(arguments_inside(plan))} if ranks == 1 else {}),
+        **({"STACK_SHM_SIZE": shm_size} if shm_size else {}),
+        **gpu_count(ranks),
         "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record)),
     }
 
 
-def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
+def services(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> dict[str, dict[str, Any]]:
     """What the stack's services have otherwise than in compose.yaml: the record, as a label, and what follows from it.
 
     A server that is not started now keeps what it was started with.
     """
-    record, before = launch.record, projects.services(launch.record.stack) if launch.only else {}
+    before, starting = projects.services(record.stack) if only else {}, record.starting(only)
     own: dict[str, Any] = {
         "labels": {"labs.record": record.to_json()},
-        "environment": {**launch.env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
+        "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
         "mem_limit": projects.memory(len(record.servers)),
         **({"restart": f"on-failure:{record.options.supervise}"} if record.options.supervise else {}),
-        "stop_grace_period": f"{launch.exit_timeout + GRACE_S}s",
+        "stop_grace_period": f"{plan.stack.server.exit_timeout + GRACE_S}s",
         "healthcheck": {"start_period": f"{record.options.patience:g}s"},  # Compose waits as long as labctl does
     }
-    if launch.ranks > 1:
-        own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
-    if launch.devices:
-        own |= gpu_reservation(launch.devices)
+    if plan.ranks > 1:
+        own |= {"entrypoint": ["launch-ranks", plan.launcher, str(plan.ranks)], "command": []}
+    if plan.devices:
+        own |= gpu_reservation(plan.devices)
     if not record.front:
         return {"triton": own}
     found: dict[str, dict[str, Any]] = {"client": {"environment": addresses(network_endpoints(record))}}
@@ -278,7 +284,7 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
         found[ENVOY]["ports"] = inner + outer
     for server in record.servers:
         number = server.number
-        if server not in launch.starting and service(number) in before:
+        if server not in starting and service(number) in before:
             found[service(number)] = before[service(number)]
             continue
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}

@@ -214,7 +214,7 @@ def _missing_plugin() -> str:
     done = None
     with contextlib.suppress(OSError):
         done = processes.run_short(["docker", "compose", "version", "--short"], Path("/"), PROBE_S)
-    version = done[1].strip().removeprefix("v") if done and not done[0] else ""
+    version = done.out.strip().removeprefix("v") if done and not done.code else ""
     if not (found := numbers(version)):
         return "there is no docker compose plugin"
     return "" if found >= COMPOSE_NEEDED else f"Docker Compose {version} is too old"

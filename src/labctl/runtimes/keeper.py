@@ -77,7 +77,7 @@ class Log:
         os.write(self._handle, note.encode() + newer[newer.find(b"\n") + 1 :])
 
 
-class Keeper:
+class _Keeper:
     """Keeps one server until it ends in good order, is told to stop, or has died too often."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--longest-log", type=int, default=LONGEST_LOG, help="bytes")
     parser.add_argument("--grace", type=float, default=math.inf, help="seconds to end in, once told to stop")
     parser.add_argument("argv", nargs="+")
-    keeper = Keeper(parser.parse_args())
+    keeper = _Keeper(parser.parse_args())
     take_name(NAME)
     signal.signal(signal.SIGTERM, keeper.stop)
     code = keeper.keep()

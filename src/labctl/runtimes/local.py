@@ -23,13 +23,15 @@ import psutil
 
 from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
+from labctl.options import LOOPBACK
+from labctl.plan import Plan
 from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, is_alive
 from labctl.runtimes.local_server import ENVOY, LocalServer, start_front
 from labctl.runtimes.processes import Command, as_they_come
-from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, addresses, merge_records
+from labctl.runtimes.record import Endpoints, Record, Replica, addresses, merge_records
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
@@ -125,49 +127,51 @@ class LocalRuntime:
     def clients(self, stack: str) -> Series:
         return Series(self._python(PROGRAM), contextlib.nullcontext)
 
-    def start(self, listener: Listener, launch: Launch) -> LocalServer:
-        record, workspace = launch.record, self.workspace
-        parts = start_front(workspace, record, listener) if record.front and not launch.only else {}
-        for server in launch.starting:
-            command = self._server(launch, server, arguments.SHOWN)
+    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> LocalServer:
+        shown, workspace = record, self.workspace
+        parts = start_front(workspace, record, listener) if record.front and not only else {}
+        for server in record.starting(only):
+            command = self._server(plan, record, server, arguments.SHOWN)
             listener.command(command.argv, command.env)
             if not listener.dry:
-                parts[f"replica {server.number}" if record.balance else ""] = process = self._spawn(launch, server)
-                record = dataclasses.replace(record, server={"pid": process.pid})
-        return LocalServer(parts, record, workspace.root)
+                parts[f"replica {server.number}" if record.balance else ""] = process = self._spawn(
+                    plan, record, server
+                )
+                shown = dataclasses.replace(record, server={"pid": process.pid})
+        return LocalServer(parts, shown, workspace.root)
 
-    def _server(self, launch: Launch, server: Replica, secret: str) -> Command:
-        record, triton = launch.record, wheel.find_wheel()
+    def _server(self, plan: Plan, record: Record, server: Replica, secret: str) -> Command:
+        folder, triton = self.workspace.folder(record.stack), wheel.find_wheel()
         number = record.folder(server.number)
         prefix = leftovers.shm_prefix(self.workspace.root, record.stack, number)
-        argv = launch.arguments(
-            str(launch.repository),
+        argv = plan.arguments(
+            str(folder.repository),
             LOOPBACK,
             server.endpoints.ports,
             prefix,
-            secret,  # Triton takes it in no other way (docs/operate/security.md)
             backend=str(triton.backends(self.workspace.backends_cache)),
             cache=str(triton.caches),
         )
-        ended, restarts = self.workspace.folder(record.stack).ended_file(number), str(record.options.supervise)
+        # Triton takes the secret in no other way (docs/operate/security.md).
+        argv += arguments.closing_arguments(record.options.client_shm, secret)
+        ended, restarts = folder.ended_file(number), str(record.options.supervise)
         argv = leftovers.keeper_command([str(triton.binary), *argv], ended, prefix, "--restarts", restarts)
-        env = {**launch.env, **({REPLICA: str(number)} if number else {})}
-        if layer := layers.packages_of(launch.packages, self.workspace, record.profile):
+        env = {**plan.server_env, **({REPLICA: str(number)} if number else {})}
+        if layer := layers.packages_of(plan.stack.packages, self.workspace, record.profile):
             env |= layer.environment
-        if launch.devices:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
-        return Command(argv, env, cwd=launch.run_dir)
+        if plan.devices:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.devices)
+        return Command(argv, env, cwd=folder.run_dir())
 
-    def _spawn(self, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
+    def _spawn(self, plan: Plan, record: Record, server: Replica) -> subprocess.Popen[bytes]:
         """Start a server; its environment has the stack's record, by which it is found again."""
-        record, folder = launch.record, self.workspace.folder(launch.record.stack)
-        number = record.folder(server.number)
+        folder, number = self.workspace.folder(record.stack), record.folder(server.number)
         folder.ended_file(number).unlink(missing_ok=True)
-        started = self._server(launch, server, folder.read_secret())
+        started = self._server(plan, record, server, folder.read_secret())
         own = {**leftovers.marks(self.workspace.root, record.stack), RECORD: record.to_json()}
         env = wheel.environment(wheel.find_wheel()) | dict(started.env) | own
         log, outlive = folder.log_file(number), record.owner is None
-        return processes.spawn(started.argv, env, log, launch.run_dir, outlive)
+        return processes.spawn(started.argv, env, log, folder.run_dir(), outlive)
 
     def front(self, listener: Listener, record: Record) -> None:
         if not listener.dry:

@@ -72,9 +72,9 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
     atomic_write(path, json.dumps(config.envoy_configuration(behind, published, trace), indent=1), mode=0o600)
     argv = [str(envoy_binary()), *config.envoy_arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
-    if ended is None or ended[0]:
+    if ended is None or ended.code:
         raise LabError(
-            f"Envoy refuses {path}", details=ended[2].splitlines()[-5:] if ended else (), code="envoy-config-refused"
+            f"Envoy refuses {path}", details=ended.err.splitlines()[-5:] if ended else (), code="envoy-config-refused"
         )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from labctl.plan import MIG
 from labctl.runtimes import processes
 from labkit.errors import LabError
 
 PATIENCE_S = 10
 FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "memory.free")
 MIB = 2**20
-MIG = "MIG-"  # how the UUID of a slice of a GPU begins
 UNKNOWN = ("[N/A]", "N/A", "[Not Supported]")
 # The oldest driver for programs of each CUDA, by its first number: newer ones of that number run on it too.
 OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}

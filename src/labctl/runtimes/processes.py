@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import psutil
 
@@ -239,8 +239,16 @@ def follow_file(path: Path, alive: Callable[[], bool], wait: Callable[[float], o
                 wait(0.2)
 
 
-def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> tuple[int, str, str] | None:
-    """Run a short command and all that it starts; exit status, stdout, stderr. None: it took longer. Raises OSError."""
+class ShortRun(NamedTuple):
+    """A command that has ended: its exit status, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> ShortRun | None:
+    """Run a short command and all that it starts. None: it took longer. Raises OSError."""
     pipe = subprocess.PIPE
     with _child(Command(argv, cwd=cwd), Listener(), stdin=pipe, stdout=pipe, stderr=pipe, **TEXT) as process:
         try:
@@ -250,7 +258,7 @@ def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, out, err
+    return ShortRun(process.returncode, out, err)
 
 
 def as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:

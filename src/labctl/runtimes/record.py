@@ -1,4 +1,4 @@
-"""What is asked of a stack, where its servers are, and the record by which it is found again.
+"""Where the servers of a stack are, and the record by which it is found again.
 
 The record travels with the server itself (an environment variable of the process, a label of the container).
 """
@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,53 +18,14 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from labctl.triton.arguments import CLOSED, KEY, server_arguments
+from labctl.options import LOOPBACK
+from labctl.options import Options as Options
 from labkit import nofollow
 from labkit.errors import LabError
 
-PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says nothing
-ANY_ADDRESS, LOOPBACK = "0.0.0.0", "127.0.0.1"
 EPOCH_S = 1e9  # a process whose start is later was counted from 1970, by an earlier version
 FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
-OF_PLAN = ("profile", "set", "release", "templates", "gpus")
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of ``labctl up``, each by the name that it has on the command line.
-
-    The first five (``OF_PLAN``) are those of ``render`` too: a plan follows from them, whatever starts it.
-    """
-
-    profile: str = "cpu"
-    set: Mapping[str, Any] = field(default_factory=dict)
-    release: str = ""
-    templates: Path | None = None
-    gpus: tuple[str, ...] = ()  # numbers or UUIDs; () is the first ones
-    runtime: str = "auto"
-    ports: str = "8000,8001,8002"
-    timeout: float | None = None
-    expose: bool = False
-    client_shm: bool = False
-    supervise: int = 0
-    replicas: int | None = None
-    balance: str = ""
-
-    @property
-    def of_plan(self) -> dict[str, Any]:
-        """Those that a plan follows from."""
-        return {name: getattr(self, name) for name in OF_PLAN}
-
-    @property
-    def bind(self) -> str:
-        """The address that the ports are published on."""
-        return ANY_ADDRESS if self.expose else LOOPBACK
-
-    @property
-    def patience(self) -> float:
-        """Seconds to wait until every model answers."""
-        return PATIENCE_S[self.profile] if self.timeout is None else self.timeout
 
 
 @dataclass(frozen=True)
@@ -187,6 +148,10 @@ class Record:
         """The number that a server's own folders and files go by; 0 where it is the stack's only one."""
         return number if self.balance else 0
 
+    def starting(self, only: Collection[int]) -> list[Replica]:
+        """The servers of these numbers; all of them for ()."""
+        return [server for server in self.servers if not only or server.number in only]
+
     def only(self, number: int) -> Record:
         """One server as if it were the whole stack. Raises LabError where the stack has no such server."""
         for server in self.servers:
@@ -209,48 +174,6 @@ class Record:
     def orphaned(self) -> bool:
         """True when the process that this stack belongs to has died without tearing it down."""
         return self.owner is not None and not self.owner.alive()
-
-
-@dataclass(frozen=True)
-class Launch:
-    """All that a runtime needs to start the servers of a stack, all at once.
-
-    Attributes:
-        only: the numbers of those that are started; () is all of them, and what stands before them.
-        repository, run_dir: on the host; the latter is the one folder that the server writes (step logs).
-        shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
-        devices: the GPUs that serve it, as many as ranks; () is the first ones.
-        ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
-        packages: the layer of packages that the server finds before its own (runtimes/layers.py); "" for none.
-        exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
-    """
-
-    record: Record
-    repository: Path
-    run_dir: Path
-    server_args: Sequence[str]
-    env: Mapping[str, str]
-    shm_size: str = ""
-    exit_timeout: int = 10
-    image: str = ""
-    ranks: int = 1
-    devices: Sequence[str] = ()
-    launcher: str = ""
-    only: Sequence[int] = ()
-    packages: str = ""
-
-    @property
-    def starting(self) -> list[Replica]:
-        return [server for server in self.record.servers if not self.only or server.number in self.only]
-
-    def arguments(
-        self, repository: str, address: str, ports: Sequence[int], shm_prefix: str, secret: str = "", **folders: str
-    ) -> list[str]:
-        """The arguments of ``tritonserver``, whose own APIs a ``secret`` closes; ``folders`` are its own too."""
-        arguments = server_arguments(repository, address, ports, shm_prefix, self.exit_timeout, **folders)
-        group = f"{','.join(CLOSED[self.record.options.client_shm])}:{KEY}={secret}"
-        closed = [f"--http-restricted-api={group}", f"--grpc-restricted-protocol={group}"] if secret else []
-        return [*arguments, *self.server_args, *closed]
 
 
 @functools.cache

@@ -10,11 +10,11 @@ from labctl import repository
 from labctl.artifacts import weights
 from labctl.artifacts.engines import Build
 from labctl.manifest.schema import Lab
+from labctl.options import LOOPBACK, Options
 from labctl.plan import make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.record import LOOPBACK, Options
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack, named_endpoints
 from labctl.stack.up import (
@@ -76,7 +76,7 @@ def render_stack(
             wanted = Stack(session, lab, stack, by_hand, options)
             endpoints = named_endpoints(wanted.options.ports, LOOPBACK)
             assert endpoints
-            by_hand.write_files(wanted.launch(record_of(wanted, endpoints)))
+            by_hand.write_files(wanted.plan, record_of(wanted, endpoints))
             listener.note(f"by hand: docker compose --env-file {own.env_file} up --wait")
     return f"{folder}: {', '.join(models)}"
 

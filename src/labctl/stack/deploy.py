@@ -22,16 +22,16 @@ import yaml
 
 from labctl import repository
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.envoy import config as envoy
-from labctl.runtimes.record import ANY_ADDRESS, Endpoints, Launch, Options, Record
 from labctl.stack.prepare import made_by_job, scripts
 from labctl.stack.session import Session
-from labctl.stack.stack import has_sequences, launch_of
-from labctl.triton.arguments import GRPC, HTTP, METRICS, receiver
+from labctl.stack.stack import has_sequences
+from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -43,7 +43,6 @@ MOST_SERVERS = 8  # deploy/kubernetes/components/replicas/autoscaler.yaml
 MOST_BYTES = 2**20  # of a ConfigMap
 PRIVATE = ("envoy.json", "token")  # Envoy's configuration has the token in it
 COMPOSE_SOURCE, USUAL_SOURCE = "labs-prometheus", "prometheus"  # a dashboard's data source in Compose and elsewhere
-ENDPOINTS = Endpoints("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002")  # a server's own, inside
 COMPONENTS = "kubernetes/components"
 GPU, WEIGHTS = f"{COMPONENTS}/gpu", f"{COMPONENTS}/weights"  # those that follow from the stack
 # The volume with the weights, for every pod that reads them, whichever components are listed.
@@ -62,7 +61,7 @@ NEXT = {
 
 
 @dataclass(frozen=True)
-class Customization:
+class _Customization:
     """What labctl leaves as it is when a stack is rendered again: token, namespace, and the listed components."""
 
     token: str
@@ -70,7 +69,7 @@ class Customization:
     components: Sequence[str] = (f"{COMPONENTS}/guard", f"{COMPONENTS}/replicas")
 
     @classmethod
-    def of(cls, folder: Path, stack: str) -> Customization:
+    def of(cls, folder: Path, stack: str) -> _Customization:
         """Raises LabError where the kustomization.yaml in the folder cannot be read."""
         mark, token, path = (folder / name for name in (MARK, "token", "kustomization.yaml"))
         if not token.exists() or json.loads(mark.read_text(encoding="utf-8"))["stack"] != stack:
@@ -132,7 +131,7 @@ def render_deployment(
     session.listener.file(f"{folder}/")
     if session.dry:
         return ""
-    custom = Customization.of(folder, stack)
+    custom = _Customization.of(folder, stack)
     with replace_dir(folder) as fresh:
         repository.render_repository(replace(plan.request, output=fresh / "repository"))
         _write_front(plan, target, custom.token, fresh)
@@ -172,19 +171,13 @@ def _plan(session: Session, lab: Lab, stack: str, options: Options) -> Plan:
     return make_plan(session.workspace, lab, stack, replace(options, gpus=()), session.runtime("compose").server_path)
 
 
-def _launch(workspace: Workspace, plan: Plan) -> Launch:
-    record = Record(plan.name, plan.lab.folder, "compose", plan.profile, plan.settings, plan.stack.models, ENDPOINTS)
-    return launch_of(workspace.folder(plan.name), plan, record)
-
-
 def _images(workspace: Workspace, plan: Plan, registry: str) -> dict[str, str]:
     """The images by their names in deploy/."""
-    launch = _launch(workspace, plan)
     found = {  # in the order in which Kustomize replaces them: what becomes labs-server comes after labs-server
         "labs-client": images.client_image(workspace),
         "labs-envoy": images.client_image(workspace),
         "labs-files": images.files_image(workspace),
-        "labs-server": images.server_image(workspace, plan.profile, launch.image, launch.packages),
+        "labs-server": images.server_image(workspace, plan.profile, plan.image, plan.stack.packages),
         "labs-tools": images.server_image(workspace, compose_commands.TOOLS),
     }
     return {name: f"{registry}/{image}" if registry else image for name, image in found.items()}
@@ -213,15 +206,11 @@ def _write_env(path: Path, values: Mapping[str, str]) -> None:
     path.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
 
 
-def _arguments(workspace: Workspace, plan: Plan) -> list[str]:
-    return _launch(workspace, plan).arguments("/models", ANY_ADDRESS, (HTTP, GRPC, METRICS), "labs-")
-
-
 # -- Kubernetes --------------------------------------------------------------------------------------------------------
 
 
 def _write_kubernetes(
-    workspace: Workspace, plan: Plan, custom: Customization, names: Mapping[str, str], folder: Path
+    workspace: Workspace, plan: Plan, custom: _Customization, names: Mapping[str, str], folder: Path
 ) -> None:
     static = folder / "kubernetes"
     shutil.copytree(workspace.root / "deploy" / "kubernetes", static)
@@ -234,7 +223,7 @@ def _write_kubernetes(
     if values := _openai(workspace, plan):
         _write_env(folder / "openai.env", values)
         generators.append({"name": "openai", "envs": ["openai.env"]})
-    components, patches = [GPU] if plan.profile == "gpu" else [], list(_server_patches(workspace, plan))
+    components, patches = [GPU] if plan.profile == "gpu" else [], list(_server_patches(plan))
     if made := made_by_job(workspace, plan):
         components.append(WEIGHTS)
         files = {f"prepare/{name}": text for name, text in scripts(workspace, plan, made).items()}
@@ -310,14 +299,14 @@ def _probes(plan: Plan) -> dict[str, Any]:
     return {f"/v2/models/{model}/{probe.path}": probe.body for model, probe in plan.stack.probes.items()}
 
 
-def _server_patches(workspace: Workspace, plan: Plan) -> Iterator[Document]:
-    launch, container = _launch(workspace, plan), "/spec/template/spec/containers/0"
+def _server_patches(plan: Plan) -> Iterator[Document]:
+    container = "/spec/template/spec/containers/0"
     if plan.ranks > 1:
-        words = ["launch-ranks", launch.launcher, str(launch.ranks)]
+        words = ["launch-ranks", plan.launcher, str(plan.ranks)]
         gpus = [_gpus(part, plan.ranks) for part in ("requests", "limits")]
         yield _patch("StatefulSet", "triton", {"op": "add", "path": f"{container}/command", "value": words}, *gpus)
     else:
-        args = {"op": "add", "path": f"{container}/args", "value": _arguments(workspace, plan)}
+        args = {"op": "add", "path": f"{container}/args", "value": compose_commands.arguments_inside(plan)}
         yield _patch("StatefulSet", "triton", args)
     if trace := receiver(str(plan.settings["trace"])):
         ports = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
@@ -360,7 +349,7 @@ def _write_swarm(workspace: Workspace, plan: Plan, names: Mapping[str, str], fol
         "LABS_SERVER_IMAGE": names["labs-server"],
         "LABS_ENVOY_IMAGE": names["labs-envoy"],
         "LABS_CLIENT_IMAGE": names["labs-client"],
-        "LABS_SERVER_ARGS": shlex.join(_arguments(workspace, plan)),
+        "LABS_SERVER_ARGS": shlex.join(compose_commands.arguments_inside(plan)),
         "LABS_MODELS": str(workspace.models),
         "LABS_CACHE": str(workspace.cache),
         **_openai(workspace, plan),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from labctl.options import Options
 from labctl.runtimes import door
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.errors import LabError
@@ -33,7 +34,7 @@ def start_door(session: Session, record: Record, options: Options, tls: Certific
             (port,) = ports.free_ports(record.bind, 1)
         else:
             port = USUAL
-            ports.require_free({"OpenAI": port}, record.bind, [one for _, one in session.running()], AGAIN)
+            ports.require_free({"OpenAI": port}, record.bind, session.running(), AGAIN)
         address = door.start_door_server(session.workspace, record, port, session.listener, tls)
     if not session.dry:
         session.listener.note(describe_door(record.stack, address, record.bind if record.exposed else ""))

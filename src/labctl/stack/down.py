@@ -86,14 +86,14 @@ def sweep_dead_stacks(session: Session, but_for: str = "") -> list[str]:
     Raises LabError: ``but_for`` cannot be taken down.
     """
     swept = []
-    for stack in [record.stack for _, record in session.running() if record.orphaned()]:
+    for stack in [record.stack for record in session.running() if record.orphaned()]:
         held = contextlib.nullcontext() if stack == but_for else stack_lock(session.workspace, stack, "down")
         try:
             with held:
                 there = session.find(stack)  # looked up again: another command may have had the lock meanwhile
-                if there and there[1].orphaned():
+                if there and there.record.orphaned():
                     session.listener.note(f"taking down {stack}, left behind by a labctl that was killed")
-                    take_down(session, there[0], stack, force=True)
+                    take_down(session, there.runtime, stack, force=True)
                     swept.append(stack)
         except LabError as error:
             if stack == but_for:

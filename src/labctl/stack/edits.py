@@ -15,12 +15,13 @@ from typing import TypedDict
 from labctl import repository, unfinished
 from labctl.litter import files_in
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.lock import hold_signals_back, stack_lock
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack import faults, shipped
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.triton import readiness, server_api
 from labkit.errors import LabError
 from labkit.waiting import attempts
@@ -39,7 +40,7 @@ class EditedFile(TypedDict):
     loaded: bool
 
 
-def find_edits(stack: RunningStack) -> dict[str, list[Path]]:
+def find_edits(stack: Stack) -> dict[str, list[Path]]:
     """What a person has edited since the stack was brought up or last reloaded: the files of each model.
 
     Raises LabError where it cannot be rendered.
@@ -48,7 +49,7 @@ def find_edits(stack: RunningStack) -> dict[str, list[Path]]:
         return _differences(stack.plan, fresh)
 
 
-def edit_report(stack: RunningStack) -> list[EditedFile]:
+def edit_report(stack: Stack) -> list[EditedFile]:
     """Every edited file of a running stack, and whether the server has it.
 
     One that is not loaded differs from what the server has; one that is differs from what was shipped.
@@ -72,7 +73,7 @@ def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
     Of one that is down, all that it could be made of, with any settings: an edit may be why it does not come up.
     """
     if running := session.find(stack):
-        return _models(RunningStack.of(session, lab, *running).plan.request)
+        return _models(running.in_lab(lab).plan.request)
     manifest, request = lab.stacks[stack], make_plan(session.workspace, lab, stack, Options(), str).request
     found: dict[Path, str] = {}
     for name in dict.fromkeys(name for layer in manifest.layers.values() for name in layer.repository):
@@ -116,7 +117,7 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
     a model cannot be loaded: then its former version serves on.
     """
     with stack_lock(session.workspace, stack, "reload"):
-        there = RunningStack.of(session, lab, *session.require_up(stack))
+        there = session.require_up(stack).in_lab(lab)
         for model in models:
             _require_model(there.record, model)
         return load_differing(there, models, patience)
@@ -223,14 +224,14 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
         raise
 
 
-def _refusals(stack: RunningStack, model: str) -> list[str]:
+def _refusals(stack: Stack, model: str) -> list[str]:
     """Why Triton refused the model's configuration, each time; a log line may come after the client was told."""
     with contextlib.suppress(LabError):  # there is no log yet
         return [why for name, why in readiness.each_refusal(stack.runtime.logs(stack.name)) if name == model]
     return []
 
 
-def _cause(stack: RunningStack, model: str, why: str, refused: int) -> str:
+def _cause(stack: Stack, model: str, why: str, refused: int) -> str:
     """What Triton says of a failed load, or where it says nothing, its log: ``refused`` are the refusals before."""
     if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
         for _ in attempts(LOG_S, LOOK_S):
@@ -256,7 +257,7 @@ def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool,
 
     Returns the number of servers. Raises LabError: some of them did not; it says which, and why.
     """
-    there = RunningStack.of(session, lab, *session.require_up(stack))
+    there = session.require_up(stack).in_lab(lab)
     record, key, failed = there.record, there.folder.read_secret(), dict[int, str]()
     _require_model(record, model)
     probe = there.plan.stack.probes.get(model)

@@ -14,12 +14,13 @@ from typing import Any
 import yaml
 
 from labctl.listener import Listener
+from labctl.options import LOOPBACK, Options
 from labctl.runtimes import processes
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up
 from labctl.runtimes.leftovers import PROMETHEUS, ROOT, STACK
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import LOOPBACK, Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack.ports import free_ports, require_free
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -47,7 +48,7 @@ def start_monitoring(session: Session, runtime: Runtime, record: Record, options
     """
     numbers = _ports(runtime.name, options)
     if options.ports != "auto":
-        require_free(numbers, LOOPBACK, [one for _, one in session.running()], f"free it, then {AGAIN}")
+        require_free(numbers, LOOPBACK, session.running(), f"free it, then {AGAIN}")
     try:
         begin = (in_containers if runtime.name == "compose" else as_process)(session.workspace, record, numbers)
     except LabError as missing:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from labctl.runtimes.record import LOOPBACK, Endpoints, Record
+from labctl.options import LOOPBACK
+from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.stack import named_endpoints
 from labkit.errors import LabError
 
@@ -41,13 +42,9 @@ def claim_endpoints(wanted: str, bind: str, running: Sequence[Record]) -> Endpoi
     return endpoints
 
 
-def _numbers(endpoints: Endpoints) -> list[int]:
-    return [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
-
-
 def require_endpoints(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
     """Raise LabError where one of these is taken; it is named, with who listens there."""
-    named = dict(zip(NAMES, _numbers(endpoints), strict=True))
+    named = dict(zip(NAMES, endpoints.ports, strict=True))
     require_free(named, bind, running, "--ports auto takes free ones, --ports H,G,M takes yours")
 
 
@@ -78,7 +75,7 @@ def free_endpoints(count: int, bind: str = LOOPBACK) -> list[Endpoints]:
 
 def are_still_free(endpoints: Endpoints) -> bool:
     """Whether nobody has taken the ports of a server that has gone."""
-    return all(_is_free(LOOPBACK, port) for port in _numbers(endpoints))
+    return all(_is_free(LOOPBACK, port) for port in endpoints.ports)
 
 
 def lost_port(error: LabError) -> bool:
@@ -134,7 +131,7 @@ def _offered() -> tuple[Iterator[int], int]:
 def _who(port: int, running: Sequence[Record]) -> str:
     for record in running:
         every = (record.endpoints, *filter(None, [record.published]), *(s.endpoints for s in record.servers))
-        if port in [n for e in every for n in _numbers(e)]:
+        if port in [n for e in every for n in e.ports]:
             return f" (by stack {record.stack}: labctl down {record.stack})"
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

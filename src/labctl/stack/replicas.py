@@ -12,7 +12,7 @@ from labctl.runtimes.record import CLIENT, Record, Replica
 from labctl.stack import faults, observe
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import Stack, with_servers
+from labctl.stack.stack import RunningStack, Stack, with_servers
 from labctl.triton.readiness import ServerOutside, wait_ready
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -66,21 +66,21 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
             atomic_write(folder.log_file(number), b"", mode=0o600)
 
 
-def missing_servers(runtime: Runtime, record: Record) -> str | None:
+def missing_servers(stack: RunningStack) -> str | None:
     """What of a stack that somebody else has started is gone; None where nothing is."""
-    if ended := runtime.front_death(record):
+    if ended := stack.runtime.front_death(stack.record):
         return ended
-    gone = missing_replicas(runtime, record)
-    if not record.balance:
+    gone = missing_replicas(stack)
+    if not stack.record.balance:
         return "it is gone" if gone else None
     return "; ".join(f"replica {server.number} is gone" for server in gone) or None
 
 
-def missing_replicas(runtime: Runtime, record: Record) -> list[Replica]:
+def missing_replicas(stack: RunningStack) -> list[Replica]:
     """The servers that the stack should have, and of which nothing exists any more."""
-    found = runtime.find(record.stack)
+    found = stack.runtime.find(stack.name)
     there = [server.number for server in found.servers] if found else []
-    return [server for server in record.servers if server.number not in there]
+    return [server for server in stack.record.servers if server.number not in there]
 
 
 def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited: Callable[[], str | None]) -> None:

@@ -17,6 +17,7 @@ from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
@@ -72,7 +73,7 @@ class Session:
     def known(self) -> set[str]:
         """The stacks that run, and those that were brought up and not taken down."""
         remembered = {folder.name for folder in self.workspace.folders() if folder.was_up}
-        return remembered | {record.stack for _, record in self.running()}
+        return remembered | {record.stack for record in self.running()}
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
@@ -151,8 +152,8 @@ class Session:
                 self.runtime("local").check(profile)
                 self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
 
-    def find(self, stack: str) -> tuple[Runtime, Record] | None:
-        """Where a stack runs now, on whichever runtime; None in a dry run.
+    def find(self, stack: str) -> RunningStack | None:
+        """A stack that runs now, on whichever runtime; None in a dry run.
 
         Raises Unknown: it was brought up on a runtime that cannot be asked now.
         """
@@ -160,7 +161,7 @@ class Session:
         for runtime in self.runtimes if not self.dry else ():
             try:
                 if record := runtime.find(stack):
-                    return runtime, self._as_set(record)
+                    return RunningStack.of(self, None, runtime, self._as_set(record))
             except LabError as error:
                 silent[runtime.name] = error
         kept = self.remembered(stack) if silent else None
@@ -175,8 +176,8 @@ class Session:
         except Unknown:
             return True
 
-    def require_up(self, stack: str) -> tuple[Runtime, Record]:
-        """Where a stack runs now. Raises LabError where it is not up, or nobody can tell (Unknown)."""
+    def require_up(self, stack: str) -> RunningStack:
+        """A stack that runs now. Raises LabError where it is not up, or nobody can tell (Unknown)."""
         if running := self.find(stack):
             return running
         raise LabError(
@@ -206,12 +207,12 @@ class Session:
             servers=[servers[number] for number in sorted(servers)] or record.servers,
         )
 
-    def running(self) -> list[tuple[Runtime, Record]]:
-        """Every stack of this checkout that exists now; none in a dry run."""
-        running: list[tuple[Runtime, Record]] = []
+    def running(self) -> list[Record]:
+        """The records of every stack of this checkout that exists now; none in a dry run."""
+        running: list[Record] = []
         for runtime in self.runtimes if not self.dry else ():
             with contextlib.suppress(LabError):
-                running += [(runtime, record) for record in runtime.running()]
+                running += runtime.running()
         return running
 
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------

@@ -105,9 +105,9 @@ def _git(workspace: Workspace, *arguments: str) -> str:
     remedy = "clone the project with git, or unpack the bundle again"
     try:
         ended = processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S)
-        if ended and not ended[0]:
-            return ended[1]
-        why = " ".join((ended[2] if ended else "git did not answer").split())
+        if ended and not ended.code:
+            return ended.out
+        why = " ".join((ended.err if ended else "git did not answer").split())
     except OSError as error:
         why = f"git cannot be run: {error.strerror}"
         remedy = "install git (apt-get install git), or unpack a bundle, which does without"

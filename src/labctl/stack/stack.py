@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from labctl import repository
 from labctl.manifest.schema import Lab
+from labctl.options import ANY_ADDRESS, LOOPBACK, Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Endpoints, Launch, Options, Record, Replica
-from labctl.stack.session import Session
+from labctl.runtimes.record import CLIENT, Endpoints, Record, Replica
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from labctl.stack.session import Session
 
 FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
 CHECKED = ("l7", "hash")  # the policies under which Envoy sees requests, and so their token
@@ -24,13 +27,25 @@ CHECKED = ("l7", "hash")  # the policies under which Envoy sees requests, and so
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack as it is asked for, on the runtime that serves it."""
+    """One stack of a lab as it is asked for, on the runtime that would serve it.
+
+    It is a value: with other options it is another one. It does not say whether anything of it is up
+    (:class:`RunningStack`), and making one makes nothing.
+
+    Attributes:
+        own: the lab, if it is not the catalogue's: an exercise's or a case's, with a stack changed.
+    """
 
     session: Session
-    lab: Lab
+    own: Lab | None
     name: str
     runtime: Runtime
     options: Options
+
+    @property
+    def lab(self) -> Lab:
+        """The lab that it belongs to. Raises LabError: it is in no manifest (any more)."""
+        return self.own or self.session.catalog.stack(self.name)[0]
 
     @property
     def folder(self) -> StackFolder:
@@ -41,50 +56,47 @@ class Stack:
         """Everything that follows from the manifest and the options; made once. Raises LabError."""
         return make_plan(self.session.workspace, self.lab, self.name, self.options, self.runtime.server_path)
 
-    def planned_again(self) -> Plan:
-        """The plan, made anew: weights that have come since say how large their vocabulary is."""
-        self.__dict__.pop("plan", None)
-        return self.plan
+    def with_options(self, options: Options) -> Self:
+        """The same stack with these options, planned anew: weights that have come since say their vocabulary."""
+        return replace(self, options=options)
+
+    @property
+    def settled(self) -> Options:
+        """Its options, with the release and the GPUs that the plan chose for them."""
+        release = self.plan.release.name if self.plan.release else ""
+        return replace(self.options, release=release, gpus=tuple(self.plan.gpus))
 
     def lock(self, action: str) -> AbstractContextManager[None]:
         """Hold the stack against other commands. Raises Busy where another command holds it."""
         return self.session.lock(self.name, action)
 
-    def launch(self, record: Record, only: Sequence[int] = ()) -> Launch:
-        """All that the runtime needs to start the stack's servers, or only those of these numbers."""
-        return launch_of(self.folder, self.plan, record, only)
-
 
 @dataclass(frozen=True)
 class RunningStack(Stack):
-    """A stack that is up. ``already`` says that it was so before the command."""
+    """A stack that is up: the runtime that has it, and its record, which travels with the server and lies on disk.
+
+    Its options are those that it runs with. Its plan is what lab.yaml makes of them today, and need not be what is
+    served (edits.py). That it is up does not say that it is ready (status.py).
+
+    Attributes:
+        already: it was up before the command.
+    """
 
     record: Record
     already: bool = False
 
     @classmethod
-    def of(cls, session: Session, lab: Lab, runtime: Runtime, record: Record, already: bool = False) -> Self:
+    def of(cls, session: Session, lab: Lab | None, runtime: Runtime, record: Record, already: bool = False) -> Self:
         return cls(session, lab, record.stack, runtime, record.asked, record, already)
 
+    def in_lab(self, lab: Lab) -> Self:
+        """The same, as a stack of this lab in the place of the catalogue's."""
+        return replace(self, own=lab)
 
-def launch_of(folder: StackFolder, plan: Plan, record: Record, only: Sequence[int] = ()) -> Launch:
-    """All that a runtime needs to start the servers of a plan, or only those of these numbers."""
-    server = plan.stack.server
-    return Launch(
-        record=record,
-        repository=folder.repository,
-        run_dir=folder.run_dir(),
-        server_args=plan.server_args,
-        env=plan.server_env,
-        shm_size=server.shm_size,
-        exit_timeout=server.exit_timeout,
-        image=plan.image,
-        ranks=plan.ranks,
-        devices=plan.devices,
-        launcher=plan.release.launcher if plan.release else "",
-        only=only,
-        packages=plan.stack.packages,
-    )
+    def as_planned(self) -> Record:
+        """Its record, once its models are loaded as they are planned."""
+        plan = self.plan
+        return replace(self.record, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
 
 
 def named_endpoints(ports: str, bind: str) -> Endpoints | None:
@@ -104,12 +116,14 @@ def named_endpoints(ports: str, bind: str) -> Endpoints | None:
     )
 
 
-def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
+def balancing_policy(plan: Plan, options: Options) -> str:
     """How requests are spread; "" for a stack that is one server and has no balancer.
 
     Raises LabError: Envoy could not ask for the token, or GPUs would be shared.
     """
-    chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
+    chosen = options.balance
+    if not chosen and (options.replicas or 1) > 1:
+        chosen = "hash" if has_sequences(plan) else "l7"
     if chosen and plan.profile == "gpu":
         raise LabError(
             "replicas need a GPU each",
@@ -117,7 +131,7 @@ def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -
             "--profile cpu, or many machines",
             code="replicas-need-gpus",
         )
-    if exposed and chosen and chosen not in CHECKED:
+    if options.expose and chosen and chosen not in CHECKED:
         raise LabError(
             f"--expose does not go with --balance {chosen}",
             "Envoy would see connections, and not the token of a request (docs/operate/security.md)",
@@ -147,22 +161,16 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
     return replace(record, servers=servers, endpoints=endpoints)
 
 
-def settle_options(options: Options, plan: Plan) -> Options:
-    """The options with the release and the GPUs that the plan chose for them."""
-    release = plan.release.name if plan.release else ""
-    return replace(options, release=release, gpus=tuple(plan.gpus))
-
-
-def option_differences(plan: Plan, options: Options, record: Record) -> list[str]:
-    """How a running stack differs from what is asked for now, one line for each option; [] where it does not.
+def option_differences(asked: RunningStack) -> list[str]:
+    """How a stack runs otherwise than with these options, one line for each option; [] if it does not.
 
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
     time to wait are no reason to refuse a stack that runs.
     """
-    wanted, spread = settle_options(options, plan), options.replicas is not None or options.balance != ""
+    plan, options, record, wanted = asked.plan, asked.options, asked.record, asked.settled
+    spread = options.replicas is not None or options.balance != ""
     if spread:
-        policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
-        wanted = replace(wanted, replicas=options.replicas or 1, balance=policy)
+        wanted = replace(wanted, replicas=options.replicas or 1, balance=balancing_policy(plan, options))
     now, then = _by_name(record.asked, record.settings), _by_name(wanted, plan.stack_settings)
     compared = {"--runtime": options.runtime != "auto", "--supervise": options.supervise > 0, "--ports": False}
     compared |= {"--timeout": False, FLAGS["replicas"]: spread, "--balance": spread}

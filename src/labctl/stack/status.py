@@ -15,7 +15,6 @@ from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import door, edits, faults, replicas
 from labctl.stack.session import Session, Unknown
-from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labkit import nofollow
 from labkit.errors import LabError
@@ -27,7 +26,7 @@ STALL_WINDOW_S = 1.5  # requests wait and nothing is executed for this long: lon
 UNDER_WAY = {"up": "starting", "down": "stopping"}  # the state of a stack by the command that holds it
 
 
-class ModelRow(TypedDict):
+class _ModelRow(TypedDict):
     """A model, as Triton and its answers have it."""
 
     name: str
@@ -36,7 +35,7 @@ class ModelRow(TypedDict):
     reason: str
 
 
-class ReplicaRow(TypedDict):
+class _ReplicaRow(TypedDict):
     """A server; the last three are the balancer's."""
 
     number: int
@@ -57,7 +56,7 @@ class Status(TypedDict):
     profile: str
     state: str
     endpoints: dict[str, str]
-    models: list[ModelRow]
+    models: list[_ModelRow]
     settings: dict[str, Any]
     effective: dict[str, Any]
     ended: str
@@ -67,7 +66,7 @@ class Status(TypedDict):
     balance: str
     exposed: str
     published: dict[str, str]
-    replicas: list[ReplicaRow]
+    replicas: list[_ReplicaRow]
     clock: NotRequired[Mapping[str, Mode]]
     openai: NotRequired[str]
     env_file: NotRequired[str]  # for docker compose --env-file
@@ -77,8 +76,8 @@ class Status(TypedDict):
 class _Server:
     """One server with its models, and what of them stands still."""
 
-    row: ReplicaRow
-    models: list[ModelRow]
+    row: _ReplicaRow
+    models: list[_ModelRow]
     clock: Mapping[str, Mode] = field(default_factory=dict)
     stuck: Sequence[str] = ()
 
@@ -90,23 +89,19 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     """
     _, action = holder(session.workspace, stack)
     try:
-        server = session.find(stack)
+        there = session.find(stack)
     except Unknown as error:
         kept = session.remembered(stack)
         assert kept  # else nobody would miss it
         return _object(kept, UNDER_WAY.get(action, "unknown"), ended=f"{error.what} ({error.why}); try: {error.remedy}")
-    if server is None:
+    if there is None:
         return _not_there(session, stack, action)
-    record = server[1]
-    runtime = server[0]
+    runtime, record = there.runtime, there.record
     front = "" if action else runtime.front_death(record)
-    there, probes = None, dict[str, Probe]()
-    explain: faults.Explain = str
+    explain, probes = faults.stack_explainer(there), dict[str, Probe]()
     with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
-        there = RunningStack.of(session, session.catalog.stack(stack)[0], runtime, record)
-        explain = faults.stack_explainer(there)
         probes = there.plan.stack.probes
-    gone = replicas.missing_replicas(runtime, record) if record.balance else []
+    gone = replicas.missing_replicas(there) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
     scaling, _, count = action.partition(" ")
     leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
@@ -132,9 +127,8 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     shown["clock"], shown["openai"] = servers[0].clock, door.stack_door_url(session, record)
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
-    if there:
-        with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
-            shown["edited"] = edits.edit_report(there)
+    with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
+        shown["edited"] = edits.edit_report(there)
     shown["replicas"] = rows = [server.row for server in servers]
     for row in rows:
         if (at := row["number"]) in seen:
@@ -189,15 +183,15 @@ def _server(
     return _Server(_row(server.number, one.endpoints, state), models, clock.modes(), stuck)
 
 
-def _row(number: int, endpoints: Endpoints, state: str, ended: str = "") -> ReplicaRow:
+def _row(number: int, endpoints: Endpoints, state: str, ended: str = "") -> _ReplicaRow:
     return {"number": number, "endpoints": vars(endpoints), "state": state, "ended": ended}
 
 
-def _unavailable(record: Record, reason: str) -> list[ModelRow]:
+def _unavailable(record: Record, reason: str) -> list[_ModelRow]:
     return [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name in record.models]
 
 
-def _of_all(model: int, servers: Sequence[_Server], several: bool) -> ModelRow:
+def _of_all(model: int, servers: Sequence[_Server], several: bool) -> _ModelRow:
     """A model's row: it is READY where every server's is; else it says whose is not, and why."""
     rows = [(one.row["number"], one.models[model]) for one in servers]
     number, worst = next(((n, row) for n, row in rows if row["state"] != "READY"), rows[0])
@@ -233,7 +227,7 @@ def _waiting(record: Record) -> dict[str, float]:
     return {}
 
 
-def _models(record: Record, key: str) -> list[ModelRow]:
+def _models(record: Record, key: str) -> list[_ModelRow]:
     """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
     rows = {row["name"]: row for row in _unavailable(record, "not in Triton's repository index")}
     with contextlib.suppress(server_api.Unreachable):
@@ -260,7 +254,7 @@ def _effective(session: Session, record: Record) -> dict[str, Any]:
 def _object(
     record: Record,
     state: str,
-    models: Sequence[ModelRow] = (),
+    models: Sequence[_ModelRow] = (),
     effective: Mapping[str, Any] | None = None,
     ended: str = "",
 ) -> Status:

@@ -15,25 +15,18 @@ from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
 from labctl.doctor.gpu import gpu_checks
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.plan import Plan
 from labctl.runtimes.base import REMOVED, Runtime
 from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
-from labctl.runtimes.record import Endpoints, Options, Proc, Record, Replica
+from labctl.runtimes.record import Endpoints, Proc, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep_dead_stacks, take_down
-from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
+from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import (
-    RunningStack,
-    Stack,
-    balancing_policy,
-    named_endpoints,
-    option_differences,
-    settle_options,
-    with_servers,
-)
+from labctl.stack.stack import RunningStack, Stack, balancing_policy, option_differences, with_servers
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -50,19 +43,20 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
     with session.lock(stack, "up"):
         sweep_dead_stacks(session, stack)
         if running := session.find(stack):
-            return _already(RunningStack.of(session, lab, *running, already=True), options)
+            return _already(replace(running, own=lab, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
-        endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
+        endpoints = chosen_endpoints(options.ports, options.bind)
         wanted = Stack(session, lab, stack, runtime, options)
         record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
         refuse_unservable(wanted.plan, runtime, session.workspace)
         if not session.dry:
             if runtime.leftovers(stack):  # its server died: what stood around it has its ports
                 take_down(session, runtime, stack, force=True)
-            require_endpoints(endpoints, options.bind, [record for _, record in session.running()])
+            require_endpoints(endpoints, options.bind, session.running())
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(preparation_minutes(wanted.plan, runtime), options.runtime, wanted.plan.profile)
         prepare_artifacts(session, wanted.plan, runtime)
+        wanted = wanted.with_options(options)  # now that the weights are here
         _render(wanted)
         for left in reversed(range(TRIES)):
             try:
@@ -72,20 +66,20 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
                 if not (left and lost_port(error)):
                     raise
             session.listener.note("another program took a port before the server listened on it: started again")
-            endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
+            endpoints = claim_endpoints(options.ports, options.bind, session.running())
             record = record_of(wanted, endpoints, record.owner)
-        return RunningStack(session, lab, stack, runtime, record.asked, record)
+        return RunningStack.of(session, lab, runtime, record)
 
 
 def _render(stack: Stack) -> None:
-    """Render the stack's model repository, planned again now that the weights are here: they have its vocabulary."""
+    """Render the stack's model repository."""
     listener = stack.session.listener
     listener.step("model repository")
     if stack.session.dry:
         for path in stack.plan.files():
             listener.file(path)
         return
-    request = stack.planned_again().request
+    request = stack.plan.request
     models = repository.render_repository(request)
     if spare := repository.unused_parameters(request) if request.spare else []:
         listener.note(repository.without_effect(spare))
@@ -97,7 +91,7 @@ def _render(stack: Stack) -> None:
 def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> Record:
     """What will be known of the stack when it is up. Raises LabError: it cannot be balanced as asked."""
     plan, options = stack.plan, stack.options
-    policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
+    policy = balancing_policy(plan, options)
     places = free_endpoints(options.replicas or 1) if policy or options.expose else []
     published = None
     if options.expose:  # those are for other machines; this one's clients need no token
@@ -116,7 +110,7 @@ def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> 
         effective=plan.effective,
         owner=owner,
         balance=policy,
-        options=settle_options(options, plan),
+        options=stack.settled,
     )
     return with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
 
@@ -217,10 +211,10 @@ def _start(stack: Stack, record: Record) -> Record:
     run_dir, log_file = folder.run_dir(), folder.log_file()
     count = f"{replicas.replicas_in_words(len(record.servers))} of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
-    listener, launch = session.listener, stack.launch(record)
+    listener = session.listener
     listener.step(title)
     if session.dry:
-        runtime.start(listener, launch)
+        runtime.start(listener, plan, record)
         return record
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True)
@@ -233,7 +227,7 @@ def _start(stack: Stack, record: Record) -> Record:
         folder.make_token()
     began = time.monotonic()
     try:
-        server = runtime.start(listener, launch)
+        server = runtime.start(listener, plan, record)
         session.remember(server.record)
         replicas.await_ready(stack, server.record, record.servers, server.exited)
         server.serves()
@@ -275,8 +269,8 @@ def death_of_stack(session: Session, stack: str) -> LabError | None:
 def _already(there: RunningStack, options: Options) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     runtime, record, stack = there.runtime, there.record, there.name
-    wanted = replace(there, options=options)
-    if differing := option_differences(wanted.plan, options, record):
+    wanted = there.with_options(options)
+    if differing := option_differences(wanted):
         raise LabError(
             f"{stack} is already up with other settings",
             f"on the {runtime.name} runtime, profile {record.profile}",
@@ -292,7 +286,7 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
             code="clock-stopped",
         )
     try:
-        replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(runtime, record))
+        replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(wanted))
     except LabError as error:
         mine = faults.explain_error(error, faults.stack_explainer(wanted))
         raise LabError(

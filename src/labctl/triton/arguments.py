@@ -43,6 +43,12 @@ def server_arguments(
     return [f"--{name}={value}" for name, value in values.items()]
 
 
+def closing_arguments(client_shm: bool, secret: str) -> list[str]:
+    """The arguments that close Triton's own APIs to clients without the secret; none if there is no secret."""
+    group = f"{','.join(CLOSED[client_shm])}:{KEY}={secret}"
+    return [f"--http-restricted-api={group}", f"--grpc-restricted-protocol={group}"] if secret else []
+
+
 def trace_arguments(stack: str, url: str) -> list[str]:
     """Arguments for ``--set trace=otlp://HOST:PORT``: Triton traces every request, as part of its client's trace."""
     values = (

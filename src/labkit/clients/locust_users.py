@@ -27,7 +27,7 @@ TIMEOUT_S = 120.0
 Payload = Callable[[Any, Any], tuple[Sequence[Any], Sequence[Any]]]
 
 
-class TritonUser(User):  # type: ignore[misc]
+class _TritonUser(User):  # type: ignore[misc]
     """Asks one model again and again. Subclasses say `model` and `payloads`.
 
     What is sent is made once and sent often, and answers are not looked into: the load generator sits on the same
@@ -75,7 +75,7 @@ class TritonUser(User):  # type: ignore[misc]
         )
 
 
-class TritonHttpUser(TritonUser):
+class TritonHttpUser(_TritonUser):
     """Binary tensors over HTTP; `host` is a URL. Half of what Locust's own FastHttpUser takes for a request."""
 
     abstract = True
@@ -105,7 +105,7 @@ class TritonHttpUser(TritonUser):
         return len(answer)
 
 
-class TritonGrpcUser(TritonUser):
+class TritonGrpcUser(_TritonUser):
     """The same over gRPC; `host` is ``host:port``."""
 
     abstract = True

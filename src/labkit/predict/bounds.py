@@ -34,7 +34,7 @@ EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
 Kind = type[Scheduler]
 
 
-class CacheLoad(NamedTuple):
+class _CacheLoad(NamedTuple):
     """A cache, and the requests for it: from and to how many tokens prompts and answers have, and their number.
 
     ``limit``: tokens that each request may generate; 0: as many as its answer has.
@@ -48,11 +48,11 @@ class CacheLoad(NamedTuple):
 
 
 LOADS = (  # small prompts fill some of a block, and their answers one to four more
-    *(CacheLoad(b, (16, 28), (a, a + 8), min(60, 3 * b // 2)) for b, a in itertools.product(CACHES, LONGEST)),
+    *(_CacheLoad(b, (16, 28), (a, a + 8), min(60, 3 * b // 2)) for b, a in itertools.product(CACHES, LONGEST)),
     # Four of these prompts fill the cache, and grow by a block each: a rule that keeps a third of it free runs two.
-    CacheLoad(48, (322, 330), (44, 52), 24),
+    _CacheLoad(48, (322, 330), (44, 52), 24),
     # Answers end long before their limit: a rule that keeps blocks free for all that they might have runs one or two.
-    CacheLoad(20, (16, 28), (40, 60), 30, limit=160),
+    _CacheLoad(20, (16, 28), (40, 60), 30, limit=160),
 )
 
 
@@ -127,7 +127,7 @@ def _tenants(rng: random.Random) -> list[Arrival]:
     return found
 
 
-def _growing(rng: random.Random, load: CacheLoad) -> list[Arrival]:
+def _growing(rng: random.Random, load: _CacheLoad) -> list[Arrival]:
     return [
         _arrival(number, rng.randint(*load.prompts), rng.randint(*load.answers), "a", load.limit)
         for number in range(1, load.requests + 1)

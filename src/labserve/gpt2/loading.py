@@ -7,6 +7,7 @@ from functools import partial
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labsched.features import InForce
 from labserve.gpt2 import own_mask, paged
 from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
 from labserve.gpt2.model import GPT2
@@ -37,7 +38,8 @@ def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Se
     folder, precision = parameter(args, "model_path"), parameter(args, "precision", "auto")
     model = GPT2(folder, device(args), int(parameter(args, "threads")), precision)
     if model.shortfall:
-        effective.note(parameter(args, "run_dir", ""), [("precision", precision, model.computes_in, model.shortfall)])
+        shown = InForce("precision", precision, model.computes_in, model.shortfall)
+        effective.note(parameter(args, "run_dir", ""), [shown])
     cached = parameter(args, "kv_cache", "true").lower() == "true"
     slots = count_slots(args)
     decoder: Decoder = CachedDecoder(model, slots) if cached else RecomputingDecoder(model)

@@ -24,7 +24,7 @@ Affine = tuple[Tensor, Tensor]  # weight and bias
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
+class _LayerWeights:
     """The weights of one layer."""
 
     ln_1: Affine
@@ -57,11 +57,11 @@ class GPT2:
         def affine(name: str) -> Affine:
             return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
-        def block(name: str) -> LayerWeights:
+        def block(name: str) -> _LayerWeights:
             ln_1, ln_2 = affine(f"{name}.ln_1"), affine(f"{name}.ln_2")
             attention, projection = (Linear(*affine(f"{name}.attn.{part}")) for part in ("c_attn", "c_proj"))
             up, down = (Linear(*affine(f"{name}.mlp.{part}")) for part in ("c_fc", "c_proj"))
-            return LayerWeights(ln_1, attention, projection, ln_2, up, down)
+            return _LayerWeights(ln_1, attention, projection, ln_2, up, down)
 
         self.layers, self.heads = int(config["n_layer"]), int(config["n_head"])
         self.context, self.end_id = int(config["n_positions"]), config.get("eos_token_id")

@@ -15,7 +15,7 @@ from labserve.text.vocabulary import is_whole_text, spelling
 FILE = "mask.py"
 
 
-class OwnGrammar(Grammar):
+class _OwnGrammar(Grammar):
     """Where one answer stands, by the file's `Mask`. It ends with the end token, and with nothing else."""
 
     def __init__(self, words: list[str], end_id: int, own: OwnFile) -> None:
@@ -54,7 +54,7 @@ class OwnGrammars(Grammars):
 
     def open(self, raw: str) -> Grammar:
         json_schema(raw)
-        return OwnGrammar(self._words, self._end, self._own)
+        return _OwnGrammar(self._words, self._end, self._own)
 
 
 def token_texts(tokenizer: Tokenizer, size: int, end_id: int) -> list[str]:

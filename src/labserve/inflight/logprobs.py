@@ -42,7 +42,7 @@ class LogProbs:
         if self._reader is None:
             threads = threads_of(int(self._threads), self._folder)
             self._reader = OpenVinoDecoder(self._folder, threads, self._exact)
-        return Computed(request, self._tokenizer, self._reader.another())
+        return _Computed(request, self._tokenizer, self._reader.another())
 
 
 class RequestScores:
@@ -59,7 +59,7 @@ class RequestScores:
         return self._request.scores.pop(0)
 
 
-class Computed(RequestScores):
+class _Computed(RequestScores):
     """Log probabilities of one request, by a pass over each of its tokens; `reader` is its own."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer, reader: OpenVinoDecoder) -> None:

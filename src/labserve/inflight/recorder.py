@@ -13,7 +13,7 @@ from labsched.recording import SchedulerSettings
 from labsched.request import Request
 from labsched.request_log import WORDS, RequestLog
 from labsched.step import Step
-from labsched.steplog import RequestNames, queue_fields
+from labsched.steplog import RequestNames
 from labserve.inflight.setup import AnySetup
 from labserve.observe import effective
 from labserve.observe.clock import StepClock
@@ -142,7 +142,11 @@ class Recorder:
     def _held(self, plan: StepPlan) -> dict[str, Any]:
         """The fields of a step that waits for the clock."""
         self.settle()
-        return {"ids": [request.name for request in plan.batch], **_queue(plan), "seats": self._scheduler.slots.names}
+        return {
+            "ids": [request.name for request in plan.batch],
+            **plan.queue_fields(),
+            "seats": self._scheduler.slots.names,
+        }
 
     def _nothing_to_do(self) -> None:
         """Every request has left, and perhaps not by a step."""
@@ -155,11 +159,9 @@ class Recorder:
     # -- beside the next step -----------------------------------------------------------------------------------------
 
     def _tell(self, step: Step, after: After) -> None:
-        produced = {request: len(tokens) for request, tokens in step.produced}
-        counts = [produced.get(request, 0) for request in step.batch]
-        names = [request.name for request in step.batch]
-        self._write(step, names, counts, after)
-        self._gauges.step(names, step.phase, step.computed, counts, after.over)
+        names, fields = step.names, step.fields()
+        self._write(step, names, fields, after)
+        self._gauges.step(names, step.phase, step.computed, fields["made"], after.over)
         self._forget(after.ended)
         self._gauges.update(
             running=len(step.batch) if after.running else 0,
@@ -171,10 +173,10 @@ class Recorder:
             **self._account.waiting(after.waiting),
         )
 
-    def _write(self, step: Step, names: list[str], counts: list[int], after: After) -> None:
+    def _write(self, step: Step, names: list[str], fields: Mapping[str, Any], after: After) -> None:
         grown = [
             GrownText(request.name, ids, len(request.prompt), count)
-            for request, ids, count in zip(step.batch, after.ids, counts, strict=False)  # or there are no ids
+            for request, ids, count in zip(step.batch, after.ids, fields["made"], strict=False)  # or there are no ids
         ]
         tables = ",".join(table.text for table in step.block_ids)  # of an engine that has them
         some: dict[str, Any] = {}
@@ -188,27 +190,19 @@ class Recorder:
             names,
             spelled=f'"block_ids":[{tables}]' if step.block_ids else "",
             over=after.over,
-            rows=step.slots,
-            phase=step.phase,
-            tokens=step.computed,
-            made=counts,
+            **fields,
             engine_us=round(step.engine_s * 1e6),
             **self._account.line(step),
             **self._texts.fields(grown),
-            blocks=step.claims,
             prefill=step.prefill,
             decode=len(step.batch) - step.prefill,
-            **_queue(step.plan),
             **some,
-            joined=[request.name for request in step.admitted],
             admitted=len(step.admitted),
-            evicted=[request.name for request in step.preempted],
             preempted=len(step.preempted),
             ended=after.ended,
             slots=self._scheduler.max_running,
             slots_used=after.slots_used,
             seats=after.seats,
-            kv_blocks_used=step.blocks,
             kv_blocks=self._scheduler.kv.blocks,
         )
 
@@ -225,9 +219,3 @@ class Recorder:
         for name, why in ended.items():
             self._texts.forget(name)
             self._gauges.gone(name, why)
-
-
-def _queue(plan: StepPlan) -> dict[str, Any]:
-    """The fields about the requests that wait: which, why, and the numbers of the first one's refusal."""
-    fields = queue_fields([request.name for request in plan.waiting], plan.because.why)
-    return {**fields, "because": plan.because.numbers()} if plan.waiting else fields

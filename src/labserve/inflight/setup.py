@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labsched.engine import Engine
-from labsched.features import Features
+from labsched.features import Features, InForce
 from labsched.kv_budget import KVBudget
 from labsched.order import order
 from labsched.own import FILE, scheduler_beside
@@ -37,13 +37,13 @@ class Setup:
         """The learner's file that takes the scheduler's place; "" if it is the shipped one."""
         return "" if type(self.scheduler) is Scheduler else FILE
 
-    def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
-        """For ``labserve.observe.effective``: (name, asked, in force, why where it is not as asked)."""
+    def in_force(self, word: Callable[[str], str]) -> list[InForce]:
+        """For ``labserve.observe.effective``."""
         return [
-            ("batch_scheduler_policy", self.asked_policy, self.scheduler.policy.value, self.reason),
+            InForce("batch_scheduler_policy", self.asked_policy, self.scheduler.policy.value, self.reason),
             *self.features.in_force(word),
-            ("scheduling", word("scheduling"), word("scheduling"), ""),
-            ("pace", word("pace"), word("pace"), ""),
+            InForce("scheduling", word("scheduling"), word("scheduling")),
+            InForce("pace", word("pace"), word("pace")),
         ]
 
     def describe(self, word: Callable[[str], str]) -> str:

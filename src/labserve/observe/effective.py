@@ -5,20 +5,21 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from labsched.features import InForce
+
 FILE = "effective.json"  # in the stack's run folder
 
 
-def note(run_dir: str, settings: Iterable[tuple[str, str, str, str]]) -> None:
+def note(run_dir: str, settings: Iterable[InForce]) -> None:
     """Write the settings that a model has in force.
 
     Args:
         run_dir: the stack's writable run folder; "" for none.
-        settings: (name, asked, in force, reason); the reason is "" if it is as asked.
     """
     if not run_dir:
         return
     said: Mapping[str, object] = {
-        name: {"asked": asked, "effective": in_force, "reason": reason} for name, asked, in_force, reason in settings
+        one.name: {"asked": one.asked, "effective": one.effective, "reason": one.reason} for one in settings
     }
     path = Path(run_dir) / FILE
     temporary = path.with_suffix(".part")

@@ -30,7 +30,7 @@ FINISHED = "a request that has its last answer was given back to Triton (RESCHED
 DROPPED = "a request was neither answered to its end nor given back to Triton (RESCHEDULE)"
 
 
-class ObservedRequest:
+class _ObservedRequest:
     """One request, as the learner's model gets it. Counts its answers, and keeps how it is to be released."""
 
     def __init__(self, request: Any) -> None:
@@ -50,7 +50,7 @@ class ObservedRequest:
 
 
 class _Sender:
-    def __init__(self, seen: ObservedRequest, sender: Any) -> None:
+    def __init__(self, seen: _ObservedRequest, sender: Any) -> None:
         self._seen, self._sender = seen, sender
 
     def __getattr__(self, name: str) -> Any:
@@ -135,7 +135,7 @@ class Observer:
             self._release(one, error)
         self.turns += 1
 
-    def _handed_on(self, requests: Sequence[Any]) -> list[ObservedRequest]:
+    def _handed_on(self, requests: Sequence[Any]) -> list[_ObservedRequest]:
         """The requests of this turn, as Triton might hand them over.
 
         Triton promises no order in which requests that were given back come again, and not that they come together.
@@ -153,13 +153,13 @@ class Observer:
                 one.set_release_flags(RESCHEDULE)
         if self.turns % 2:
             again.reverse()
-        return [ObservedRequest(one) for one in (*again, *fresh)]
+        return [_ObservedRequest(one) for one in (*again, *fresh)]
 
     def _computed(self) -> tuple[int, int]:
         """Forward passes and prompts of the model's decoder since it was loaded."""
         return getattr(self.held.cache, "passes", 0), getattr(self.held.cache, "prompts", 0)
 
-    def _record(self, began: float, seen: Sequence[ObservedRequest], passes: int, prompts: int) -> None:
+    def _record(self, began: float, seen: Sequence[_ObservedRequest], passes: int, prompts: int) -> None:
         """The turn's line in the step log.
 
         `passes`: forward passes of the decoder; `prompts`: prompts that it computed; `left_out`: requests between their
@@ -193,7 +193,7 @@ class Observer:
                 slots_used=getattr(self.held.cache, "used", None),
             )
 
-    def _release(self, one: ObservedRequest, error: Exception | None) -> None:
+    def _release(self, one: _ObservedRequest, error: Exception | None) -> None:
         """Give a request back, or end it. What Triton could not go on with is noted, and does not reach it."""
         if one.final:
             if one.release & RESCHEDULE and not error:

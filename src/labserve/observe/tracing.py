@@ -21,7 +21,7 @@ INTERNAL = 1  # kind of span
 
 
 @dataclass(slots=True)
-class Span:
+class _Span:
     """A request in the model: when it came, when its first token did. Times are nanoseconds since the epoch."""
 
     trace: str
@@ -38,7 +38,7 @@ class Tracer:
     def __init__(self, model: str) -> None:
         self._model = model
         self._url = os.environ.get("LABS_TRACE", "")
-        self._live: dict[str, Span] = {}
+        self._live: dict[str, _Span] = {}
         self._ended: list[dict[str, Any]] = []
 
     def begin(self, name: str, request: Any) -> None:
@@ -47,7 +47,7 @@ class Tracer:
             return
         parts = _traceparent(request).split("-")
         if len(parts) == 4:
-            self._live[name] = Span(parts[1], parts[2], name)
+            self._live[name] = _Span(parts[1], parts[2], name)
 
     @property
     def traces(self) -> bool:
@@ -82,7 +82,7 @@ class Tracer:
         except OSError:
             self._ended = [*spans, *self._ended][:MOST_WAITING]
 
-    def _document(self, span: Span) -> dict[str, Any]:
+    def _document(self, span: _Span) -> dict[str, Any]:
         return {
             "traceId": span.trace,
             "spanId": secrets.token_hex(8),

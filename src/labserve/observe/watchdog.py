@@ -21,7 +21,7 @@ LOOK_S = 1.0
 Find = Callable[["FrameType | None"], "tuple[FrameType, str, int] | None"]
 
 
-class Mark:
+class _Mark:
     """Stands on the frame of one execution from the first time that it is seen, where a tracer would stand."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Watchdog:
         self._find, self._what = find or execution, what
         self._watched = threading.get_ident()
         self._end = threading.Event()
-        self._mark: Mark | None = None
+        self._mark: _Mark | None = None
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def watch(self, function: Callable[..., Any]) -> None:
@@ -79,7 +79,7 @@ class Watchdog:
         # The mark is on the frame itself: to keep the frame, to know it again, would keep its requests alive.
         if self._mark is None or execute.f_trace is not self._mark:
             self._forget()
-            self._mark = execute.f_trace = Mark()
+            self._mark = execute.f_trace = _Mark()
         elif time.time() - self._mark.since >= self._bound:
             report = {
                 "model": self._model,

@@ -39,7 +39,7 @@ class CountedVllm(VllmScheduler):
         super().submit(request)
 
 
-class CountingLLM:
+class _CountingLLM:
     """In the place of `vllm.LLMEngine`: its step does what `EngineCore.step` does, and computes nothing.
 
     A request has its next token as soon as the scheduler has shared out all tokens before it. With `ahead` steps it
@@ -137,7 +137,7 @@ def make_counted_vllm(word: Word, context: int, vocabulary: int, record: str = "
     if record:
         kind = recording_class(kind, record)
     scheduler = of_kind(watched_scheduler(kind, Gate(settings.max_running) if static else None), config, settings)
-    engine = CountingLLM(config, scheduler, hasher(config, settings), IN_FLIGHT if ahead else 1)
+    engine = _CountingLLM(config, scheduler, hasher(config, settings), IN_FLIGHT if ahead else 1)
     return CountedVllm(engine, settings, static)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features
+from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features, InForce
 from labsched.kv_budget import KVBudget
 from labserve.model_shape import ModelShape
 from labserve.processor import has_bf16
@@ -116,8 +116,8 @@ class VllmSettings:
         kv = KVBudget(cache.num_gpu_blocks - NULL_BLOCKS, cache.block_size)
         return cls(arguments, kv, features, scheduler.max_num_seqs, min(config.model_config.max_model_len, kv.tokens))
 
-    def in_force(self, word: Word, config: Any) -> list[tuple[str, str, str, str]]:
-        """For ``labserve.observe.effective``: (name, asked, what vLLM made of it, why where it is not as asked).
+    def in_force(self, word: Word, config: Any) -> list[InForce]:
+        """For ``labserve.observe.effective``: what vLLM made of the words.
 
         Args:
             config: the engine's `VllmConfig`.
@@ -136,17 +136,17 @@ class VllmSettings:
             ("scheduling", "scheduling_policy", scheduler.policy),
         ]
         said = [
-            (name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
+            InForce(name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
             for name, theirs, value in rows
         ]
         dtype = str(config.model_config.dtype).removeprefix("torch.")
         return [
-            ("batch_scheduler_policy", asked, "max_utilization", "" if asked == "max_utilization" else always),
+            InForce("batch_scheduler_policy", asked, "max_utilization", "" if asked == "max_utilization" else always),
             *said,
-            ("dtype", "", dtype, ""),
-            ("async_scheduling", word("async_scheduling"), str(bool(scheduler.async_scheduling)).lower(), ""),
-            ("speculation", self.features.speculation, self.features.speculation, ""),
-            ("preemption", RECOMPUTE, RECOMPUTE, ""),
+            InForce("dtype", "", dtype),
+            InForce("async_scheduling", word("async_scheduling"), str(bool(scheduler.async_scheduling)).lower()),
+            InForce("speculation", self.features.speculation, self.features.speculation),
+            InForce("preemption", RECOMPUTE, RECOMPUTE),
         ]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labsched.features import Features
+from labsched.features import Features, InForce
 from labsched.kv_budget import KVBudget
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
@@ -55,7 +55,7 @@ class VllmSetup:
     def features(self) -> Features:
         return self.settings.features
 
-    def in_force(self, word: Word) -> list[tuple[str, str, str, str]]:
+    def in_force(self, word: Word) -> list[InForce]:
         return self.settings.in_force(word, self.scheduler.engine.vllm_config)
 
     def describe(self, word: Word) -> str:

@@ -76,7 +76,7 @@ class CountersEvent(TypedDict):
     rows: list[ModelCounts]
 
 
-class ChatEvent(TypedDict):
+class _ChatEvent(TypedDict):
     k: Literal["chat"]
     address: str
 
@@ -108,4 +108,4 @@ class HeadEvent(TypedDict, total=False):
     chat: str  # the address of the stack's chat page, "" if there is none
 
 
-Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | ChatEvent | WhatIfEvent | RouteEvent | HeadEvent
+Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | _ChatEvent | WhatIfEvent | RouteEvent | HeadEvent

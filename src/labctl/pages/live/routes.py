@@ -23,7 +23,7 @@ KEPT = 200  # decisions that a page gets when it connects
 LITTLE = 0.5  # of the expected tokens: if a server finds fewer, its router is wrong about it
 
 
-class RouteCandidate(TypedDict):
+class _RouteCandidate(TypedDict):
     """A candidate: its score as text, and what the router knew of it, in tokens (``requests``: in requests)."""
 
     name: str
@@ -43,7 +43,7 @@ class RouteEvent(TypedDict):
     chosen: str
     prompt: int  # tokens
     found: int  # tokens of the prompt that the server had cached
-    servers: list[RouteCandidate]
+    servers: list[_RouteCandidate]
     words: str
     sum: str
 
@@ -156,12 +156,12 @@ def _with_routes(line: bytes) -> dict[str, Any] | None:
     return parse_step_line(line) if b'"routes":' in line else None
 
 
-def _server(name: str, score: float, known: Mapping[str, Any]) -> RouteCandidate:
+def _server(name: str, score: float, known: Mapping[str, Any]) -> _RouteCandidate:
     cached, requests, tokens = (int(known[key]) for key in ("cached", "requests", "tokens"))
     return {"name": name, "score": f"{score:,.6g}", "cached": cached, "requests": requests, "tokens": tokens}
 
 
-def _sent(name: str, route: Mapping[str, Any], scores: Mapping[str, float], chosen: RouteCandidate) -> str:
+def _sent(name: str, route: Mapping[str, Any], scores: Mapping[str, float], chosen: _RouteCandidate) -> str:
     """Which request went where, and how its score stands among the others."""
     best = [server for server, score in scores.items() if score == max(scores.values())]
     others = [server for server in best if server != chosen["name"]]

@@ -19,7 +19,7 @@ SHORT_S = 0.05  # but no less than this
 
 
 @dataclass(slots=True)
-class RequestView:
+class _RequestView:
     """One request as far as the log shows it; ``ended`` is the reason of its end, None while it is live."""
 
     prompt: str = ""
@@ -43,7 +43,7 @@ class ModelView:
     kv_blocks: int = 0
     kv_blocks_used: int = 0
     blocks: dict[str, int] = field(default_factory=dict)  # of the KV cache, by owner
-    requests: dict[str, RequestView] = field(default_factory=dict)  # the live requests, then the latest ended ones
+    requests: dict[str, _RequestView] = field(default_factory=dict)  # the live requests, then the latest ended ones
     steps: deque[Line] = field(default_factory=lambda: deque(maxlen=STEPS))
     now: float = 0.0  # when the last line was written, on the monotonic clock
     held: Line | None = None  # the step that waits for the clock: ids, waiting, why
@@ -87,10 +87,10 @@ class ModelView:
         span = max(end - recent[0]["t"] + recent[0]["dur"], SHORT_S)
         return len(recent) / span, sum(sum(step["made"]) for step in recent) / span
 
-    def _request(self, name: str) -> RequestView:
+    def _request(self, name: str) -> _RequestView:
         if name not in self.requests or self.requests[name].ended is not None:  # a name can be used again
             self.requests.pop(name, None)
-            self.requests[name] = RequestView()
+            self.requests[name] = _RequestView()
         return self.requests[name]
 
 

@@ -50,7 +50,7 @@ def with_token(text: str, secret: Path = TOKEN_FILE) -> str:
     return text.replace(PLACEHOLDER, token)
 
 
-class Followed:
+class _Followed:
     """The servers that a file names, as Envoy wants them: by address. A name may get another address at any time."""
 
     def __init__(self, file: Path, target: Path) -> None:
@@ -97,7 +97,7 @@ def main() -> int:
     with os.fdopen(os.open(filled, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
         stream.write(text)
     servers = given.with_name(SERVERS)
-    followed = Followed(servers, config.FOLDER) if servers.exists() else None
+    followed = _Followed(servers, config.FOLDER) if servers.exists() else None
     if followed:
         followed.write_changes()  # Envoy wants the files, if only empty ones
     command = [str(config.binary()), *config.envoy_arguments(str(filled))]

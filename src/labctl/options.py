@@ -1,0 +1,49 @@
+"""What a person asked for on the command line; nothing follows from it here (plan.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says nothing
+ANY_ADDRESS, LOOPBACK = "0.0.0.0", "127.0.0.1"
+OF_PLAN = ("profile", "set", "release", "templates", "gpus")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of ``labctl up``, each by the name that it has on the command line.
+
+    The first five (``OF_PLAN``) are those of ``render`` too: a plan follows from them, whatever starts it.
+    """
+
+    profile: str = "cpu"
+    set: Mapping[str, Any] = field(default_factory=dict)
+    release: str = ""
+    templates: Path | None = None
+    gpus: tuple[str, ...] = ()  # numbers or UUIDs; () is the first ones
+    runtime: str = "auto"
+    ports: str = "8000,8001,8002"
+    timeout: float | None = None
+    expose: bool = False
+    client_shm: bool = False
+    supervise: int = 0
+    replicas: int | None = None
+    balance: str = ""
+
+    @property
+    def of_plan(self) -> dict[str, Any]:
+        """Those that a plan follows from."""
+        return {name: getattr(self, name) for name in OF_PLAN}
+
+    @property
+    def bind(self) -> str:
+        """The address that the ports are published on."""
+        return ANY_ADDRESS if self.expose else LOOPBACK
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait until every model answers."""
+        return PATIENCE_S[self.profile] if self.timeout is None else self.timeout
