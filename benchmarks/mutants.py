@@ -199,11 +199,11 @@ MUTANTS = [
     Mutant(
         "recorder",
         "victims are newcomers",
-        _RECORDER,
-        "for request in step.preempted]",
-        "for request in step.admitted]",
+        "labsched/step.py",
+        "for request in self.preempted]",
+        "for request in self.admitted]",
     ),
-    Mutant("recorder", "all get a token", _RECORDER, "produced.get(request, 0)", "1"),
+    Mutant("recorder", "all get a token", "labsched/step.py", "produced.get(request, 0)", "1"),
     Mutant(
         "recorder",
         "the last step's batch stays",
@@ -230,7 +230,7 @@ MUTANTS = [
     ),
     Mutant("down", "force is interrupted", _DOWN, "with hold_signals_back():", "with contextlib.nullcontext():"),
     Mutant("down", "unknown stacks stay", _DOWN, "names |= runtime.stacks()", "pass"),
-    Mutant("down", "another's stack is swept", _DOWN, "if there and there[1].orphaned():", "if there:"),
+    Mutant("down", "another's stack is swept", _DOWN, "if there and there.record.orphaned():", "if there:"),
 ]
 
 
