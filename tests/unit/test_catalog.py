@@ -1,4 +1,4 @@
-"""The catalogue: the shipped manifests are good, and a broken one is refused with file, key and reason."""
+"""The catalogue: a broken manifest is refused with file, key and reason, and blocks what is about its own lab alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
-from lab_errors import lab_error
+from click.testing import CliRunner
+from lab_errors import is_lab_error, lab_error
 from minimal_lab import MINIMAL, changed, write
 
+from labctl.cli.main import cli
+from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog, load_catalog
+from labctl.runtimes.record import Endpoints, Record
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.strict_yaml import parse_yaml
 
@@ -31,11 +36,6 @@ def test_no_verdict_judges_a_phase_that_its_profile_does_not_run(profile: str) -
         skipped = {phase.name for phase in lab.run.phases} - run
         judged = {verdict.value.split(".")[0] for verdict in lab.verdicts if profile in verdict.profiles}
         assert not judged & skipped, lab.short
-
-
-def test_every_shipped_manifest_is_good() -> None:
-    catalog = load_catalog(Workspace(ROOT, ROOT / "unused"))
-    assert {"sequence", "iterative", "llama", "codegen", "batching"} <= {lab.short for lab in catalog.labs}
 
 
 @pytest.mark.parametrize("word", ["09", "9", "demo", "09-demo", "demo-stack"])
@@ -234,3 +234,41 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
     for ask in (lambda: catalog.lab("demo"), lambda: catalog.labs, lambda: load_catalog(workspace)):
         with lab_error("manifest-broken", "09-demo/lab.yaml: stacks.demo-stack.repository"):
             ask()
+
+
+# -- commands beside a broken manifest ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A checkout with a good lab and a broken one, of which a stack was brought up before it broke."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "model_repos").mkdir()
+    write(tmp_path, "09-demo", MINIMAL)
+    (tmp_path / "labs/09-demo/models/m/1").mkdir(parents=True)
+    (tmp_path / "labs/09-demo/models/m/config.pbtxt").write_text('name: "m"')
+    write(tmp_path, "10-mine", "schema: 1\nnumber: [")
+    monkeypatch.setenv("LABS_ROOT", str(tmp_path))
+    session = Session(Workspace.find(), Catalog(()), Silent())
+    session.remember(Record("mine", "10-mine", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3")))
+    return session
+
+
+@pytest.mark.parametrize("command", [["status"], ["status", "mine"], ["down", "mine"], ["down", "--all"]])
+def test_a_broken_manifest_blocks_neither_status_nor_down(half_written: Session, command: list[str]) -> None:
+    done = CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "left out: labs/10-mine/lab.yaml" in done.stderr
+    assert "mine" in done.stdout
+    assert (half_written.remembered("mine") is None) == (command[0] == "down")
+
+
+def test_everything_else_still_refuses_a_broken_manifest(half_written: Session) -> None:
+    done = CliRunner().invoke(cli, ["list"])
+    is_lab_error(done.exception, "manifest-broken", "labs/10-mine/lab.yaml")
+
+
+def test_a_stack_that_nobody_knows_is_refused_with_the_broken_manifest_named(half_written: Session) -> None:
+    done = CliRunner().invoke(cli, ["down", "nope"])
+    is_lab_error(done.exception, "stack-unknown", "'nope'")
+    assert "left out: labs/10-mine/lab.yaml" in done.stderr

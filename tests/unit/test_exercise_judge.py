@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from exercise_cases import EXERCISES, begin_in
@@ -20,6 +21,7 @@ from lab_errors import lab_error
 from labctl.learn import desk, faults, judge, own_work, server
 from labctl.learn.attempts import exercise_attempts
 from labctl.learn.exercise import find_exercise
+from labctl.learn.judge import Outcome
 from labctl.learn.outcome import Check, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
@@ -30,6 +32,9 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+
+NOWHERE = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
+RECORD = Record("exercise", "02", "compose", "cpu", {}, ["m"], NOWHERE)
 
 
 @pytest.fixture
@@ -51,8 +56,7 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
     )
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     session: Any = SimpleNamespace(workspace=workspace)
-    running = up(session, Record("exercise", "02", "local", "cpu", {}, ["m"], NOWHERE))
-    text = faults.in_learners_files(said, session, exercise, running)
+    text = faults.in_learners_files(said, session, exercise, cast(Any, (None, RECORD)))
     assert text == "KeyError: 'b'\nAt:\n  exercises/02a/model.py(40): one_step"
 
 
@@ -74,102 +78,81 @@ def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file
     assert told == "Internal: NameError: name 'nonsense' is not defined At: exercises/02a/model.py(18): initialize"
 
 
-@pytest.mark.parametrize("loops", [False, True])
-def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, loops: bool
-) -> None:
-    exercise = find_exercise(EXERCISES, "02a")
-    desk.lay_out_exercise(exercise, workspace)
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """The servers that the judge has asked for; none is real."""
+    served: list[Record] = []
 
+    def serve(*_: Any) -> tuple[Any, Record]:
+        served.append(RECORD)
+        return SimpleNamespace(name="compose"), RECORD
+
+    monkeypatch.setattr(server, "serve_exercise", serve)
+    monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
+    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
+    return served
+
+
+@pytest.fixture
+def judged(workspace: Workspace, servers: list[Record], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """What the judge says of an exercise when its check is another function; ``noted`` are faults of the model."""
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: (None, RECORD))
+
+    def judged(
+        check: Callable[[Trial], None],
+        noted: Sequence[dict[str, Any]] = (),
+        id: str = "02b",
+        seeds: Sequence[int] = (7,),
+    ) -> Outcome:
+        def function(trial: Trial) -> None:
+            trial.run_dir.mkdir(parents=True, exist_ok=True)
+            lines = [json.dumps({"t": time.monotonic(), "exception": True, **fault}) for fault in noted]
+            (trial.run_dir / "faults-m-0.jsonl").write_text("".join(f"{line}\n" for line in lines))
+            check(trial)
+
+        exercise = find_exercise(EXERCISES, id)
+        desk.lay_out_exercise(exercise, workspace)
+        monkeypatch.setattr(judge, "_load", lambda _: function)
+        return judge.check_exercise(session, exercise, "compose", seeds)
+
+    return judged
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(judged: Any, loops: bool) -> None:
     def check(trial: Trial) -> None:
-        trial.run_dir.mkdir(parents=True, exist_ok=True)
         if loops:
             note = {"model": "m", "since": time.time() - 8, "steps": 0, "file": "exercises/02a/model.py", "line": 27}
             (trial.run_dir / "stuck-m-0.json").write_text(json.dumps(note))
         raise Stuck("m has not answered within 10 s", code="model-silent")
 
-    nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-    record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
-    monkeypatch.setattr(server, "serve_exercise", lambda *_: up(session, record))
-    monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
-    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
-    monkeypatch.setattr(judge, "_load", lambda _: check)
-    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
-    said = judge.check_exercise(session, exercise, "compose", [7]).sentence
+    said = judged(check, id="02a").sentence
     assert ("it is at exercises/02a/model.py:27: is there a loop without an end?" in said) == loops
     assert ("RESCHEDULE" in said) != loops
 
 
-def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_triton_takes_for_dead_is_tried_once_more(judged: Any) -> None:
     """On a machine so busy that a model's process does not say in time that it lives."""
-    exercise, tries = find_exercise(EXERCISES, "03b"), []
-    desk.lay_out_exercise(exercise, workspace)
+    tries = []
 
     def check(trial: Trial) -> None:
         tries.append(trial.seed)
         if len(tries) != 2:
             raise LabError("m answered with an error", "Stub process 'm_0_0' is not healthy.", code="model-error")
-        trial.expect("an answer", "1", 1, True, "")
+        holds(trial)
 
-    nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-    record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
-    monkeypatch.setattr(server, "serve_exercise", lambda *_: up(session, record))
-    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
-    monkeypatch.setattr(judge, "_load", lambda _: check)
-    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: up(session, record))
-    assert judge.check_exercise(session, exercise, "compose", [7]).passed
-    outcome = judge.check_exercise(session, exercise, "compose", [7])
-    assert tries == [7] * 4 and "is not healthy" in outcome.sentence
+    assert judged(check, id="03b").passed
+    assert "is not healthy" in judged(check, id="03b").sentence
+    assert tries == [7] * 4
 
 
-@pytest.mark.parametrize(("id", "servers", "drawn"), [("07c", 3, 1), ("07b", 1, 2)])
+@pytest.mark.parametrize(("id", "served", "drawn"), [("07c", 3, 1), ("07b", 1, 2)])
 def test_an_exercise_that_breaks_its_server_is_given_one_for_each_trial(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, id: str, servers: int, drawn: int
+    judged: Any, servers: list[Record], id: str, served: int, drawn: int
 ) -> None:
-    exercise, served = find_exercise(EXERCISES, id), []
-    desk.lay_out_exercise(exercise, workspace)
-    record = Record("exercise", "07", "compose", "cpu", {}, ["m"], NOWHERE)
-
-    def serve(*_: Any) -> RunningStack:
-        served.append(record)
-        return up(session, record)
-
-    monkeypatch.setattr(server, "serve_exercise", serve)
-    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
-    monkeypatch.setattr(judge, "_load", lambda _: holds)
-    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
-    assert judge.check_exercise(session, exercise, "compose", [7, 8, 9]).passed
-    assert len(served) == servers
-    assert len(judge.check_exercise(session, exercise, "compose").seeds) == drawn
-
-
-NOWHERE = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-
-
-@pytest.fixture
-def judged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the judge says of exercise 02b when its check is another function; ``noted`` are faults of the model."""
-    exercise = find_exercise(EXERCISES, "02b")
-    desk.lay_out_exercise(exercise, workspace)
-    record = Record("exercise", "02", "compose", "cpu", {}, ["m"], NOWHERE)
-    monkeypatch.setattr(server, "serve_exercise", lambda *_: up(session, record))
-    monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
-    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
-    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
-
-    def judged(check: Any, noted: list[dict[str, Any]] | None = None) -> judge.Outcome:
-        def function(trial: Trial) -> None:
-            trial.run_dir.mkdir(parents=True, exist_ok=True)
-            lines = [json.dumps({"t": time.monotonic(), "exception": True, **fault}) for fault in noted or []]
-            (trial.run_dir / "faults-m-0.jsonl").write_text("".join(f"{line}\n" for line in lines))
-            check(trial)
-
-        monkeypatch.setattr(judge, "_load", lambda _: function)
-        return judge.check_exercise(session, exercise, "compose", [7])
-
-    return judged
+    assert judged(holds, id=id, seeds=[7, 8, 9]).passed
+    assert len(servers) == served
+    assert len(judged(holds, id=id, seeds=()).seeds) == drawn
 
 
 RAISED = {"words": "KeyError: 4", "line": 31}
@@ -224,7 +207,7 @@ def test_a_broken_rule_is_told_where_nothing_was_raised(judged: Any) -> None:
 def test_the_official_solution_in_a_learners_file_is_named_and_does_not_pass(
     judged: Any, workspace: Workspace, source: str, line: int | None
 ) -> None:
-    (find_exercise(EXERCISES, "02b").yours(workspace) / "model.py").write_text(source)
+    (desk.lay_out_exercise(find_exercise(EXERCISES, "02b"), workspace) / "model.py").write_text(source)
     outcome = judged(holds)
     assert outcome.passed == (line is None)
     named_so = f"exercises/02b/model.py, line {line}, uses the official solution: write your own."
@@ -302,17 +285,6 @@ def test_a_value_that_a_check_cannot_read_is_a_sentence_and_no_traceback(judged:
     assert not outcome.passed
     assert outcome.sentence.startswith(f"predict gave {value!r}"[:150])
     assert "Traceback" not in outcome.sentence and len(outcome.sentence) < 400
-
-
-def test_a_line_of_the_terminal_does_not_say_ok_and_not_ok_at_once(
-    judged: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The step was done, whatever it found: what it means is said below."""
-    ended: list[str] = []
-    monkeypatch.setattr(Listener, "done", lambda self, text="", timed=True: ended.append(text))
-    judged(fails)
-    judged(holds)
-    assert ended == ["done", "done"]
 
 
 def test_a_check_that_fails_by_itself_says_so(judged: Any) -> None:
