@@ -198,17 +198,6 @@ def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
     assert plan.fetched and plan.fetched.is_dir()
 
 
-def test_the_local_runtime_imports_no_python_on_whales(tmp_path: Path) -> None:
-    """It takes a third of a second."""
-    code = (
-        "import sys; from labctl.cli.main import main; main(sys.argv[1:])\nsys.exit('python_on_whales' in sys.modules)"
-    )
-    environment = {**os.environ, "LABS_ROOT": str(of_its_own(tmp_path).root), "LABS_CACHE": str(tmp_path / "cache")}
-    words = ["up", "iterative", "--runtime", "local", "--dry-run"]
-    done = subprocess.run([sys.executable, "-c", code, *words], env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_killed_labctl_leaves_no_docker_behind(tmp_path: Path) -> None:
     tool, pids = tmp_path / "docker", tmp_path / "pids"
     tool.write_text(f"#!/bin/sh\necho $$ >>{pids}\nexec sleep 600\n")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -27,14 +25,6 @@ def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_fault_5_a_dead_docker_host_is_named_without_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    began = time.monotonic()
-    with lab_error("docker-missing", "127.0.0.1:9"):
-        docker_engine.engine()
-    assert time.monotonic() - began < 20
-
-
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
@@ -43,12 +33,14 @@ def test_fault_5_a_dead_docker_host_is_named_without_waiting_for_it(monkeypatch:
         ("unix:///nobody/listens.sock", "No such file or directory"),
     ],
 )
-def test_why_an_engine_does_not_answer_is_one_short_sentence_with_its_address(
+def test_fault_5_why_an_engine_does_not_answer_is_soon_one_short_sentence_with_its_address(
     address: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", address)
+    began = time.monotonic()
     with lab_error("docker-missing") as caught:
         docker_engine.engine()
+    assert time.monotonic() - began < 20
     assert reason in caught.value.why and caught.value.why.endswith(f"({address})")
     assert len(caught.value.why) < 90 and "DOCKER_HOST" in caught.value.remedy
 
@@ -63,23 +55,6 @@ def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_tha
         ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).check("cpu")
     script = next(word for word in caught.value.remedy.split() if word.endswith(".sh"))
     assert (Path(__file__).resolve().parents[2] / script).is_file()
-
-
-def test_rendering_where_no_engine_listens_imports_nothing_large(tmp_path: Path) -> None:
-    code = """
-import sys
-from labctl.repository import config
-from labctl.runtimes import docker_engine
-assert config.parse_config("config.pbtxt", 'name: "m"')[0].name == "m"
-try:
-    docker_engine.containers("/checkout")
-except Exception as error:
-    assert "no Docker engine answers" in str(error), error
-assert not {"docker", "torch"} & set(sys.modules)
-"""
-    env = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("version", ["2.19.1", "v2.5.0", "1.29.2"])

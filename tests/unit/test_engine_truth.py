@@ -353,18 +353,29 @@ def both(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return able
 
 
-def test_auto_is_local_for_a_newcomer_with_docker(both: set[str], session: Session) -> None:
-    assert session.choose("auto", "cpu").name == "local"
+@pytest.mark.parametrize(
+    ("able", "images_there", "chosen"),
+    [
+        ({"local", "compose"}, False, "local"),  # a newcomer with Docker
+        ({"local", "compose"}, True, "compose"),
+        ({"local"}, True, "local"),
+        ({"compose"}, False, "compose"),
+    ],
+)
+def test_auto_is_local_unless_this_checkouts_images_are_there_or_local_cannot_serve(
+    both: set[str], session: Session, monkeypatch: pytest.MonkeyPatch, able: set[str], images_there: bool, chosen: str
+) -> None:
+    both &= able
+    monkeypatch.setattr(images, "images_present", lambda workspace, profile: images_there)
+    assert session.choose("auto", "cpu").name == chosen
     assert not session.workspace.settled_runtime
 
 
-def test_auto_is_compose_where_this_checkouts_images_are(
-    both: set[str], session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(images, "images_present", lambda workspace, profile: True)
-    assert session.choose("auto", "cpu").name == "compose"
-    both.remove("compose")
-    assert session.choose("auto", "cpu").name == "local"
+def test_where_neither_runtime_can_serve_auto_says_why_of_both(both: set[str], session: Session) -> None:
+    both.clear()
+    with pytest.raises(LabError) as caught:
+        session.choose("auto", "cpu")
+    assert "no compose here" in caught.value.details[0] and "no local here" in caught.value.details[1]
 
 
 def test_compose_that_was_asked_for_once_is_what_auto_means_from_then_on(both: set[str], session: Session) -> None:
@@ -386,17 +397,6 @@ def test_a_settled_checkout_takes_no_other_runtime_by_itself(both: set[str], ses
     with pytest.raises(LabError) as caught:
         session.choose("auto", "cpu")
     assert "labctl runtime local" in caught.value.remedy
-
-
-def test_auto_takes_compose_where_local_cannot_serve_and_says_both_where_neither_can(
-    both: set[str], session: Session
-) -> None:
-    both.remove("local")
-    assert session.choose("auto", "cpu").name == "compose"
-    both.remove("compose")
-    with pytest.raises(LabError) as caught:
-        session.choose("auto", "cpu")
-    assert "no compose here" in caught.value.details[0] and "no local here" in caught.value.details[1]
 
 
 def test_labctl_runtime_settles_a_checkout_and_leaves_it_open_again(
@@ -424,11 +424,6 @@ def test_the_images_of_this_checkout_are_looked_for_by_their_names(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(docker_engine, "engine", lambda: None)
-
-    def exists(name: str) -> bool:
-        asked.append(name)
-        return True
-
-    monkeypatch.setattr(images, "exists", exists)
+    monkeypatch.setattr(images, "exists", lambda name: not asked.append(name))  # type: ignore[func-returns-value]
     assert images.images_present(session.workspace, "cpu")
     assert asked == images.all_images(session.workspace, "cpu")
