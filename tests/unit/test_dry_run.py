@@ -11,40 +11,31 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from golden_releases import GOLDEN
-from lab_errors import is_lab_error, lab_error
+from lab_errors import lab_error
+from machinery import of_its_own
 
 from labctl.cli.main import cli
 
-ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
-ENGINE = ["--set", "engine=tensorrt-llm"]
 
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test's own and a cache that does not exist yet."""
-    root = tmp_path / "checkout"
-    root.mkdir()
-    for name in (
-        "pyproject.toml",
-        "requirements",
-        "labs",
-        "model_repos",
-        "src",
-        "docker",
-        "compose.yaml",
-        "compose.gpu.yaml",
-    ):
-        (root / name).symlink_to(ROOT / name)
+    root = of_its_own(tmp_path).root
     monkeypatch.setenv("LABS_ROOT", str(root))
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # no engine answers
     return tmp_path
 
 
+def dry(*words: str) -> str:
+    """What that command prints with ``--dry-run``. Raises LabError, as it does."""
+    return CliRunner().invoke(cli, [*words, "--dry-run"], catch_exceptions=False).stdout
+
+
 def shown(*arguments: str) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, ["up", STACK, "--dry-run", "--json", *arguments], catch_exceptions=False)
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(dry("up", STACK, "--json", *arguments))
     return found
 
 
@@ -91,15 +82,17 @@ def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() ->
     assert "compose runtime" in found["notices"][0]
 
 
-def test_every_container_is_told_with_its_image_and_its_gpus() -> None:
-    found = shown("--profile", "gpu", "--release", "0.17.0")
+@pytest.mark.parametrize(("tp_size", "gpus"), [(1, "1 GPU"), (2, "2 GPUs")])
+def test_every_container_is_told_with_its_image_and_its_gpus(tp_size: int, gpus: str) -> None:
+    found = shown("--profile", "gpu", "--release", "0.17.0", "--set", f"tp_size={tp_size}")
     containers = list(dict.fromkeys(command["container"] for command in found["commands"] if command["container"]))
     made = [line.partition(": ")[0] for line in containers]
     ends = ["-copy-PID", "-engine-builder-PID", "-engine-builder-PID", "-triton-1"]  # the tools' image, the server's
     assert [name.endswith(end) for name, end in zip(made, ends, strict=True)] == [True] * 4
     assert "removed at once" in containers[0]
-    assert ", 1 GPU, gone when it ends" in containers[2]
-    assert ", 1 GPU, on 127.0.0.1:8000" in containers[3]
+    assert f", {gpus}, gone when it ends" in containers[2]
+    assert f", {gpus}, " in containers[3] and " on 127.0.0.1:8000" in containers[3]
+    assert ("runs launch-ranks /app/scripts/launch_triton_server.py 2" in containers[3]) == (tp_size == 2)
 
 
 def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
@@ -121,17 +114,6 @@ def test_builds_and_containers_of_one_command_can_be_pasted_they_read_no_file_th
         assert [name for name in command["env"] if name.endswith("_IMAGE")]
 
 
-@pytest.mark.parametrize("release", ["0.5.0", "0.17.0"])
-def test_two_gpus_and_fp8_reach_the_builder_and_the_launch_script(release: str) -> None:
-    found = shown("--profile", "gpu", "--release", release, "--set", "tp_size=2", "--set", "quantization=fp8")
-    text = "\n".join(lines(found))
-    assert "--tp_size 2" in text
-    assert "--qformat fp8" in text
-    containers = [command["container"] for command in found["commands"]]
-    assert "launch-ranks /app/scripts/launch_triton_server.py 2" in containers[-1]
-    assert ", 2 GPUs" in containers[-1] and ", 2 GPUs" in containers[-2]
-
-
 def test_the_llm_api_has_templates_of_its_own_and_no_engine() -> None:
     found = shown("--profile", "gpu", "--set", "engine=llmapi")
     text = "\n".join(lines(found))
@@ -142,10 +124,9 @@ def test_the_llm_api_has_templates_of_its_own_and_no_engine() -> None:
 
 
 def test_lab_05_leaves_static_batching_out_where_the_llm_api_serves() -> None:
-    arguments = ["run", "batching", "--profile", "gpu", "--set", "engine=llmapi", "--dry-run"]
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert "05-batching-policies/client.py" in done.stdout
-    assert "static-batching" not in "".join(line for line in done.stdout.splitlines() if line.startswith("  $ "))
+    found = dry("run", "batching", "--profile", "gpu", "--set", "engine=llmapi")
+    assert "05-batching-policies/client.py" in found
+    assert "static-batching" not in "".join(line for line in found.splitlines() if line.startswith("  $ "))
 
 
 def test_templates_that_are_given_are_not_copied_out_of_the_image() -> None:
@@ -154,25 +135,9 @@ def test_templates_that_are_given_are_not_copied_out_of_the_image() -> None:
     assert any(name.endswith("repository/tensorrt_llm/config.pbtxt") for name in found["files"])
 
 
-def test_the_local_runtime_shows_the_server_itself() -> None:
-    found = shown("--runtime", "local", "--set", "engine=transformers", "--set", "model=random:tiny-llama")
-    *made, server = lines(found)
-    assert [line.split(" -m ")[1] for line in made] == ["labctl.artifacts pull random:tiny-llama"]
-    assert "tritonserver --model-repository=" in server
-    assert not any(command["container"] for command in found["commands"])
-
-
-def test_a_run_shows_every_phase_and_its_client() -> None:
-    done = CliRunner().invoke(cli, ["run", "batching", "--dry-run", "--runtime", "local"], catch_exceptions=False)
-    clients = [line for line in done.stdout.splitlines() if "05-batching-policies/client.py" in line]
-    assert len(clients) == 4
-    assert "05-batching-policies/report.py" in done.stdout
-
-
 def test_a_run_takes_each_phases_stack_down_before_the_next_and_prepares_once() -> None:
-    arguments = ["run", "llama", "--dry-run", "--profile", "gpu", "--release", "0.5.0"]
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    told = [line for line in done.stdout.splitlines() if line.startswith("  $ ")]
+    found = dry("run", "llama", "--profile", "gpu", "--release", "0.5.0")
+    told = [line for line in found.splitlines() if line.startswith("  $ ")]
     steps = [
         word
         for line in told
@@ -184,18 +149,17 @@ def test_a_run_takes_each_phases_stack_down_before_the_next_and_prepares_once() 
 
 @pytest.mark.parametrize("profile, killed", [("cpu", True), ("gpu", False)])
 def test_a_server_whose_clients_have_ended_is_killed_but_for_one_that_holds_a_gpu(profile: str, killed: bool) -> None:
-    arguments = ["run", "llama", "--dry-run", "--runtime", "compose", "--profile", profile]
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    downs = [line for line in done.stdout.splitlines() if " down " in line]
+    found = dry("run", "llama", "--runtime", "compose", "--profile", profile)
+    downs = [line for line in found.splitlines() if " down " in line]
     assert downs
     assert {"--timeout 0" in line for line in downs} == {killed}
 
 
 def test_a_render_shows_the_files_and_writes_none(empty: Path) -> None:
     before = sorted(empty.rglob("*"))
-    done = CliRunner().invoke(cli, ["render", "iterative", "--profile", "gpu", "--dry-run"], catch_exceptions=False)
-    assert "repository/iterative-gpt2/config.pbtxt" in done.stdout
-    assert "$ " not in done.stdout
+    found = dry("render", "iterative", "--profile", "gpu")
+    assert "repository/iterative-gpt2/config.pbtxt" in found
+    assert "$ " not in found
     assert sorted(empty.rglob("*")) == before
 
 
@@ -203,40 +167,38 @@ def test_a_render_shows_the_files_and_writes_none(empty: Path) -> None:
 def test_every_lab_has_a_dry_run_on_the_gpu_profile(empty: Path, lab: str) -> None:
     """Only lab 01's native backends need an image of NVIDIA's; lab 06 does with ``engine=tensorrt-llm`` alone."""
     before = sorted(empty.rglob("*"))
-    done = CliRunner().invoke(cli, ["run", lab, "--dry-run", "--profile", "gpu"], catch_exceptions=False)
-    assert ("nvcr.io/nvidia/tritonserver:" in done.stdout) == (lab == "sequence")
-    assert "/report.py" in done.stdout
+    found = dry("run", lab, "--profile", "gpu")
+    assert ("nvcr.io/nvidia/tritonserver:" in found) == (lab == "sequence")
+    assert "/report.py" in found
     assert sorted(empty.rglob("*")) == before
 
 
 def test_building_engines_starts_no_server() -> None:
-    arguments = ["engines", "build", "llama", "--profile", "gpu", "--dry-run", "--release", "0.5.0"]
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert "llama/build.py" in done.stdout
-    assert "--detach" not in done.stdout
-    assert "-triton-1:" not in done.stdout
+    found = dry("engines", "build", "llama", "--profile", "gpu", "--release", "0.5.0")
+    assert "llama/build.py" in found
+    assert "--detach" not in found
+    assert "-triton-1:" not in found
 
 
 def test_a_stack_without_an_engine_is_refused_as_it_would_be() -> None:
-    done = CliRunner().invoke(cli, ["engines", "build", "iterative", "--profile", "gpu", "--dry-run"])
-    is_lab_error(done.exception, "engine-none", "iterative")
+    with lab_error("engine-none", "iterative"):
+        dry("engines", "build", "iterative", "--profile", "gpu")
 
 
 def test_a_benchmark_shows_its_stack_up_and_down() -> None:
-    done = CliRunner().invoke(cli, ["bench", STACK, "--profile", "gpu", "--dry-run"], catch_exceptions=False)
-    told = [word for line in done.stdout.splitlines() for word in ("up --detach", " down ") if word in line]
+    found = dry("bench", STACK, "--profile", "gpu")
+    told = [word for line in found.splitlines() for word in ("up --detach", " down ") if word in line]
     assert told == ["up --detach", " down "]
-    assert "results/05-batching-policies/TIME/" in done.stdout
+    assert "results/05-batching-policies/TIME/" in found
 
 
 def test_a_runtime_that_has_no_tensorrt_llm_is_refused_before_anything_is_told() -> None:
-    done = CliRunner().invoke(cli, ["up", STACK, "--profile", "gpu", "--runtime", "local", "--dry-run", *ENGINE])
-    is_lab_error(done.exception, "image-needed")
+    with lab_error("image-needed"):
+        dry("up", STACK, "--profile", "gpu", "--runtime", "local", "--set", "engine=tensorrt-llm")
 
 
 def test_backends_of_nvidias_image_are_refused_without_it_and_the_way_around_is_named() -> None:
-    done = CliRunner().invoke(cli, ["up", "sequence", "--profile", "gpu", "--runtime", "local", "--dry-run"])
-    is_lab_error(done.exception, "image-needed", "--set backends=python")
-    around = ["--set", "backends=python"]
-    done = CliRunner().invoke(cli, ["up", "sequence", "--profile", "gpu", "--runtime", "local", "--dry-run", *around])
-    assert "generator_onnx/1/model.py" in done.stdout
+    words = ("up", "sequence", "--profile", "gpu", "--runtime", "local")
+    with lab_error("image-needed", "--set backends=python"):
+        dry(*words)
+    assert "generator_onnx/1/model.py" in dry(*words, "--set", "backends=python")
