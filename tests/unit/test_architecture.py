@@ -13,7 +13,7 @@ import pytest
 from lab_errors import lab_error
 from machinery import ROOT
 
-from labctl.architecture import ARM, X86, architecture, canonical_architecture, container_platform, server_architecture
+from labctl.architecture import ARM, X86, canonical_architecture, container_platform, server_architecture
 from labctl.artifacts import engines
 from labctl.listener import Silent
 from labctl.runtimes import wheel
@@ -139,7 +139,3 @@ def test_no_image_and_no_service_is_for_one_architecture_alone() -> None:
     named = r"amd64|arm64|x86.64|manylinux|platforms?:|beta.kubernetes.io|kubernetes.io/arch"
     found = {path.name: re.findall(named, re.sub(r"(#|//).*", "", path.read_text())) for path in BUILT}
     assert found and not {name: words for name, words in found.items() if words}
-
-
-def test_this_machine_has_one_of_the_names() -> None:
-    assert architecture() in (X86, ARM)

@@ -54,12 +54,9 @@ def test_a_policy_without_functions_plays_as_the_shipped_scheduler_does(policy: 
 
 def test_the_line_decides_who_goes_first(policy: Write) -> None:
     last = policy("def line(view): return [one.id for one in reversed(view.waiting)]")
-    trace = [arrival("1", 0.0, 8, 4), arrival("2", 0.0, 8, 4), arrival("3", 0.0, 8, 4)]
-    one = replace(SMALL, slots=1)
-    with Player(last) as player, Player(ARENA / "fcfs.py") as first:
-        ordered = referee.play_trace(player, trace, one), referee.play_trace(first, trace, one)
-    assert ordered[0]["steps"] == ordered[1]["steps"] == 12
-    assert ordered[0]["ttft_p99_ms"] == pytest.approx(ordered[1]["ttft_p99_ms"], rel=0.01)
+    with Player(last) as player:
+        played = referee.game(player, [arrival(name, 0.0, 8, 4) for name in "123"], replace(SMALL, slots=1))
+    assert [row.batch for row in played.rows[::4]] == [["3"], ["2"], ["1"]]
 
 
 def test_a_view_has_no_length_of_an_answer(policy: Write) -> None:

@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lab_errors import lab_error
 from machinery import of_its_own
 from programs import needs
 from waiting import eventually
@@ -36,6 +37,7 @@ from labctl.stack import replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.up import prepare_artifacts, up
+from labkit.errors import LabError
 
 STACK = "inflight-batching"
 OPTIONS = Options(
@@ -230,3 +232,19 @@ def test_a_dry_listener_hears_a_command_that_is_not_run(tmp_path: Path) -> None:
     assert processes.run_foreground(command, Dry()) == 0
     assert [shlex.join(argv) for argv in heard] == [f"touch {tmp_path}/file"] * 2
     assert list(tmp_path.iterdir()) == []
+
+
+# -- the log of a stack with a guard, which is that of two containers --------------------------------------------------
+
+
+def test_two_streams_are_followed_to_the_end_of_both() -> None:
+    assert sorted(processes.as_they_come([iter(["a", "b"]), iter(["c"])])) == ["a", "b", "c"]
+
+
+def test_what_one_stream_raises_is_not_lost() -> None:
+    def broken() -> Iterator[str]:
+        yield "first"
+        raise LabError("the engine is gone", code="docker-silent")
+
+    with lab_error("docker-silent"):
+        list(processes.as_they_come([broken(), iter([])]))

@@ -45,11 +45,6 @@ def test_every_port_is_labelled_and_the_pages_are_among_them() -> None:
     assert {port for port, told in FILE["portsAttributes"].items() if told["label"]} == ports
 
 
-def test_a_prebuild_installs_everything_and_runs_a_lab() -> None:
-    assert "make setup" in FILE["onCreateCommand"]
-    assert "labctl run iterative --quick" in FILE["updateContentCommand"]
-
-
 @pytest.mark.parametrize("codespace", ["", "quiet-name"])
 def test_the_live_page_opens_in_the_readers_browser(tmp_path: Path, codespace: str) -> None:
     shutil.copytree(FOLDER, tmp_path / ".devcontainer")

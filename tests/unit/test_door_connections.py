@@ -121,3 +121,14 @@ def test_a_long_body_in_small_parts_is_no_long_head() -> None:
             while not answer.endswith(str(size).encode()):
                 answer += client.recv(1000)
             assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_connection_sends_at_once_and_keeps_little_of_what_it_sends_and_reads() -> None:
+    with (
+        exchange.limit_send_buffer(socket.create_server(("127.0.0.1", 0))) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * exchange.SEND_BUFFER  # Linux doubles it
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 2 * exchange.RECEIVE_BUFFER

@@ -137,13 +137,6 @@ def test_a_foreign_engine_is_refused(fake: Fake, workspace: Workspace) -> None:
     assert not other.ready(workspace)
 
 
-def test_a_folder_without_a_manifest_is_refused(fake: Fake, workspace: Workspace) -> None:
-    build = engines.request("fake", SPEC, {})
-    build.locate(workspace).mkdir(parents=True)
-    with lab_error("artifact-damaged", "manifest.json"):
-        build.ready(workspace)
-
-
 def test_changed_weights_make_a_new_engine_in_the_place_of_the_old(fake: Fake, workspace: Workspace) -> None:
     build = engines.request("fake", "random:tiny-gpt2", {})
     path = build.make(workspace, quiet)
@@ -291,14 +284,16 @@ def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace)
     assert not plan.artifacts[1].ready(workspace)
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "not json", "another shape"])
-def test_the_remedy_of_a_damaged_engine_can_be_followed(fake: Fake, workspace: Workspace, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("manifest", "code"), [(None, "artifact-damaged"), ("{", "artifact-damaged"), ('{"files": {}}', "engine-other")]
+)
+def test_the_remedy_of_a_damaged_engine_can_be_followed(
+    fake: Fake, workspace: Workspace, manifest: str | None, code: str
+) -> None:
     build = engines.request("fake", SPEC, {})
-    manifest = build.make(workspace, quiet) / "manifest.json"
-    manifest.unlink() if damage == "no manifest" else manifest.write_text(
-        {"not json": "{"}.get(damage, '{"files": {}}')
-    )
-    with pytest.raises(LabError) as caught:
+    path = build.make(workspace, quiet) / "manifest.json"
+    path.unlink() if manifest is None else path.write_text(manifest)
+    with lab_error(code) as caught:
         build.ready(workspace)
     key = caught.value.remedy.removeprefix("labctl engines prune ").partition(",")[0]
     assert [row["key"] for row in ENGINES.rows(workspace)] == [key]

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer, LlamaConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "labs" / "shared" / "models" / "everyday-tokenizer"
-LIMIT = 1.5  # tokens a word
 STORY = (
     "Once upon a time there was an old man who lived in a small house by the sea. Every morning, before the sun came "
     'up, he took his boat and went out to catch fish. "Don\'t wait for me," he said to his wife, "I\'ll be back at 7." '
@@ -24,10 +23,6 @@ STORY = (
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(FOLDER)
-
-
-def tokens_a_word(tokenizer: Any, text: str) -> float:
-    return len(tokenizer.encode(text)) / len(text.split())
 
 
 def test_its_files_are_those_of_its_sums() -> None:
@@ -48,13 +43,7 @@ def test_the_most_frequent_words_are_one_token_each(tokenizer: Any, form: Callab
 
 
 def test_plain_prose_costs_at_most_one_and_a_half_tokens_a_word(tokenizer: Any) -> None:
-    assert tokens_a_word(tokenizer, STORY) <= LIMIT
-
-
-def test_our_readme_costs_at_most_one_and_a_half_tokens_a_word(tokenizer: Any) -> None:
-    paragraph = (ROOT / "README.md").read_text().split("\n\n")[1]
-    assert len(paragraph.split()) > 40
-    assert tokens_a_word(tokenizer, paragraph) <= LIMIT
+    assert len(tokenizer.encode(STORY)) <= 1.5 * len(STORY.split())
 
 
 def test_every_text_comes_back_as_it_was(tokenizer: Any) -> None:
@@ -70,7 +59,3 @@ def test_it_stays_itself_beside_a_llama_configuration(tokenizer: Any, tmp_path: 
     beside = AutoTokenizer.from_pretrained(tmp_path)
     assert beside.encode(STORY) == tokenizer.encode(STORY)
     assert beside.decode(beside.encode(STORY)) == STORY
-
-
-def test_its_class_is_one_that_transformers_4_and_5_know() -> None:
-    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in (FOLDER / "tokenizer_config.json").read_text()

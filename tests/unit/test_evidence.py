@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 from lab_errors import lab_error
 
-from labctl.cli import console, metrics
+from labctl.cli import metrics
 from labctl.cli.bench import bench_command
 from labkit import stats
-from labkit.errors import LabError
 from labkit.evidence import steplog
 from labkit.evidence.metrics import ModelCounters, Snapshot, parse_metrics
 from labkit.pictures.live import ProgressLine
@@ -119,29 +118,6 @@ def test_a_table_has_its_width_where_a_notebook_forces_colour_on_a_dumb_terminal
     monkeypatch.setenv("FORCE_COLOR", "1")
     shown = format_table([("a name " * 12, 1)], ("name", "n"), width=110).splitlines()
     assert shown[-1].split()[-1] == "1" and len(shown) == 3
-
-
-def test_an_error_begins_on_a_line_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listener = console.Console()
-    listener.live = True
-    listener.step("iterative-gpt2, 8 in flight")
-    listener.progress("3 of 32 answered")
-    console.show_error(LabError("the connection to the server broke", code="connection-broken"))
-    lines = capsys.readouterr().err.split("\n")
-    assert any(line.startswith("error:") for line in lines)
-
-
-def test_a_progress_line_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    listener = console.Console()
-    listener.live = True
-    listener.step("tritonserver with preprocessing, tensorrt_llm, postprocessing, ensemble")
-    listener.progress("preprocessing ready, tensorrt_llm loading, postprocessing ready, ensemble loading")
-    shown = capsys.readouterr().err.split("\r")[-1]
-    assert "preprocessing ready" in shown
-    assert len(shown) < 80
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
