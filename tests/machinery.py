@@ -51,6 +51,19 @@ def of_its_own(folder: Path) -> Workspace:
     return Workspace(root, folder / "cache")
 
 
+def git(folder: Path, *words: str) -> None:
+    """Run git in a folder, as an author who can commit. Raises CalledProcessError."""
+    author = ("-c", "user.name=n", "-c", "user.email=e@x")
+    subprocess.run(["git", "-C", str(folder), *author, *words], check=True, capture_output=True)
+
+
+def committed(folder: Path, *more: str) -> None:
+    """Make the folder a repository of git, with all that is in it committed; ``more``: options of ``git init``."""
+    git(folder, "init", "-q", *more)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "one")
+
+
 def labctl(*arguments: str, root: Path, timeout: float = 240, check: bool = True, **env: str) -> Any:
     """Run the real command line as a person does, to its end."""
     command = [sys.executable, "-m", "labctl", *arguments]

@@ -55,6 +55,13 @@ def test_every_file_that_a_lesson_names_is_there(page: Path) -> None:
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder)
+def test_every_lesson_says_how_to_edit_its_models_and_links_the_page_that_gets_them_back(lab: schema.Lab) -> None:
+    lesson = (ROOT / "labs" / lab.folder / "README.md").read_text(encoding="utf-8")
+    assert "(../../docs/guide/edit-see-undo.md)" in lesson
+    assert any(f"labctl reload {name}`" in lesson for name in (lab.short, *lab.stacks))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_make_target_and_command_of_a_page_is_there_and_none_follows_one_that_does_not_end(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from lab_errors import lab_error
+from machinery import ROOT, git
 
 from labctl.bundle import pack
 from labctl.listener import Silent
 from labctl.workspace import Workspace
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Stands in for make: says that it was called, and with what.
 MAKE = '#!/bin/sh\necho "$@ $PIP_NO_INDEX $PIP_FIND_LINKS" >made\n'
 
@@ -159,9 +159,8 @@ def test_what_git_ignores_stays_at_home(bundle: Path) -> None:
 
 
 def test_only_what_is_committed_or_staged_is_taken_from_a_clone(workspace: Workspace) -> None:
-    git = ["git", "-C", str(workspace.root), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "add", "README.md"], check=True)
+    git(workspace.root, "init", "-q")
+    git(workspace.root, "add", "README.md")
     (workspace.root / "token.txt").write_text("secret")
     assert pack.checkout_files(workspace.root) == [Path("README.md")]
 

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_errors import lab_error
 from machinery import of_its_own
+from noting import Noting
 from programs import needs
 from waiting import eventually
 
@@ -160,14 +161,6 @@ def test_compose_itself_finds_in_a_file_of_values_what_was_written(tmp_path: Pat
     env.write_text(write_values({"COMPOSE_FILE": f"{tmp_path}/compose.yaml", "COMPOSE_PROJECT_NAME": "p", "V": hard}))
     found = compose_view.of_stack(env)["one"]["environment"]["V"]
     assert found.replace("$$", "$") == hard
-
-
-class Noting(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.mark.parametrize(

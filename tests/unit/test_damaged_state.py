@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from noting import Noting
 
-from labctl.listener import Silent
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Options, Proc, Record
@@ -31,14 +31,6 @@ MEANINGFUL_OPTIONS: list[tuple[str, Any]] = [
     *(("timeout", number) for number in (5, 0.5, True)),
     *(("replicas", number) for number in (5, True)),
 ]
-
-
-class Noting(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lab_errors import lab_error
+from machinery import ROOT, committed, git
+from noting import Noting
 
 from labctl import repository, unfinished
 from labctl.listener import Silent
@@ -28,8 +29,6 @@ from labctl.stack.up import record_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(params=["a clone", "a bundle"])
 def checkout(tmp_path: Path, request: pytest.FixtureRequest) -> Workspace:
@@ -40,8 +39,7 @@ def checkout(tmp_path: Path, request: pytest.FixtureRequest) -> Workspace:
     if request.param == "a bundle":
         shutil.copytree(tmp_path / "model_repos", tmp_path / ".bundle" / "shipped" / "model_repos")
         return Workspace(tmp_path, tmp_path / "cache")
-    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "s"]):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    committed(tmp_path)
     return Workspace(tmp_path, tmp_path / "cache")
 
 
@@ -103,14 +101,7 @@ def test_an_edit_that_is_committed_is_still_no_shipped_file(tmp_path: Path) -> N
     model = clone / "m" / "model.py"
     (upstream / "m").mkdir(parents=True)
     (upstream / "m" / "model.py").write_text("shipped\n")
-    me = ["-c", "user.name=n", "-c", "user.email=e"]
-
-    def git(folder: Path, *words: str) -> None:
-        subprocess.run(["git", "-C", str(folder), *me, *words], check=True, capture_output=True)
-
-    git(upstream, "init", "-q")
-    git(upstream, "add", "-A")
-    git(upstream, "commit", "-qm", "one")
+    committed(upstream)
     git(tmp_path, "clone", "-q", str(upstream), str(clone))
     model.write_text("mine\n")
     git(clone, "commit", "-qam", "mine")
@@ -153,13 +144,8 @@ def test_a_stack_that_is_down_is_undone_whatever_setting_serves_the_edited_file(
 
 
 def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: Path) -> None:
-    told: list[str] = []
-
-    class Noting(Silent):
-        def note(self, text: str) -> None:
-            told.append(text)
-
-    session = Session.open(Noting())
+    listener = Noting()
+    session = Session.open(listener)
     lab, stack = session.catalog.stack("iterative")
     plan = make_plan(session.workspace, lab, stack, Options(), str, tmp_path / "served")
     shutil.copytree(plan.request.sources[0], tmp_path / "templates")
@@ -171,7 +157,7 @@ def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: 
     repository.render_repository(plan.request)
     # Nothing differs from what is served, so nothing is loaded.
     assert edits.load_differing(SimpleNamespace(session=session, plan=plan)) == []  # type: ignore[arg-type]
-    assert told == ["setting max_candidate_sequences has no effect: no template uses it"]
+    assert listener.notes == ["setting max_candidate_sequences has no effect: no template uses it"]
 
 
 def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
@@ -211,15 +197,6 @@ def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: s
     text = faults.stack_files(there)(said)
     assert f"\n  {file}(42)" in text
     assert str(plan.request.output) not in text
-
-
-def test_every_lesson_says_how_to_edit_its_models_and_links_the_page_that_gets_them_back() -> None:
-    page = (ROOT / "docs" / "guide" / "edit-see-undo.md").read_text(encoding="utf-8")
-    assert [command for command in ("reload", "logs", "undo", "restart") if f"labctl {command} STACK" not in page] == []
-    for lab in load_catalog(Workspace(ROOT, ROOT / ".cache")).labs:
-        lesson = (ROOT / "labs" / lab.folder / "README.md").read_text(encoding="utf-8")
-        assert "(../../docs/guide/edit-see-undo.md)" in lesson, lab.folder
-        assert any(f"labctl reload {name}`" in lesson for name in (lab.short, *lab.stacks)), lab.folder
 
 
 @pytest.mark.parametrize(

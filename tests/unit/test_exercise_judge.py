@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any, cast
 import pytest
 from exercise_cases import EXERCISES, begin_in
 from lab_errors import lab_error
+from machinery import committed
 
 from labctl.learn import desk, faults, judge, own_work, server
 from labctl.learn.attempts import exercise_attempts
@@ -238,8 +238,7 @@ def test_a_pass_by_a_replaced_check_says_so(
     """An exercise of which nothing is as shipped is a person's own."""
     shipped = find_exercise(EXERCISES, "02b")
     shutil.copytree(shipped.folder, tmp_path / PLACE_02B)
-    for words in (("init", "-q"), ("add", "-A"), ("-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x")):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    committed(tmp_path)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     exercise = replace(shipped, folder=tmp_path / PLACE_02B)
     desk.lay_out_exercise(exercise, workspace)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from exercise_cases import EXERCISES, ROOT, begin_in
 from hypothesis import assume, given
 from hypothesis import strategies as some
 from lab_errors import is_lab_error
+from machinery import committed, git
 
 from labctl.cli.main import cli
 from labctl.learn import judge, verify
@@ -132,11 +132,6 @@ def test_what_is_meant_is_named_in_one_way(judged: Judged, words: list[str]) -> 
 # -- what a commit touches ---------------------------------------------------------------------------------------------
 
 
-def git(root: Path, *words: str) -> None:
-    who = ("-c", "user.name=n", "-c", "user.email=e")
-    subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
-
-
 ALL_ON_ITERATIVE = "02a 02b 02c 02d 06d 06e"
 
 
@@ -152,9 +147,9 @@ ALL_ON_ITERATIVE = "02a 02b 02c 02d 06d 06e"
     ],
     ids=str,
 )
-@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("in_a_commit", [True, False])
 def test_a_commit_touches_exercises_by_their_files_their_lab_and_their_stack(
-    tmp_path: Path, path: Path, touched: str, committed: bool
+    tmp_path: Path, path: Path, touched: str, in_a_commit: bool
 ) -> None:
     for name in ("pyproject.toml", "labs", "model_repos"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -162,13 +157,12 @@ def test_a_commit_touches_exercises_by_their_files_their_lab_and_their_stack(
     exercises = find_exercises(workspace, load_catalog(workspace))
     for name in ("labs", "model_repos"):  # for git, folders with nothing in them
         (tmp_path / name).unlink()
-    git(tmp_path, "init", "-q", "-b", "main")
-    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
+    committed(tmp_path, "-b", "main")
     git(tmp_path, "switch", "-q", "-c", "branch")
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("new")
-    if committed:
+    if in_a_commit:
         git(tmp_path, "add", str(file))
         git(tmp_path, "commit", "-q", "-m", "two")
     assert verify.changed_exercises(exercises, workspace, "main") == set(touched.split())
