@@ -16,6 +16,7 @@ from lab_errors import lab_error
 from labctl.cli import bench as command
 from labctl.labs import bench
 from labctl.labs.servers import as_it_runs
+from labctl.manifest.schema import Lab
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Options, Record
 from labctl.stack import up
@@ -27,25 +28,32 @@ from labkit import results, stats
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.records import RequestRecord
-from labkit.workloads.bench import PROMPTS, Workload, measure_model, tabulate
+from labkit.workloads.bench import Workload, measure_model, tabulate
 from labsched.slo import Slo
+
+
+@pytest.fixture
+def iterative(session: Session, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """A lab whose stack comes up for a benchmark without a server."""
+    lab = session.catalog.lab("iterative")
+    record = Record("iterative", "02", "local", "cpu", {}, ["iterative-gpt2"], Endpoints("h:1", "h:2", "h:3"))
+
+    @contextmanager
+    def brought_up(*_: Any) -> Iterator[Any]:
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
+
+    monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
+    return lab
 
 
 @pytest.mark.parametrize(("dead", "code"), [(True, "server-died"), (False, "token-late")])
 def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_was_one(
-    session: Session, monkeypatch: pytest.MonkeyPatch, dead: bool, code: str
+    iterative: Lab, session: Session, monkeypatch: pytest.MonkeyPatch, dead: bool, code: str
 ) -> None:
-    lab = session.catalog.lab("iterative")
-
-    @contextmanager
-    def brought_up(*_: Any) -> Iterator[Any]:
-        record = Record("quick", "02", "local", "cpu", {}, ["echo"], Endpoints("h:1", "h:2", "h:3"))
-        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     def failed(*_: Any) -> Any:
         raise LabError("echo had no first response", code="token-late")
 
-    monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
     monkeypatch.setattr("labctl.stack.faults.stack_explainer", lambda *_: str)
     monkeypatch.setattr("labkit.workloads.bench.measure_model", failed)
     monkeypatch.setattr(
@@ -54,19 +62,14 @@ def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where
         lambda *_: LabError("quick died: killed by SIGFPE", code="server-died") if dead else None,
     )
     with lab_error(code):
-        bench.bench_stack(session, lab, "quick", Options(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
+        bench.bench_stack(session, iterative, "iterative", Options(), "iterative-gpt2", Workload(), [1])
 
 
 def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    iterative: Lab, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Record("iterative", "02", "local", "cpu", {}, ["iterative-gpt2"], Endpoints("h:1", "h:2", "h:3"))
     mark = {"model": "iterative-gpt2", "steps": 3, "since": time.time() - 21, "file": "model.py", "line": 31}
-    lab, told = session.catalog.lab("iterative"), []
-
-    @contextmanager
-    def brought_up(*_: Any) -> Iterator[Any]:
-        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
+    told = []
 
     def measured(endpoints: Any, model: str, workload: Workload, number: int, progress: Any, folder: str) -> Any:
         progress("0 of 1 answered")
@@ -77,34 +80,26 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
         progress("0 of 1 answered")
         told.append("went on for ever")
 
-    monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
     monkeypatch.setattr("labkit.workloads.bench.measure_model", measured)
     with lab_error("models-stuck", "model.py:31"):
-        bench.bench_stack(session, lab, "iterative", Options(), "iterative-gpt2", Workload(), [1])
+        bench.bench_stack(session, iterative, "iterative", Options(), "iterative-gpt2", Workload(), [1])
     assert told == ["went on"]
 
 
 def test_a_bench_leaves_its_limits_and_goodput_in_result_and_report(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    iterative: Lab, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Record("iterative", "02", "local", "cpu", {}, ["iterative-gpt2"], Endpoints("h:1", "h:2", "h:3"))
-    lab = session.catalog.lab("iterative")
-
-    @contextmanager
-    def brought_up(*_: Any) -> Iterator[Any]:
-        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     def send(*_: Any) -> Any:
         records = [RequestRecord("1", "m", "p", start=0.0, responses=[(0.1, "a"), (0.2, "b"), (0.5, "c")], end=0.5)]
         return stats.metrics(records, Slo(ttft=100, tpot=200)), records
 
-    monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
     monkeypatch.setattr("labkit.workloads.bench.measure_model", send)
     monkeypatch.setattr("labctl.triton.server_api.server_version", lambda _: "2.68.0")
     monkeypatch.setattr("labctl.stack.edits.not_shipped", lambda *_: [])
     monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(scheduling=""))
     workload = Workload(slo=Slo(ttft=100, tpot=200))
-    out = bench.bench_stack(session, lab, "iterative", Options(), "iterative-gpt2", workload, [1]).folder
+    out = bench.bench_stack(session, iterative, "iterative", Options(), "iterative-gpt2", workload, [1]).folder
     found = results.load_result(out)
     assert found["settings"]["slo"] == "ttft<100ms,tpot<200ms"
     assert found["metrics"]["1 in flight"]["goodput"] == pytest.approx(2.0)
