@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from counting_engine import CountingEngine
-from machinery import ROOT
+from exercise_cases import EXERCISES
 
-from labctl.learn.exercise import Exercise, find_exercises
-from labctl.manifest.catalog import load_catalog
-from labctl.workspace import Workspace
-from labsched.counting import KnownAnswer
-from labsched.kv_budget import KVBudget
+from labctl.learn.exercise import Exercise, find_exercise
 from labsched.own import scheduler_beside, with_line
-from labsched.policy import Policy
-from labsched.recording import SchedulerSettings
-from labsched.replay import scheduler_of
-from labsched.request import Request
+from labsched.recording import Arrival, SchedulerSettings, StepRow
+from labsched.replay import Replay, scheduler_of
 from labsched.scheduler import Scheduler
-from labsched.step import Step
 from labserve.params import Refusal
 
-WORKSPACE = Workspace(ROOT, ROOT / ".cache")
-EXERCISES = [e for e in find_exercises(WORKSPACE, load_catalog(WORKSPACE)) if e.lab.number == "05" or e.id == "06b"]
-POLICY, BLOCKS = "batch_scheduler_policy", "max_tokens_in_paged_kv_cache"
+BLOCKS = "max_tokens_in_paged_kv_cache"
 WORDS = {  # what config.pbtxt says where an exercise sets nothing
-    POLICY: "guaranteed_no_evict",
+    "batch_scheduler_policy": "guaranteed_no_evict",
+    "max_num_sequences": "4",
     "engine": "openvino",
     "gpt_model_type": "inflight_fused_batching",
     "max_num_tokens": "256",
@@ -50,60 +43,16 @@ def module(path: Path) -> Any:
     return found
 
 
-def turns(
-    kind: type[Scheduler], requests: Sequence[tuple[Sequence[int], int]], blocks: int, policy: Policy, places: int
-) -> list[Step]:
-    scheduler = kind(CountingEngine(), KVBudget(blocks, 32), policy, places, static=False)
-    return played(scheduler, [Request(str(n), list(prompt), limit) for n, (prompt, limit) in enumerate(requests)])
+def replayed(
+    kind: type[Scheduler], requests: Sequence[tuple[int, int]], blocks: int = 32, **words: str
+) -> list[StepRow]:
+    """The steps that serve requests of so many tokens and so many to make, all of which are there at first."""
+    scheduler = scheduler_of(SchedulerSettings(WORDS | words, blocks, 32, 256, 2048, 2000), kind)
+    return Replay(scheduler, [arrival(n, 0, prompt, made) for n, (prompt, made) in enumerate(requests)]).run()
 
 
-def played(scheduler: Scheduler, jobs: Sequence[Request], later: Sequence[tuple[int, Request]] = ()) -> list[Step]:
-    """The turns until all are done; ``later`` are jobs that arrive after a number of turns."""
-    for job in jobs:
-        scheduler.submit(job)
-    done: list[Step] = []
-    coming = list(later)
-    while coming or not scheduler.idle:
-        while coming and coming[0][0] <= len(done):
-            scheduler.submit(coming.pop(0)[1])
-        done.append(scheduler.step())
-        assert len(done) < 5000, "it does not end"
-    return [turn for turn in done if turn.batch]
-
-
-@dataclass
-class Logged:
-    """A step, as the step log has it."""
-
-    turn: Step
-
-    @property
-    def ids(self) -> list[str]:
-        return [job.id for job in self.turn.batch]
-
-    @property
-    def batch(self) -> int:
-        return len(self.turn.batch)
-
-    @property
-    def more(self) -> dict[str, Any]:
-        made = {job.id: len(tokens) for job, tokens in self.turn.produced}
-        return {
-            "preempted": len(self.turn.preempted),
-            "phase": self.turn.phase,
-            "tokens": self.turn.computed,
-            "made": [made.get(id, 0) for id in self.ids],
-            "waiting": [job.id for job in self.turn.waiting],
-        }
-
-
-@dataclass
-class Record:
-    """An answer of the counting engine."""
-
-    id: str
-    tokens: int
-    text: str
+def arrival(number: int, after: int, prompt: int, made: int, tenant: str = "") -> Arrival:
+    return Arrival(str(number), 0.0, after, prompt, made, made, "length", tenant=tenant)
 
 
 class CountingTrial:
@@ -113,7 +62,7 @@ class CountingTrial:
         self.rng = random.Random(seed)
         self.checks: list[tuple[bool, str]] = []
         self.folder, self._set = folder, WORDS | {key: str(word) for key, word in exercise.manifest.settings.items()}
-        self._count = 0
+        self._count = itertools.count()
         self._load()
 
     def _load(self) -> None:
@@ -123,20 +72,20 @@ class CountingTrial:
 
     def send_queued(
         self, requests: Sequence[Any], later: Sequence[tuple[int, Any]] = ()
-    ) -> tuple[list[Record], list[Logged]]:
-        jobs = [self._job(request) for request in requests]
-        others = [(after, self._job(request)) for after, request in later]
-        done = played(self._scheduler, jobs, others)
-        found = [*jobs, *(job for _, job in others)]
-        return [Record(job.id, len(job.output), str(job.output)) for job in found], [Logged(turn) for turn in done]
-
-    def _job(self, request: Any) -> Request:
-        self._count += 1
-        prompt, limit = list(request[0]), request[1]
-        answer: Any = KnownAnswer([*range(len(prompt), len(prompt) + limit)], word=False, resumable=True)
-        job = Request(str(self._count), prompt, limit, answer)
-        job.tenant = request[2]["tenant"] if len(request) > 2 else ""
-        return job
+    ) -> tuple[list[SimpleNamespace], list[SimpleNamespace]]:
+        """Answers with their tokens, and steps as the step log has them."""
+        arrivals = [
+            arrival(next(self._count), after, len(prompt), limit, **more)
+            for after, (prompt, limit, *rest) in [*((0, request) for request in requests), *later]
+            for more in [rest[0] if rest else {}]
+        ]
+        made: Counter[str] = Counter()
+        steps = []
+        for row in Replay(self._scheduler, arrivals).run():
+            made.update(dict(zip(row.batch, row.made, strict=True)))
+            more = {**row.decides, "preempted": len(row.preempted)}
+            steps.append(SimpleNamespace(ids=row.batch, batch=len(row.batch), more=more))
+        return [SimpleNamespace(id=one.name, tokens=made[one.name]) for one in arrivals], steps
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
         return json.loads(json.dumps(getattr(module(self.folder / script), function)(*arguments)))
@@ -163,8 +112,7 @@ def own(folder: Path, body: str) -> Path:
 def test_a_scheduler_beside_the_model_decides_and_without_one_the_shipped_does(tmp_path: Path) -> None:
     assert scheduler_beside(tmp_path) is Scheduler
     kind = scheduler_beside(own(tmp_path, "    @property\n    def places(self):\n        return 1"))
-    requests = [([1, 2], 5), ([1, 2], 5), ([1, 2], 5)]
-    assert [len(turn.batch) for turn in turns(kind, requests, 32, Policy.GUARANTEED_NO_EVICT, 4)][:3] == [1, 2, 3]
+    assert [len(row.batch) for row in replayed(kind, [(2, 5)] * 3)][:3] == [1, 2, 3]
 
 
 def test_a_file_without_a_scheduler_is_refused_by_name(tmp_path: Path) -> None:
@@ -186,7 +134,7 @@ def test_a_file_without_a_scheduler_is_refused_by_name(tmp_path: Path) -> None:
 def test_an_error_of_ones_own_scheduler_is_told_with_its_line(tmp_path: Path, body: str, said: str) -> None:
     kind = scheduler_beside(own(tmp_path, body))
     with pytest.raises((ZeroDivisionError, TypeError)) as caught:
-        turns(kind, [([1], 1)], 4, Policy.MAX_UTILIZATION, 4)
+        replayed(kind, [(1, 1)], blocks=4, batch_scheduler_policy="max_utilization")
     told = with_line(caught.value, tmp_path)
     assert isinstance(told, Refusal)
     with pytest.raises(Refusal, match=said):
@@ -266,13 +214,13 @@ def test_a_line_that_names_only_the_next_is_made_whole_and_is_not_asked_of_nobod
     kind = scheduler_beside(
         own(tmp_path, "    def line(self):\n        return [min(self.waiting, key=lambda j: -j.came)]")
     )
-    done = turns(kind, [([1, 2], 3)] * 4, 32, Policy.GUARANTEED_NO_EVICT, 1)
-    assert [job.id for job in done[0].waiting] == ["2", "0", "1"]
-    assert [turn.batch[0].id for turn in done[::3]] == ["3", "2", "1", "0"]
+    done = replayed(kind, [(2, 3)] * 4, max_num_sequences="1")
+    assert done[0].waiting == ["2", "0", "1"]
+    assert [row.batch for row in done[::3]] == [["3"], ["2"], ["1"], ["0"]]
 
 
 def failures(id: str, folder: Path, seed: int) -> list[str]:
-    exercise = next(exercise for exercise in EXERCISES if exercise.id == id)
+    exercise = find_exercise(EXERCISES, id)
     trial = CountingTrial(exercise, folder, seed)
     module(exercise.folder / "check.py").check(trial)
     return [sentence for ok, sentence in trial.checks if not ok]
