@@ -1,7 +1,10 @@
-"""A text model as the OpenAI API knows it."""
+"""A text model as the OpenAI API knows it, and what Triton answers for it."""
 
 from __future__ import annotations
 
+from tritonclient.grpc import service_pb2
+
+from labdoor.triton import FINAL
 from labkit.clients.text_model import Input, TextModel
 
 
@@ -19,3 +22,14 @@ def text_model(*sampling: str, by_parameter: bool = False, end: bool = False) ->
         kinds,
         Input("end_id", "UINT32", (1, 1)) if end else None,
     )
+
+
+def response(final: bool = False, **outputs: str | bytes) -> service_pb2.ModelStreamInferResponse:
+    """A response of a stream with these texts, each by the name of its tensor."""
+    made = service_pb2.ModelStreamInferResponse()
+    made.infer_response.parameters[FINAL].bool_param = final
+    for name, text in outputs.items():
+        raw = text if isinstance(text, bytes) else text.encode()
+        made.infer_response.outputs.add(name=name, datatype="BYTES", shape=[1])
+        made.infer_response.raw_output_contents.append(len(raw).to_bytes(4, "little") + raw)
+    return made

@@ -120,22 +120,6 @@ def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     assert [one["device_ids"] for one in builder["deploy"]["resources"]["reservations"]["devices"]] == [["3"]]
 
 
-def test_the_checkout_itself_is_left_alone(tmp_path: Path) -> None:
-    """A person's stack of the same name keeps the override that it runs with."""
-    stack = "inflight-batching"
-    before = state_of(Workspace(ROOT, tmp_path), stack)
-    services(tmp_path, stack)
-    assert state_of(Workspace(ROOT, tmp_path), stack) == before
-    assert state_of(Workspace(tmp_path / "checkout", tmp_path), stack)[0] is not None
-
-
-def state_of(workspace: Workspace, stack: str) -> tuple[int | None, int | None]:
-    """When the overrides of a stack and of the builder were written, in ns; None where there is none."""
-    paths = [workspace.folder(name).compose_file for name in (stack, compose_commands.BUILDER)]
-    first, second = (path.stat().st_mtime_ns if path.exists() else None for path in paths)
-    return first, second
-
-
 def test_by_hand_plain_up_starts_the_server_alone_and_whatever_asks_it_waits_until_it_is_healthy() -> None:
     plain = compose_view.services([ROOT / "compose.yaml"])
     assert [name for name, one in plain.items() if one.get("scale") != 0] == ["triton"]

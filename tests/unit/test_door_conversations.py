@@ -16,29 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from door_models import text_model
+from door_models import response, text_model
 from hypothesis import given
 from hypothesis import strategies as some
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from starlette.testclient import TestClient
-from tritonclient.grpc import service_pb2
 
 from labdoor import app, requests
 from labdoor.errors import ApiError
 from labdoor.models import Model, Vocabulary
-from labdoor.triton import FINAL
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "openai_conversations.json").read_text(encoding="utf-8"))
 NAME, TEXT = "iterative-gpt2", " near the river"
 MODEL = Model(replace(text_model(by_parameter=True), name=NAME, decoupled=True), Vocabulary())
-
-
-def response(text: str, final: bool) -> Any:
-    made = service_pb2.ModelStreamInferResponse()
-    made.infer_response.outputs.add(name="out", datatype="BYTES", shape=[1])
-    made.infer_response.raw_output_contents.append(len(text).to_bytes(4, "little") + text.encode())
-    made.infer_response.parameters[FINAL].bool_param = final
-    return made
 
 
 class Answered:
@@ -46,7 +36,7 @@ class Answered:
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         for text, final in ((TEXT[:5], False), (TEXT[5:], True)):
-            yield response(text, final)
+            yield response(final, out=text)
             await asyncio.sleep(0)
 
     def cancel(self) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from door_models import text_model
+from door_models import response, text_model
 from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 from tritonclient.grpc import service_pb2
@@ -19,20 +19,14 @@ from tritonclient.grpc import service_pb2
 from labdoor import requests
 from labdoor.answers import Answer
 from labdoor.models import Model, Vocabulary
-from labdoor.triton import FINAL, RequestHeaders, first_text
+from labdoor.triton import RequestHeaders, first_text
 
 AWKWARD = [" say", ' "text":""', "\n\ndata: {}", "\\", "\0", "\N{SNOWMAN}\u2028", ""]
 MODEL = Model(replace(text_model(by_parameter=True), decoupled=True, logprobs="logprobs"), Vocabulary())
 
 
-def response(text: str, final: bool = False, output: str = "") -> service_pb2.ModelStreamInferResponse:
-    made = service_pb2.ModelStreamInferResponse()
-    made.infer_response.parameters[FINAL].bool_param = final
-    for name, content in ((MODEL.text.output, text), (MODEL.text.logprobs, output)):
-        made.infer_response.outputs.add(name=name, datatype="BYTES", shape=[1])
-        raw = content.encode()
-        made.infer_response.raw_output_contents.append(len(raw).to_bytes(4, "little") + raw)
-    return made
+def streamed(text: str, final: bool = False, logprobs: str = "") -> service_pb2.ModelStreamInferResponse:
+    return response(final, out=text, logprobs=logprobs)
 
 
 class Call:
@@ -81,7 +75,7 @@ def test_each_event_has_the_fields_of_the_apis_own_type_and_the_text_is_whole(
     asked: dict[str, Any], kind: Any, logprobs: bool, usage: bool
 ) -> None:
     output = json.dumps([{"7": {"logprob": -0.5, "rank": 1, "decoded_token": "é"}}]) if logprobs else "[]"
-    call = Call([response(one, final=not one, output=output) for one in AWKWARD])
+    call = Call([streamed(one, final=not one, logprobs=output) for one in AWKWARD])
     more = {"logprobs": True if asked is CHAT else 1} if logprobs else {}
     found = writes(call, **asked, **more, stream_options={"include_usage": usage})
     *events, done, rest = b"".join(each for each, _ in found).decode().split("\n\n")
@@ -101,7 +95,7 @@ def test_each_event_has_the_fields_of_the_apis_own_type_and_the_text_is_whole(
 
 
 def test_a_response_is_one_write_and_the_last_one_ends_the_answer() -> None:
-    call = Call([response(" a"), response(" b"), response(" c", final=True)])
+    call = Call([streamed(" a"), streamed(" b"), streamed(" c", final=True)])
     found = writes(call, **CHAT, max_tokens=3, stream_options={"include_usage": True})
     assert [last for _, last in found] == [False, False, True]
     assert [events.count(b"data: ") for events, _ in found] == [2, 1, 4], "role; text; text, end, usage, [DONE]"
@@ -111,21 +105,9 @@ def test_a_response_is_one_write_and_the_last_one_ends_the_answer() -> None:
     assert not call.cancelled
 
 
-def test_an_answer_that_is_closed_before_its_end_cancels_its_call() -> None:
-    call = Call([response(" a"), response(" b")])
-
-    async def leave() -> None:
-        chunks = (await answer(call, **PROMPT)).chunks()
-        await anext(chunks)
-        await chunks.aclose()
-
-    asyncio.run(leave())
-    assert call.cancelled
-
-
 @pytest.mark.parametrize("answered", [True, False])
 def test_only_a_whole_answer_that_has_not_come_is_cancelled(answered: bool) -> None:
-    responses = [response(" all of it").infer_response] if answered else []
+    responses = [streamed(" all of it").infer_response] if answered else []
     call = Call(responses)
     model = replace(MODEL, text=replace(MODEL.text, decoupled=False))
     triton: Any = SimpleNamespace(whole=lambda request, metadata: call)
@@ -141,7 +123,7 @@ def test_only_a_whole_answer_that_has_not_come_is_cancelled(answered: bool) -> N
 
 
 def test_a_tensor_is_found_by_its_name_and_an_empty_one_is_none() -> None:
-    made = response("text", output="scores").infer_response
+    made = streamed("text", logprobs="scores").infer_response
     assert first_text(made, "logprobs") == b"scores"
     assert first_text(made, "nothing") is None
     made.raw_output_contents[1] = b""

@@ -11,26 +11,18 @@ from typing import Any
 
 import grpc
 import pytest
-from door_models import text_model
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from door_models import response, text_model
+from tritonclient.grpc import service_pb2_grpc
 
 from labdoor import requests
 from labdoor.answers import Answer
 from labdoor.errors import ApiError
 from labdoor.models import Model, Vocabulary
-from labdoor.triton import FINAL, MOST_MESSAGE, WINDOW, RequestHeaders, Triton
+from labdoor.triton import MOST_MESSAGE, WINDOW, RequestHeaders, Triton
 
 DEADLINE_S = 20.0
 STREAMS = Model(replace(text_model(by_parameter=True), decoupled=True), Vocabulary())
 WHOLE = Model(text_model(), Vocabulary())
-
-
-def response(text: bytes, final: bool = False) -> Any:
-    made = service_pb2.ModelStreamInferResponse()
-    made.infer_response.outputs.add(name="out", datatype="BYTES", shape=[1])
-    made.infer_response.raw_output_contents.append(len(text).to_bytes(4, "little") + text)
-    made.infer_response.parameters[FINAL].bool_param = final
-    return made
 
 
 class Played(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -52,7 +44,7 @@ class Played(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.asked += 1
         try:
             while True:
-                yield response(b"x" * self.size)
+                yield response(out=b"x" * self.size)
                 self.sent += 1
                 await asyncio.sleep(0)
         finally:

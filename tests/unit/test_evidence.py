@@ -30,18 +30,21 @@ def step(at: float) -> str:
     return json.dumps({"t": at, "dur": 0.5, "model": "m", "instance": "0", "batch": 1, "ids": ["1"]})
 
 
-def test_the_kept_step_log_is_in_order_and_marks_what_no_request_was_in_flight_for(tmp_path: Path) -> None:
-    (tmp_path / "steps-m-0.jsonl").write_text("\n".join(step(at) for at in (12.0, 9.0, 3.0, 20.0)) + "\n")
-    steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.0, 13.0), answered(12.0, 14.0)])
-    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
-    assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(9.0, True), (12.0, False), (20.0, True)]
-
-
-def test_the_last_step_of_the_warm_up_is_one_although_it_ends_after_the_first_request_was_sent(tmp_path: Path) -> None:
-    (tmp_path / "steps-m-0.jsonl").write_text("\n".join(step(at) for at in (11.3, 11.9)) + "\n")
-    steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
-    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
-    assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(11.3, True), (11.9, False)]
+@pytest.mark.parametrize(
+    ("steps", "sent", "kept"),
+    [
+        ((12.0, 9.0, 3.0, 20.0), (11.0, 12.0), [(9.0, True), (12.0, False), (20.0, True)]),
+        # The last step of the warm-up ends after the first request was sent.
+        ((11.3, 11.9), (11.2,), [(11.3, True), (11.9, False)]),
+    ],
+)
+def test_the_kept_step_log_is_in_order_and_marks_what_no_request_was_in_flight_for(
+    tmp_path: Path, steps: tuple[float, ...], sent: tuple[float, ...], kept: list[tuple[float, bool]]
+) -> None:
+    (tmp_path / "steps-m-0.jsonl").write_text("\n".join(step(at) for at in steps) + "\n")
+    steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(at, at + 2) for at in sent])
+    lines = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert [(line["t"], line.get("warm_up", False)) for line in lines] == kept
 
 
 def test_the_last_step_of_a_log_that_can_be_replayed_is_waited_for(

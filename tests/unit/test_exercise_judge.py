@@ -60,22 +60,24 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
     assert text == "KeyError: 'b'\nAt:\n  exercises/02a/model.py(40): one_step"
 
 
-def test_fault_25_a_config_that_cannot_be_read_is_told_in_the_learners_file(workspace: Workspace) -> None:
-    said = 'codegen-350M-mono-gptj/config.pbtxt:7: no field named "dynamic_batchng"'
-    told = faults.in_learners_files(said, Session.open(Listener()), find_exercise(EXERCISES, "04a"), None)
-    assert told == 'exercises/04a/config.pbtxt:7: no field named "dynamic_batchng"'
+PLACE = ".labs/exercise/overlay/iterative-gpt2/1/learner.py"
+NAME_ERROR = "Internal: NameError: name 'nonsense' is not defined At: {}(18): initialize"
 
 
-@pytest.mark.parametrize("below", [False, True])
-def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file(
-    workspace: Workspace, below: bool
+@pytest.mark.parametrize(
+    ("id", "said", "told"),
+    [
+        ("04a", "codegen-350M-mono-gptj/config.pbtxt:7: no field 'x'", "exercises/04a/config.pbtxt:7: no field 'x'"),
+        ("02a", NAME_ERROR.format(PLACE), NAME_ERROR.format("exercises/02a/model.py")),
+        ("02a", NAME_ERROR.format(f"ROOT/{PLACE}"), NAME_ERROR.format("exercises/02a/model.py")),
+    ],
+)
+def test_fault_25_what_cannot_be_read_or_loaded_at_the_start_is_told_in_the_learners_file(
+    workspace: Workspace, id: str, said: str, told: str
 ) -> None:
     """No server is up yet that could say where its copies come from."""
-    place = ".labs/exercise/overlay/iterative-gpt2/1/learner.py"
-    copy = place if below else workspace.root / place
-    said = f"Internal: NameError: name 'nonsense' is not defined At: {copy}(18): initialize"
-    told = faults.in_learners_files(said, Session.open(Listener()), find_exercise(EXERCISES, "02a"), None)
-    assert told == "Internal: NameError: name 'nonsense' is not defined At: exercises/02a/model.py(18): initialize"
+    said = said.replace("ROOT", str(workspace.root))
+    assert faults.in_learners_files(said, Session.open(Listener()), find_exercise(EXERCISES, id), None) == told
 
 
 @pytest.fixture
