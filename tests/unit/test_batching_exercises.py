@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import random
+import runpy
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import recordings
 from exercise_cases import EXERCISES
 
 from labctl.learn.exercise import Exercise, find_exercise
@@ -23,24 +24,7 @@ from labsched.scheduler import Scheduler
 from labserve.params import Refusal
 
 BLOCKS = "max_tokens_in_paged_kv_cache"
-WORDS = {  # what config.pbtxt says where an exercise sets nothing
-    "batch_scheduler_policy": "guaranteed_no_evict",
-    "max_num_sequences": "4",
-    "engine": "openvino",
-    "gpt_model_type": "inflight_fused_batching",
-    "max_num_tokens": "256",
-    "enable_chunked_context": "true",
-    "enable_kv_cache_reuse": "false",
-    "scheduling": "fcfs",
-}
-
-
-def module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("of_the_exercise", path)
-    assert spec and spec.loader
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+WORDS = recordings.WORDS | {"max_num_tokens": "256"}
 
 
 def replayed(
@@ -88,7 +72,7 @@ class CountingTrial:
         return [SimpleNamespace(id=one.name, tokens=made[one.name]) for one in arrivals], steps
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
-        return json.loads(json.dumps(getattr(module(self.folder / script), function)(*arguments)))
+        return json.loads(json.dumps(runpy.run_path(str(self.folder / script))[function](*arguments)))
 
     def parameters(self, model: str) -> dict[str, str]:
         return dict(self._set)
@@ -222,5 +206,5 @@ def test_a_line_that_names_only_the_next_is_made_whole_and_is_not_asked_of_nobod
 def failures(id: str, folder: Path, seed: int) -> list[str]:
     exercise = find_exercise(EXERCISES, id)
     trial = CountingTrial(exercise, folder, seed)
-    module(exercise.folder / "check.py").check(trial)
+    runpy.run_path(str(exercise.folder / "check.py"))["check"](trial)
     return [sentence for ok, sentence in trial.checks if not ok]

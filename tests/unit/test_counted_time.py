@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import recordings
 
 from labsched.counted_time import ComputedStep, Cost, good_share, latencies, replay_counted
 from labsched.slo import Slo
 
-WORDS = {
-    "engine": "openvino",
-    "gpt_model_type": "inflight_fused_batching",
-    "batch_scheduler_policy": "guaranteed_no_evict",
-    "max_num_sequences": "2",
-    "max_num_tokens": "64",
-    "max_tokens_in_paged_kv_cache": "1024",
-    "enable_chunked_context": "true",
-    "enable_kv_cache_reuse": "false",
-    "scheduling": "fcfs",
-}
+WORDS = recordings.WORDS | {"max_num_sequences": "2", "max_num_tokens": "64", "max_tokens_in_paged_kv_cache": "1024"}
 COST = Cost(step=10, decode=1, prompt=0.5)
 
 
