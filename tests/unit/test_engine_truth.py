@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fake_docker import FakeDocker, serving
+from lab_errors import lab_error
 
 from labctl.cli.main import cli
 from labctl.cli.stacks import _describe
@@ -188,12 +189,10 @@ def test_whoever_may_not_open_the_socket_is_sent_to_its_group(monkeypatch: pytes
             path.chmod(0)
             try:
                 os.seteuid(os.getuid() or NOBODY)  # nothing is closed to root
-                with pytest.raises(LabError) as caught:
+                with lab_error("docker-missing", "Permission denied", docker_engine.JOIN):
                     docker_engine.engine()
             finally:
                 os.seteuid(os.getuid())
-    assert "Permission denied" in caught.value.why
-    assert caught.value.remedy == docker_engine.JOIN
 
 
 @pytest.mark.parametrize("config", [None, {"auths": {}}, {"currentContext": "default"}])
@@ -208,30 +207,25 @@ def test_a_stopped_engine_is_to_be_started_whatever_the_docker_commands_own_file
     if config is not None:
         (tmp_path / ".docker").mkdir()
         (tmp_path / ".docker" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(LabError) as caught:
+    with lab_error("docker-missing", "refused", docker_engine.START):
         docker_engine.engine()
-    assert "refused" in caught.value.why
-    assert caught.value.remedy == docker_engine.START
     tool.unlink()
-    with pytest.raises(LabError) as caught:
+    with lab_error("docker-missing", docker_engine.INSTALL):
         docker_engine.engine()
-    assert caught.value.remedy == docker_engine.INSTALL
 
 
 def test_a_context_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DOCKER_CONTEXT", "nonesuch")
     for ask in (docker_engine.engine, docker_engine.require_docker, docker_engine.engine_address):
-        with pytest.raises(LabError) as caught:
+        with lab_error("docker-context-unknown", "'nonesuch'", "DOCKER_CONTEXT"):
             ask()
-        assert "'nonesuch'" in caught.value.what and "DOCKER_CONTEXT" in caught.value.remedy
 
 
 def test_an_engine_over_ssh_is_refused_as_another_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@elsewhere")
-    with pytest.raises(LabError) as caught:
+    with lab_error("docker-elsewhere", "ssh://somebody@elsewhere"):
         docker_engine.engine()
-    assert "ssh://somebody@elsewhere" in caught.value.what and "that machine" in caught.value.remedy
 
 
 @pytest.fixture
@@ -248,30 +242,25 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         yield say
 
 
-@pytest.mark.parametrize(("version", "good"), [("20.10.24+dfsg1", False), ("24.0.7", False), ("25.0.0", True)])
-def test_an_engine_that_is_too_old_for_compose_yaml_is_refused_by_up_and_by_doctor(
-    version: str, good: bool, says: Callable[..., None], session: Session
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ({"version": "25.0.0"}, ""),
+        ({"version": "20.10.24+dfsg1"}, "docker-too-old"),  # for compose.yaml
+        ({"version": "24.0.7"}, "docker-too-old"),
+        ({"version": "4.3.1", "name": "Podman Engine"}, "docker-is-podman"),
+        ({"info": {"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}}, "docker-maps-users"),
+    ],
+)
+def test_an_engine_that_the_labs_cannot_use_is_refused_by_up_and_by_doctor(
+    told: dict[str, Any], code: str, says: Callable[..., None], session: Session
 ) -> None:
-    says(version=version)
+    says(**told)
     row = checklist._check_runtime(session.runtime("compose"), "cpu")
-    assert row.state == ("ok" if good else "fail") and version in row.found
-    if not good:
-        with pytest.raises(LabError) as caught:
+    assert row.state == ("fail" if code else "ok") and told.get("version", "") in row.found
+    if code:
+        with lab_error(code, told.get("version", ""), docker_engine.LOCAL):
             session.choose("compose", "cpu")
-        assert "25" in caught.value.why and docker_engine.LOCAL in caught.value.remedy
-
-
-def test_podman_is_refused_in_one_sentence(says: Callable[..., None]) -> None:
-    says(version="4.3.1", name="Podman Engine")
-    with pytest.raises(LabError) as caught:
-        docker_engine.require_docker()
-    assert "Podman 4.3.1" in caught.value.what and docker_engine.LOCAL in caught.value.remedy
-
-
-def test_an_engine_that_maps_users_is_refused(says: Callable[..., None]) -> None:
-    says({"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]})
-    with pytest.raises(LabError, match="userns-remap"):
-        docker_engine.require_docker()
 
 
 def test_under_a_rootless_engine_the_caller_is_its_root(
@@ -328,11 +317,8 @@ def test_the_disk_that_is_asked_is_the_engines_own(
 def test_what_to_do_about_a_failed_build_follows_from_its_last_words_and_names_the_other_runtime(
     last_words: str, remedy: str
 ) -> None:
-    with pytest.raises(LabError) as caught, images.told_why():
-        raise LabError(
-            "an image cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="c"
-        )
-    assert remedy in caught.value.remedy and docker_engine.LOCAL in caught.value.remedy
+    with lab_error("any", remedy, docker_engine.LOCAL), images.told_why():
+        raise LabError("it cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="any")
 
 
 # -- which runtime -----------------------------------------------------------------------------------------------------
@@ -373,9 +359,8 @@ def test_auto_is_local_unless_this_checkouts_images_are_there_or_local_cannot_se
 
 def test_where_neither_runtime_can_serve_auto_says_why_of_both(both: set[str], session: Session) -> None:
     both.clear()
-    with pytest.raises(LabError) as caught:
+    with lab_error("runtime-none", "no compose here", "no local here"):
         session.choose("auto", "cpu")
-    assert "no compose here" in caught.value.details[0] and "no local here" in caught.value.details[1]
 
 
 def test_compose_that_was_asked_for_once_is_what_auto_means_from_then_on(both: set[str], session: Session) -> None:
@@ -386,7 +371,7 @@ def test_compose_that_was_asked_for_once_is_what_auto_means_from_then_on(both: s
 
 def test_compose_that_cannot_serve_settles_nothing(both: set[str], session: Session) -> None:
     both.remove("compose")
-    with pytest.raises(LabError):
+    with lab_error("runtime-none"):
         session.choose("compose", "cpu")
     assert session.choose("auto", "cpu").name == "local"
 
@@ -394,9 +379,8 @@ def test_compose_that_cannot_serve_settles_nothing(both: set[str], session: Sess
 def test_a_settled_checkout_takes_no_other_runtime_by_itself(both: set[str], session: Session) -> None:
     session.workspace.settle_runtime("compose")
     both.remove("compose")
-    with pytest.raises(LabError) as caught:
+    with lab_error("runtime-none", "labctl runtime local"):
         session.choose("auto", "cpu")
-    assert "labctl runtime local" in caught.value.remedy
 
 
 def test_labctl_runtime_settles_a_checkout_and_leaves_it_open_again(
