@@ -11,6 +11,16 @@ from typing import Any
 
 import pytest
 
+from labctl.listener import Silent
+from labctl.manifest.catalog import load_catalog
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.record import Options, Record
+from labctl.stack.ports import free_endpoints
+from labctl.stack.session import Session
+from labctl.stack.stack import Stack
+from labctl.stack.up import record_of
+from labctl.workspace import Workspace
+
 
 @functools.cache
 def _there() -> bool:
@@ -18,6 +28,15 @@ def _there() -> bool:
         return not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
     except FileNotFoundError:
         return False
+
+
+def written(workspace: Workspace, word: str, options: Options) -> tuple[Stack, Record]:
+    """A stack whose files are written as ``labctl up --runtime compose`` does, at free ports."""
+    session, runtime = Session(workspace, load_catalog(workspace), Silent()), ComposeRuntime(workspace)
+    stack = Stack(session, *session.catalog.stack(word), runtime, options)
+    record = record_of(stack, free_endpoints(1)[0])
+    runtime.write_files(stack.launch(record))
+    return stack, record
 
 
 def of_stack(env_file: Path) -> dict[str, Any]:

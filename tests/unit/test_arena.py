@@ -203,7 +203,7 @@ def test_a_class_is_one_table_with_those_that_are_out_below_it(
     assert "disqualified: cy (crashed)" in done.stdout
 
 
-# -- prompts that share their beginnings ---------------------------------------------------------------------------------
+# -- prompts that share their beginnings -------------------------------------------------------------------------------
 
 ONE = PlayingField(slots=1, blocks=6, block_size=4, step_tokens=32)  # memory for one request and no more
 DOCUMENT, QUESTION, ANSWER = 16, 4, 4  # tokens

@@ -10,27 +10,16 @@ import psutil
 import pytest
 from machinery import of_its_own
 
-from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import compose_commands
-from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.envoy.container import CONFIG
 from labctl.runtimes.record import Options
-from labctl.stack.ports import free_endpoints
-from labctl.stack.session import Session
-from labctl.stack.stack import Stack
-from labctl.stack.up import record_of
 
 
 def services(tmp_path: Path, balance: str = "", **options: Any) -> dict[str, Any]:
     """Compose's own view of ``labctl up iterative --runtime compose --replicas 2 --balance ...``."""
-    workspace = of_its_own(tmp_path)
-    session = Session(workspace, load_catalog(workspace), Silent())
-    lab, name = session.catalog.stack("iterative")
-    runtime = ComposeRuntime(workspace)
-    stack = Stack(session, lab, name, runtime, Options(balance=balance, **{"replicas": 2, **options}))
-    runtime.write_files(stack.plan, record_of(stack, free_endpoints(1)[0]))
+    given = Options(balance=balance, **{"replicas": 2, **options})
+    stack, _ = compose_view.written(of_its_own(tmp_path), "iterative", given)
     return compose_view.of_stack(stack.folder.env_file)
 
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from machinery import of_its_own
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
 set -e
 mount -t tmpfs -o size=192k none "$LABS_ROOT/.labs"
@@ -44,13 +44,12 @@ def unshare() -> list[str]:
 
 def checkout(folder: Path) -> dict[str, str]:
     """A checkout in that folder, and the environment of a labctl that works on it."""
-    for name in ("compose.yaml", "docker", "labs", "model_repos", "pyproject.toml", "requirements", "src"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / ".labs").mkdir()
-    (folder / "results").mkdir()
+    root = of_its_own(folder).root
+    for name in (".labs", "results"):
+        (root / name).mkdir()
     # Root of a user's own namespace is not root: there is nobody there whom files could be given to.
     again = f"unshare --user --map-user={os.getuid()} --map-group={os.getgid()}" if os.getuid() else ""
-    return {**os.environ, "LABS_ROOT": str(folder), "PYTHON": sys.executable, "AGAIN": again}
+    return {**os.environ, "LABS_ROOT": str(root), "PYTHON": sys.executable, "AGAIN": again}
 
 
 def test_fault_7_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: list[str], tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_fault_7_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unsh
     assert before == after
     assert left == "0"
     assert "no space left" in done.stderr
-    assert str(tmp_path / ".labs") in done.stderr
+    assert f"{env['LABS_ROOT']}/.labs" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -73,10 +72,10 @@ def test_fault_45_read_only_results_are_told_before_anything_is_started(
         [*unshare, "bash", "-c", READ_ONLY, "bash", command], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert f"error: cannot write {tmp_path}/results" in done.stderr
-    assert f"{tmp_path}/results is read-only" in done.stderr
+    assert f"error: cannot write {env['LABS_ROOT']}/results" in done.stderr
+    assert f"{env['LABS_ROOT']}/results is read-only" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list((tmp_path / ".labs").glob("*/state.json"))
+    assert not list(Path(env["LABS_ROOT"], ".labs").glob("*/state.json"))
 
 
 def test_fault_7_where_no_temporary_folder_can_be_written_that_is_said() -> None:

@@ -14,16 +14,9 @@ from lab_errors import lab_error
 from machinery import ROOT, of_its_own
 from programs import needs
 
-from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import door, images
-from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import read_values
 from labctl.runtimes.record import Options
-from labctl.stack.ports import free_endpoints
-from labctl.stack.session import Session
-from labctl.stack.stack import Stack
-from labctl.stack.up import record_of
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.tls import CertificatePair
@@ -34,12 +27,7 @@ STACK, PORT = "iterative", 9123
 def started(tmp_path: Path, tls: CertificatePair | None = None, **options: Any) -> tuple[dict[str, str], Workspace]:
     """The values of a stack with the door's container beside ``labctl up iterative --runtime compose``."""
     workspace = of_its_own(Path(tempfile.mkdtemp(dir=tmp_path)))
-    runtime = ComposeRuntime(workspace)
-    opened = Session(workspace, load_catalog(workspace), Silent())
-    lab, name = opened.catalog.stack(STACK)
-    stack = Stack(opened, lab, name, runtime, Options(runtime="compose", **options))
-    record = record_of(stack, free_endpoints(1)[0])
-    runtime.write_files(stack.plan, record)
+    stack, record = compose_view.written(workspace, STACK, Options(runtime="compose", **options))
     command = door.door_container(workspace, record, PORT, tls)
     assert command.files
     command.files()
