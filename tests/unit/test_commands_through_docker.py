@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +31,6 @@ from labctl.plan import make_plan
 from labctl.runtimes import compose, docker_engine, images, processes
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import read_values, write_values
-from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Options
 from labctl.stack import replicas
 from labctl.stack.down import take_down
@@ -209,22 +207,6 @@ def test_a_killed_labctl_leaves_no_docker_behind(tmp_path: Path) -> None:
         child = int(pids.read_text())
         process.send_signal(signal.SIGKILL)
     eventually(lambda: not psutil.pid_exists(child))
-
-
-def test_a_dry_listener_hears_a_command_that_is_not_run(tmp_path: Path) -> None:
-    heard: list[Sequence[str]] = []
-
-    class Dry(Silent):
-        dry = True
-
-        def command(self, argv: Sequence[str], *_: object) -> None:
-            heard.append(argv)
-
-    command = Command(["touch", str(tmp_path / "file")], files=(tmp_path / "written").touch)
-    processes.run_to_end(command, Dry(), "it failed", code="command-failed")
-    assert processes.run_foreground(command, Dry()) == 0
-    assert [shlex.join(argv) for argv in heard] == [f"touch {tmp_path}/file"] * 2
-    assert list(tmp_path.iterdir()) == []
 
 
 # -- the log of a stack with a guard, which is that of two containers --------------------------------------------------

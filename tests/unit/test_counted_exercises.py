@@ -30,7 +30,6 @@ from labsched.slo import Slo
 __all__ = ["prometheus", "promtool"]
 EXERCISES = find_exercises(Workspace(ROOT, ROOT), load_catalog(Workspace(ROOT, ROOT)))
 ALERTS, ADMISSION = (find_exercise(EXERCISES, id) for id in ("07d", "08d"))
-OUTAGES = runpy.run_path(str(ALERTS.folder / "outages.py"))
 COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
 PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name in COUNTERS) + "".join(
     f'nv_inference_request_failure{{model="waits",reason="{reason}",version="1"}} 0\n'
@@ -112,44 +111,6 @@ def test_without_promtool_the_check_says_what_to_install(tmp_path: Path, monkeyp
     monkeypatch.setattr(docker_engine, "engine", no_engine)
     with lab_error("promtool-missing", kind=Missing):
         rules_say(tmp_path, "groups: []")
-
-
-SERIES = OUTAGES["series_of"](PAGE, "waits")
-
-
-def played(story: str, seed: int) -> tuple[dict[str, list[str]], float, float]:
-    """The values of each series at each scrape, and the story's two moments."""
-    stories = OUTAGES["HEALTHY"] | OUTAGES["SICK"]
-    values, since, back = OUTAGES["record"](SERIES, stories[story], random.Random(seed))
-    return {name: listed.split() for name, listed in values.items()}, since, back
-
-
-def named(values: dict[str, list[str]], name: str) -> list[list[str]]:
-    return [listed for key, listed in values.items() if key.startswith(f"{name}{{")]
-
-
-def test_a_server_that_is_gone_leaves_only_up_behind() -> None:
-    values, *_ = played("a server is gone", 1)
-    assert sorted(listed[-1] for listed in named(values, "up")) == ["0", "1"]
-    ended = [listed for listed in named(values, "nv_inference_count") if not listed[-1].isdigit()]
-    assert len(ended) == 1 and ended[0].count("stale") == 1
-
-
-def test_a_restart_is_over_within_a_minute_and_its_counters_begin_at_zero() -> None:
-    for seed in range(20):
-        values, since, back = played("a restart", seed)
-        assert 0 < back - since < 60
-        (listed,) = [listed for listed in named(values, "nv_inference_count") if "stale" in listed]
-        assert int(listed[int(back / OUTAGES["SCRAPE_S"])]) < 1000
-        assert int(listed[0]) >= 20_000
-
-
-def test_the_queue_of_a_burst_is_gone_within_two_minutes() -> None:
-    for seed in range(20):
-        values, since, _ = played("a burst", seed)
-        for listed in named(values, "nv_inference_pending_request_count"):
-            waiting = [at * OUTAGES["SCRAPE_S"] for at, value in enumerate(listed) if int(value) > 5]
-            assert not waiting or max(waiting) < since + 120
 
 
 LOAD = admission.AdmissionLoad([(0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1)], Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))

@@ -12,10 +12,6 @@ WORDS = recordings.WORDS | {"max_num_sequences": "2", "max_num_tokens": "64", "m
 COST = Cost(step=10, decode=1, prompt=0.5)
 
 
-def test_a_step_costs_what_is_in_it() -> None:
-    assert COST.of("dpd", [1, 20, 1]) == 10 + 2 + 10
-
-
 def test_a_request_arrives_after_the_steps_that_began_before_it() -> None:
     """The first two steps begin at 0 and 15 ms, the third at 26."""
     after, found = replay_counted(WORDS, [(10, 3), (10, 2)], [0.0, 20.0], COST)
