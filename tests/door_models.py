@@ -1,8 +1,15 @@
-"""A text model as the OpenAI API knows it, and what Triton answers for it."""
+"""A text model as the OpenAI API knows it, what Triton answers for it, and a server of the API."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
 from tritonclient.grpc import service_pb2
+from waiting import eventually
 
 from labdoor.triton import FINAL
 from labkit.clients.text_model import Input, TextModel
@@ -33,3 +40,17 @@ def response(final: bool = False, **outputs: str | bytes) -> service_pb2.ModelSt
         made.infer_response.outputs.add(name=name, datatype="BYTES", shape=[1])
         made.infer_response.raw_output_contents.append(len(raw).to_bytes(4, "little") + raw)
     return made
+
+
+@contextlib.contextmanager
+def listening(config: uvicorn.Config, bound: socket.socket | None = None) -> Iterator[tuple[str, int]]:
+    """Where a server with that configuration listens, in a thread: on ``bound``, or on a socket of its own."""
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([bound] if bound else None,))
+    thread.start()
+    try:
+        eventually(lambda: server.started)
+        yield server.servers[0].sockets[0].getsockname()
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(20)

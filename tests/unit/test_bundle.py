@@ -224,14 +224,3 @@ def test_size_and_time_are_in_the_estimate(workspace: Workspace) -> None:
     assert large.seconds > large.wheels / pack.NET, "the download counts"
     unmade = pack.estimate(workspace, [], to_make=3)
     assert (unmade.total, str(unmade).count("GB and")) == (small.total, 2), "what it is, and what it may become"
-
-
-@pytest.mark.parametrize(("folder", "asked"), [("", "install"), ("wheels", "download --dest wheels")])
-def test_pytorch_of_an_index_is_downloaded_where_everything_is(tmp_path: Path, folder: str, asked: str) -> None:
-    pip = tmp_path / "pip"
-    pip.write_text('#!/bin/sh\n[ "$1" = show ] || echo "$@"\n')
-    pip.chmod(0o755)
-    env = {"LABS_PIP": str(pip), "LABS_TORCH_INDEX": "https://torch.example/cu130", "LABS_DOWNLOAD": folder}
-    argv = ["sh", "docker/install-packages.sh", "requirements/torch.txt"]
-    done = subprocess.run(argv, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{asked} ") and "--index-url https://torch.example/cu130 torch==" in done.stdout

@@ -15,9 +15,8 @@ from machinery import of_its_own
 from labctl.manifest.catalog import load_catalog
 from labctl.plan import make_plan
 from labctl.runtimes import compose_commands
-from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
-from labctl.runtimes.record import Endpoints, Options, Record
+from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,22 +26,8 @@ STACKS = sorted({stack for lab in load_catalog(Workspace(ROOT, ROOT)).labs for s
 
 def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
     """What Compose makes of the files and the variables that ``labctl up --profile gpu`` gives it."""
-    workspace = of_its_own(tmp_path)
-    projects = Projects(workspace)
-    lab, name = load_catalog(workspace).stack(stack)
-    options = Options("gpu", settings, gpus=gpus)
-    plan = make_plan(workspace, lab, name, options, lambda path: projects.inside(path, server=True))
-    record = Record(
-        name,
-        lab.folder,
-        "compose",
-        "gpu",
-        plan.settings,
-        plan.stack.models,
-        Endpoints("127.0.0.1:8100", "127.0.0.1:8101", "127.0.0.1:8102"),
-    )
-    ComposeRuntime(workspace).write_files(plan, record)
-    return compose_view.of_stack(workspace.folder(name).env_file)
+    written, _ = compose_view.written(of_its_own(tmp_path), stack, Options("gpu", settings, gpus=gpus))
+    return compose_view.of_stack(written.folder.env_file)
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -58,7 +43,8 @@ def test_the_server_gets_its_gpu_its_memory_its_mounts_and_its_command(tmp_path:
     mounts = {volume["target"]: volume.get("read_only", False) for volume in triton["volumes"]}
     assert mounts == {"/models": True, "/labs/models": True, "/labs/cache": True, "/labs/run": False}
     assert "--model-repository=/models" in triton["command"]
-    assert [port["published"] for port in triton["ports"]] == ["8100", "8101", "8102"]
+    assert [port["target"] for port in triton["ports"]] == [8000, 8001, 8002]
+    assert len({port["published"] for port in triton["ports"]}) == 3
     assert all(port["host_ip"] == "127.0.0.1" for port in triton["ports"])
 
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
-import uvicorn
-from door_models import text_model
+from door_models import listening, text_model
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
-from waiting import eventually
 
 from labdoor import app, exchange
 from labdoor.__main__ import MOST_HEAD, uvicorn_config
@@ -26,19 +22,9 @@ from labdoor.models import Model, Vocabulary
 MODELS = {"m": Model(text_model(), Vocabulary())}
 
 
-@contextmanager
-def listening(made: ASGIApp | None = None) -> Iterator[tuple[str, int]]:
+def door(made: ASGIApp | None = None) -> AbstractContextManager[tuple[str, int]]:
     """Where a door listens, or another application with the same settings."""
-    made = made or app.make_app("127.0.0.1:1", MODELS)
-    server = uvicorn.Server(uvicorn_config(made, "127.0.0.1", 0))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        eventually(lambda: server.started)
-        yield server.servers[0].sockets[0].getsockname()
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join(20)
+    return listening(uvicorn_config(made or app.make_app("127.0.0.1:1", MODELS), "127.0.0.1", 0))
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -56,7 +42,7 @@ def test_a_body_that_does_not_come_in_time_is_refused_and_its_connection_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exchange, "BODY_S", 0.3)
-    with listening() as where, socket.create_connection(where, timeout=60) as client:
+    with door() as where, socket.create_connection(where, timeout=60) as client:
         client.sendall(HEAD + b"Content-Length: 1000\r\n\r\nx")
         assert taken(client).startswith(b"HTTP/1.1 408")
 
@@ -64,7 +50,7 @@ def test_a_body_that_does_not_come_in_time_is_refused_and_its_connection_closed(
 def test_a_client_that_is_refused_before_its_body_is_read_is_told_so_and_may_ask_again() -> None:
     size = exchange.MOST_BODY + 2**20
     request = HEAD + b"Content-Length: %d\r\n\r\n" % size + bytes(size)
-    with listening() as where, socket.create_connection(where, timeout=60) as client:
+    with door() as where, socket.create_connection(where, timeout=60) as client:
         for _ in range(2):
             client.sendall(request)
             answer = b""
@@ -82,7 +68,7 @@ def test_a_client_that_only_waits_for_its_answer_is_not_disconnected(monkeypatch
         return Response("late")
 
     application = Starlette(routes=[Route("/", slow, methods=["POST"])])
-    with listening(application) as where, socket.create_connection(where, timeout=60) as client:
+    with door(application) as where, socket.create_connection(where, timeout=60) as client:
         client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
         assert taken(client).startswith(b"HTTP/1.1 200 OK")
 
@@ -92,7 +78,7 @@ def test_a_client_that_only_waits_for_its_answer_is_not_disconnected(monkeypatch
 )
 def test_a_head_without_end_is_cut(begun: bytes) -> None:
     sent = 0
-    with listening() as where, socket.create_connection(where, timeout=30) as client:
+    with door() as where, socket.create_connection(where, timeout=30) as client:
         with contextlib.suppress(OSError):
             client.sendall(begun)
             for _ in range(1000):
@@ -112,7 +98,7 @@ def test_a_long_body_in_small_parts_is_no_long_head() -> None:
 
     application = Starlette(routes=[Route("/", length, methods=["POST"])])
     size = 20 * MOST_HEAD
-    with listening(application) as where, socket.create_connection(where, timeout=60) as client:
+    with door(application) as where, socket.create_connection(where, timeout=60) as client:
         for _ in range(2):  # on one connection
             client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
             for _ in range(20):
