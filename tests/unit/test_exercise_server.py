@@ -97,8 +97,12 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append(f"up {options.runtime}")
         raise LabError("that was enough", code="any")
 
+    def stop(session: Session) -> bool:
+        done.append("stop")
+        return True
+
     monkeypatch.setattr(server, "up", up)
-    monkeypatch.setattr(server, "stop_exercise_server", lambda _: not done.append("stop"))
+    monkeypatch.setattr(server, "stop_exercise_server", stop)
     return done
 
 
