@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
@@ -90,11 +90,10 @@ class Heard(Silent):
         self.words.append(text)
 
 
-@contextmanager
-def two_replicas(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
-) -> Iterator[tuple[Session, TwoReplicas]]:
-    """A session in which such a stack is up."""
+@pytest.fixture
+def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, TwoReplicas]]:
+    """A session in which such a stack is up; its listener hears."""
+    listener = Heard()
     session = Session(Workspace(tmp_path, tmp_path / "cache"), Session.open(listener).catalog, listener)
     session.workspace.folder("iterative").path.mkdir(parents=True)
     with serve(FakeTriton()) as where:
@@ -107,10 +106,9 @@ def two_replicas(
         yield session, runtime
 
 
-def test_the_loop_goes_on_after_another_command_has_held_the_stack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with two_replicas(tmp_path, monkeypatch, Silent()) as (session, _), ExitStack() as held:
+def test_the_loop_goes_on_after_another_command_has_held_the_stack(up: tuple[Session, TwoReplicas]) -> None:
+    session, _ = up
+    with ExitStack() as held:
         lab = session.catalog.stack("iterative")[0]
         held.enter_context(stack_lock(session.workspace, "iterative", "reload"))
         lines = autoscale(session, lab, "iterative", Scaler(1, 1), lambda seconds: held.close())
@@ -121,10 +119,9 @@ def test_the_loop_goes_on_after_another_command_has_held_the_stack(
             next(lines)
 
 
-def test_the_loop_goes_on_while_a_restart_takes_the_stack_down_and_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with two_replicas(tmp_path, monkeypatch, Silent()) as (session, runtime), ExitStack() as held:
+def test_the_loop_goes_on_while_a_restart_takes_the_stack_down_and_up(up: tuple[Session, TwoReplicas]) -> None:
+    session, runtime = up
+    with ExitStack() as held:
         record, looks = runtime.find(""), 0
 
         def pause(seconds: float) -> None:
@@ -144,14 +141,13 @@ def test_the_loop_goes_on_while_a_restart_takes_the_stack_down_and_up(
 
 @pytest.mark.parametrize("words, said", [([], "nothing is in flight"), (["--drain", "0"], "1 stream is cut")])
 def test_the_loop_waits_for_a_replica_that_goes_as_long_as_drain_says_and_writes_what_it_decided_and_when(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], said: str, up: tuple[Session, TwoReplicas], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener = Heard()
-    with two_replicas(tmp_path, monkeypatch, listener) as (session, _):
-        monkeypatch.setattr(options, "open_session", lambda *_, **__: session)
-        done = CliRunner().invoke(scale_command, ["iterative", "--auto", "1:1", *words])
+    session, _ = up
+    monkeypatch.setattr(options, "open_session", lambda *_, **__: session)
+    done = CliRunner().invoke(scale_command, ["iterative", "--auto", "1:1", *words])
     is_lab_error(done.exception, "stack-not-up")  # the loop ends where the stack does
-    assert listener.words == [said]
+    assert isinstance(session.listener, Heard) and session.listener.words == [said]
     (line,) = (session.workspace.folder("iterative").path / "scale.log").read_text().splitlines()
     moment, _, decision = line.partition(" ")
     assert datetime.fromisoformat(moment).tzinfo

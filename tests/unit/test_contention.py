@@ -29,26 +29,22 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pass:
     return passed
 
 
-def test_on_a_free_machine_a_patience_is_over_after_its_seconds(pass_time: Pass) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "busy", "left"),
+    [
+        (4, 0, 6),
+        (10, 0, 0),
+        (12, 8, 6),  # seconds in which a program waited for a processor do not count
+        (29, 29, 10 - 29 / 3),  # but on the busiest machine a patience is over after three times its seconds
+        (30, 30, 0),
+    ],
+)
+def test_a_patience_is_over_after_its_seconds_of_a_free_processor_or_three_times_as_many(
+    pass_time: Pass, seconds: float, busy: float, left: float
+) -> None:
     patience = contention.Patience(10)
-    pass_time(4, 0)
-    assert patience.left() == pytest.approx(6)
-    pass_time(6, 0)
-    assert not patience.left()
-
-
-def test_seconds_in_which_a_program_waited_for_a_processor_do_not_count(pass_time: Pass) -> None:
-    patience = contention.Patience(10)
-    pass_time(12, 8)
-    assert patience.left() == pytest.approx(6)
-
-
-def test_on_the_busiest_machine_a_patience_is_over_after_three_times_its_seconds(pass_time: Pass) -> None:
-    patience = contention.Patience(10)
-    pass_time(29, 29)
-    assert patience.left()
-    pass_time(1, 1)
-    assert not patience.left()
+    pass_time(seconds, busy)
+    assert patience.left() == pytest.approx(left)
 
 
 def test_a_kernel_that_counts_no_waiting_lets_every_second_count(

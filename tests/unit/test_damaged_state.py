@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,24 +48,28 @@ def here(session: Session, listener: Noting, monkeypatch: pytest.MonkeyPatch) ->
     return own
 
 
+def state_file(here: Session) -> Path:
+    return here.workspace.folder(STACK).state_file
+
+
 @pytest.mark.parametrize(
     "text", ["null", '"x"', "5", "true", "[]", "{}", "", "{", "\x00", "[" * 100_000], ids=lambda text: ascii(text[:40])
 )
 def test_fault_17_a_state_file_that_holds_no_record_is_ignored_with_a_note_by_status_and_down(
     here: Session, listener: Noting, text: str
 ) -> None:
-    here.workspace.folder(STACK).state_file.write_text(text)
+    state_file(here).write_text(text)
     assert status(here, STACK)["state"] == "absent"
-    assert f"{here.workspace.folder(STACK).state_file} cannot be read and is ignored" in listener.notes[0]
+    assert f"{state_file(here)} cannot be read and is ignored" in listener.notes[0]
     down_all(here)
-    assert not here.workspace.folder(STACK).state_file.exists()
+    assert not state_file(here).exists()
 
 
 @pytest.mark.parametrize("name", json.loads(RECORD.to_json()))
 def test_a_record_with_a_value_of_another_type_is_no_record(here: Session, listener: Noting, name: str) -> None:
     right = json.loads(RECORD.to_json())[name]
     for odd in (value for value in ODD if type(value) is not type(right)):
-        here.workspace.folder(STACK).state_file.write_text(json.dumps({**json.loads(RECORD.to_json()), name: odd}))
+        state_file(here).write_text(json.dumps({**json.loads(RECORD.to_json()), name: odd}))
         listener.notes.clear()
         found = here.remembered(STACK)
         assert found is None or (name, odd) in MEANINGFUL, odd
@@ -79,23 +84,21 @@ def test_a_record_whose_options_have_a_value_of_another_type_is_no_record(here: 
         if type(options[name]) is type(odd):
             continue
         options[name] = odd
-        here.workspace.folder(STACK).state_file.write_text(json.dumps(data))
+        state_file(here).write_text(json.dumps(data))
         assert here.remembered(STACK) is None or (name, odd) in MEANINGFUL_OPTIONS, odd
 
 
 def test_a_record_of_an_older_and_of_a_newer_version_is_read(here: Session) -> None:
     needed = ("stack", "lab", "runtime", "profile", "settings", "models", "endpoints")
     older = {name: value for name, value in json.loads(RECORD.to_json()).items() if name in needed}
-    here.workspace.folder(STACK).state_file.write_text(json.dumps(older))
+    state_file(here).write_text(json.dumps(older))
     assert here.remembered(STACK) == replace(RECORD, owner=None, options=Options(set=RECORD.settings))
-    here.workspace.folder(STACK).state_file.write_text(
-        json.dumps({**json.loads(RECORD.to_json()), "from_the_future": {"a": 1}})
-    )
+    state_file(here).write_text(json.dumps({**json.loads(RECORD.to_json()), "from_the_future": {"a": 1}}))
     assert here.remembered(STACK) == RECORD
 
 
 def test_the_record_of_another_stack_is_ignored_with_a_note(here: Session, listener: Noting) -> None:
-    here.workspace.folder(STACK).state_file.write_text(replace(RECORD, stack="another").to_json())
+    state_file(here).write_text(replace(RECORD, stack="another").to_json())
     assert here.remembered(STACK) is None
     assert listener.notes
 
@@ -109,8 +112,8 @@ def test_fault_44_a_fifo_or_a_link_in_place_of_a_file_that_status_reads_hangs_no
     assert status(here, STACK)["state"] == "absent"
     assert listener.notes
     (folder / "elsewhere").write_text(RECORD.to_json())
-    here.workspace.folder(STACK).state_file.unlink()
-    here.workspace.folder(STACK).state_file.symlink_to(folder / "elsewhere")
+    state_file(here).unlink()
+    state_file(here).symlink_to(folder / "elsewhere")
     assert here.remembered(STACK) is None
     assert holder(here.workspace, STACK) == (0, "")
 
@@ -126,9 +129,9 @@ def test_the_note_of_a_lock_and_of_a_death_may_hold_anything(here: Session, text
 def test_fault_44_a_stack_whose_state_file_is_null_can_be_taken_down(
     here: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here.workspace.folder(STACK).state_file.write_text("null")
+    state_file(here).write_text("null")
     there = ["process 1"]
     monkeypatch.setattr(LocalRuntime, "leftovers", lambda self, stack: list(there))
     monkeypatch.setattr(taking_down, "take_down", lambda *arguments: there.clear())
     assert down(here, STACK)
-    assert not here.workspace.folder(STACK).state_file.exists()
+    assert not state_file(here).exists()
