@@ -22,8 +22,7 @@ from labctl import workspace
 from labctl.cli import main as entry
 from labctl.cli.commands import COMMANDS
 from labctl.cli.main import cli
-from labctl.cli.options import up_options
-from labctl.runtimes.record import Endpoints, Options, Record
+from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 
 Run = Callable[..., tuple[int, str, str]]
@@ -241,18 +240,6 @@ def test_interruption_and_termination_have_their_exit_statuses(
 
     monkeypatch.setattr(cli, "invoke", ended)
     assert entry.main(["list"]) == status
-
-
-@pytest.mark.parametrize(
-    ("arguments", "seconds"), [([], 180), (["--profile", "gpu"], 900), (["--profile", "gpu", "--timeout", "5"], 5)]
-)
-def test_large_models_on_gpus_get_more_time_unless_a_person_says(arguments: list[str], seconds: float) -> None:
-    @click.command()
-    @up_options
-    def command(options: Options) -> None:
-        click.echo(options.patience)
-
-    assert float(CliRunner().invoke(command, arguments).output) == seconds
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

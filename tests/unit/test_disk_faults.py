@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,24 +116,6 @@ def test_a_deleted_current_folder_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     gone.rmdir()
     with lab_error("folder-gone"):
         Workspace.find()
-
-
-def test_a_folder_that_is_swept_before_it_is_locked_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-
-    def swept_once(**more: Any) -> str:
-        made.append(real(**more))
-        if len(made) == 1:
-            Path(made[0]).rmdir()  # another command's sweep
-        return made[-1]
-
-    real = tempfile.mkdtemp
-    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
-    with replace_dir(tmp_path / "folder") as fresh:
-        (fresh / "file").touch()
-    assert len(made) == 2 and (tmp_path / "folder" / "file").exists()
 
 
 # -- on real file systems of the test's own ---

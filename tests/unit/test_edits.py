@@ -15,7 +15,6 @@ from noting import Noting
 
 from labctl import repository, unfinished
 from labctl.listener import Silent
-from labctl.litter import YOURS
 from labctl.manifest.catalog import load_catalog
 from labctl.plan import make_plan
 from labctl.runtimes import leftovers
@@ -110,16 +109,6 @@ def test_an_edit_that_is_committed_is_still_no_shipped_file(tmp_path: Path) -> N
     shipped.undo(workspace, [model])
     assert model.read_text() == "shipped\n"
     assert shipped.edited_files(workspace, [model]) == []
-
-
-def test_what_was_put_aside_is_not_served(tmp_path: Path) -> None:
-    folder = tmp_path / "templates" / "m"
-    (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text('name: "m"\nbackend: "python"\n')
-    (folder / "1" / "model.py").write_text("")
-    (folder / "1" / f"model.py{YOURS}20260101-000000").write_text("")
-    request = repository.RenderRequest([tmp_path / "templates"], ["m"], {}, tmp_path / "out")
-    assert sorted(repository.origins(request)) == ["m/1/model.py", "m/config.pbtxt"]
 
 
 def test_no_shipped_template_leaves_a_parameter_unused() -> None:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +16,7 @@ from labbuild.protocol import EngineCompiler, Option
 from labctl.artifacts import engines, weights
 from labctl.artifacts.store import ENGINES, WEIGHTS, Artifact
 from labctl.cli.main import cli
-from labctl.runtimes import leftovers
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = "shipped:tiny-gpt2"
@@ -100,10 +94,6 @@ def test_every_input_makes_another_key(fake: Fake, monkeypatch: pytest.MonkeyPat
     assert len(keys) == len(wishes) + 1
 
 
-def test_a_default_written_out_is_the_same_engine(fake: Fake) -> None:
-    assert engines.request("fake", SPEC, {}).key == engines.request("fake", SPEC, {"size": "8"}).key
-
-
 @pytest.mark.parametrize(
     ("engine", "options", "code", "said"),
     [
@@ -155,21 +145,15 @@ def test_an_engine_outlives_its_weights(fake: Fake, workspace: Workspace) -> Non
     assert build.ready(workspace)
 
 
-@pytest.mark.parametrize(
-    "fault", [KeyboardInterrupt(), LabError("the builder failed", code="any"), OSError(28, "No space left")]
-)
-def test_a_build_that_dies_leaves_nothing_that_looks_like_an_engine(
-    fake: Fake, workspace: Workspace, fault: BaseException
+def test_a_full_disk_during_a_build_is_told_with_its_space_and_leaves_no_engine(
+    fake: Fake, workspace: Workspace
 ) -> None:
-    fake.fault = fault
+    fake.fault = OSError(28, "No space left")
     build = engines.request("fake", SPEC, {})
-    with pytest.raises((KeyboardInterrupt, LabError)) as caught:
+    with lab_error("write-failed", "MB free"):
         build.make(workspace, quiet)
     assert cached_names(workspace) == []
     assert not build.ready(workspace)
-    if isinstance(fault, OSError):
-        assert isinstance(caught.value, LabError)
-        assert "MB free" in caught.value.why
 
 
 def test_a_builder_that_makes_no_engine_has_failed(fake: Fake, workspace: Workspace) -> None:
@@ -177,56 +161,6 @@ def test_a_builder_that_makes_no_engine_has_failed(fake: Fake, workspace: Worksp
     with lab_error("engine-build-empty"):
         engines.request("fake", SPEC, {}).make(workspace, quiet)
     assert cached_names(workspace) == []
-
-
-def test_a_killed_build_is_swept_before_the_next(fake: Fake, workspace: Workspace) -> None:
-    script = """if True:
-        import os, signal, sys
-        sys.path[:0] = sys.argv[2:]
-        from pathlib import Path
-        from test_engines_cache import ROOT, SPEC, Fake
-        from labctl.artifacts import engines
-        from labctl.workspace import Workspace
-        class Dying(Fake):
-            def make(self, *args):
-                super().make(*args)
-                os.kill(os.getpid(), signal.SIGKILL)
-        engines.ENGINES["fake"] = Dying()
-        engines.request("fake", SPEC, {}).make(Workspace(ROOT, Path(sys.argv[1])), print)
-    """
-    folders = map(str, Path(__file__).parents[:2])
-    argv = [sys.executable, "-c", script, str(workspace.cache), *folders]
-    assert subprocess.run(argv, check=False, timeout=60).returncode == -signal.SIGKILL
-    build = engines.request("fake", SPEC, {})
-    assert not build.ready(workspace)
-    assert ENGINES.rows(workspace) == []
-    leftovers.sweep_unfinished(workspace.caches)
-    build.make(workspace, quiet)
-    assert cached_names(workspace) == [build.key]
-
-
-def test_of_two_builders_of_one_engine_one_builds_and_the_other_waits(fake: Fake, workspace: Workspace) -> None:
-    paths: list[Path] = []
-    build = engines.request("fake", SPEC, {})
-    threads = [threading.Thread(target=lambda: paths.append(build.make(workspace, quiet))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(fake.made) == 1
-    assert paths == [build.locate(workspace)] * 4
-
-
-def test_engines_are_listed_and_pruned_by_key(fake: Fake, workspace: Workspace) -> None:
-    kept, gone = (engines.request("fake", SPEC, {"size": size}) for size in (8, 9))
-    for build in (kept, gone):
-        build.make(workspace, quiet)
-    (gone.locate(workspace) / "manifest.json").write_text("{")
-    rows = {row["key"]: row for row in ENGINES.rows(workspace)}
-    assert rows[kept.key]["bytes"] > 1002
-    assert rows[gone.key]["engine"] == "damaged"
-    assert ENGINES.prune(workspace, [gone.key]) == [gone.key]
-    assert cached_names(workspace) == [kept.key]
 
 
 def test_the_command_lists_and_prunes_what_is_cached(
@@ -296,7 +230,7 @@ def test_the_remedy_of_a_damaged_engine_can_be_followed(
     with lab_error(code) as caught:
         build.ready(workspace)
     key = caught.value.remedy.removeprefix("labctl engines prune ").partition(",")[0]
-    assert [row["key"] for row in ENGINES.rows(workspace)] == [key]
+    assert [(row["key"], row["engine"]) for row in ENGINES.rows(workspace)] == [(key, "damaged")]
     assert ENGINES.prune(workspace) == [key]
     assert not build.ready(workspace)
 
