@@ -1,4 +1,7 @@
-"""What a request to the CodeGen generator may say, how its tokens are chosen, and what its answer looks like."""
+"""What a request to the CodeGen generator may say, how its tokens are chosen, and what its answer looks like.
+
+What temperature, top_k and top_p mean: test_sampling_everywhere.py.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,6 @@ def test_rows_of_different_lengths_are_read_by_their_lengths() -> None:
 @pytest.mark.parametrize(
     "neutral",
     [
-        {"runtime_top_p": [[0.0]]},
-        {"runtime_top_k": [[0]]},
-        {"runtime_top_k": [[1]], "temperature": [[0.7]]},
-        {"temperature": [[0.0]], "runtime_top_k": [[9]]},
-        {"temperature": [[1.0]]},
         {"repetition_penalty": [[1.0]]},
         {"repetition_penalty": [[0.0]]},
         {"len_penalty": [[-1.0]], "beam_search_diversity_rate": [[0.5]], "beam_width": [[1]]},
@@ -61,11 +59,6 @@ def test_neutral_values_change_nothing(neutral: dict[str, Any]) -> None:
     (row,) = ask(**neutral)
     assert row.plain
     assert next_token(**neutral) == 1
-
-
-@pytest.mark.parametrize("asked", [{"temperature": [[0.7]]}, {"runtime_top_k": [[5]]}, {"runtime_top_p": [[1.0]]}])
-def test_each_of_these_asks_for_sampling(asked: dict[str, Any]) -> None:
-    assert ask(**asked)[0].sampler.temperature > 0.0
 
 
 @pytest.mark.parametrize(
@@ -80,9 +73,6 @@ def test_each_of_these_asks_for_sampling(asked: dict[str, Any]) -> None:
         ("input_lengths", [[1, 1]]),
         ("input_ids", [[1, 100, 2]]),
         ("input_ids", [[1] * 64]),
-        ("temperature", [[-0.1]]),
-        ("temperature", [[float("nan")]]),
-        ("runtime_top_p", [[1.1]]),
         ("repetition_penalty", [[-1.0]]),
         ("bad_words_list", [[1, 2]]),
         ("stop_words_list", [[[1]], [[1]]]),

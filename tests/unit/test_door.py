@@ -13,7 +13,7 @@ from openai.types.chat import completion_create_params as chat_params
 
 from labdoor import requests
 from labdoor.errors import ApiError, of_triton
-from labdoor.models import ALL_OF_IT, Model, Vocabulary
+from labdoor.models import Model, Vocabulary
 
 SAID = {"model": "m", "prompt": "Hello"}
 
@@ -185,26 +185,7 @@ def test_a_body_with_many_faults_gets_a_short_list() -> None:
     assert len(detail) <= requests.MOST_FAULTS
 
 
-# -- how tokens are chosen ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "sampling"),
-    [
-        ({}, {}),
-        ({"temperature": 0}, {"temperature": 0.0}),
-        ({"temperature": 0, "seed": 5, "top_p": 0.5}, {"temperature": 0.0}),
-        ({"temperature": 0.7, "top_k": 1}, {"temperature": 0.0}),
-        ({"temperature": 1, "seed": 5}, {"temperature": 1.0, "top_p": ALL_OF_IT, "seed": 5}),
-        ({"temperature": 1, "top_p": 1, "seed": 5}, {"temperature": 1.0, "top_p": ALL_OF_IT, "seed": 5}),
-        ({"top_p": 0.5, "seed": -1}, {"top_p": 0.5, "seed": 2**63 - 1}),
-        ({"top_k": 40, "seed": 0}, {"top_k": 40, "seed": 0}),
-        ({"seed": 4}, {"temperature": 1.0, "top_p": ALL_OF_IT, "seed": 4}),
-    ],
-)
-def test_sampling_as_the_api_means_it(fields: dict[str, Any], sampling: dict[str, Any]) -> None:
-    model = Model(text_model("temperature", "top_p", "top_k", "seed"), Vocabulary())
-    assert model.sampling(completion(**fields)) == sampling
+# -- how tokens are chosen (what each field means: test_sampling_everywhere.py) ----------------------------------------
 
 
 def test_without_a_seed_each_sampled_answer_has_one_of_its_own() -> None:
@@ -213,16 +194,11 @@ def test_without_a_seed_each_sampled_answer_has_one_of_its_own() -> None:
     assert len(seeds) > 10
 
 
-def test_the_choices_of_one_seed_differ_in_it() -> None:
+@pytest.mark.parametrize(("seed", "sent"), [(0, 0), (7, 7), (-1, 2**63 - 1)])
+def test_a_seed_is_sent_and_the_choices_of_one_seed_differ_in_it(seed: int, sent: int) -> None:
     model = Model(text_model("temperature", "top_p", "seed"), Vocabulary())
-    assert [model.sampling(completion(temperature=1, seed=7), choice)["seed"] for choice in (0, 1)] == [7, 8]
-
-
-def test_what_a_model_cannot_do_is_refused_by_name() -> None:
-    model = Model(text_model("temperature"), Vocabulary())
-    with pytest.raises(ApiError, match="frequency_penalty: model m cannot do this") as caught:
-        model.sampling(completion(frequency_penalty=1))
-    assert caught.value.param == "frequency_penalty"
+    first, second = (model.sampling(completion(temperature=1, seed=seed), choice)["seed"] for choice in (0, 1))
+    assert first == sent and second != first
 
 
 def test_greedy_is_possible_with_a_model_that_cannot_sample() -> None:
