@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import recordings
 
-from labsched.counted_time import ComputedStep, Cost, good_share, latencies, replay_counted
+from labsched.counted_time import Cost, good_share, replay_counted
 from labsched.slo import Slo
 
 WORDS = recordings.WORDS | {"max_num_sequences": "2", "max_num_tokens": "64", "max_tokens_in_paged_kv_cache": "1024"}
@@ -23,17 +23,6 @@ def test_nothing_takes_time_between_the_last_answer_and_the_next_request() -> No
     after, found = replay_counted(WORDS, [(10, 1), (10, 1)], [0.0, 1000.0], COST)
     assert after == [0, 1]
     assert found == [(15.0, 0.0), (15.0, 0.0)]
-
-
-def test_steps_of_a_log_and_of_the_replay_come_to_the_same() -> None:
-    batches = [
-        ComputedStep(["a"], "p", [10], [1]),
-        ComputedStep(["a"], "d", [1], [1]),
-        ComputedStep(["a", "b"], "dp", [1, 10], [1, 1]),
-    ]
-    batches.append(ComputedStep(["b"], "d", [1], [1]))
-    found = latencies(batches, ["a", "b"], [0.0, 20.0], COST)
-    assert found == replay_counted(WORDS, [(10, 3), (10, 2)], [0.0, 20.0], COST)[1]
 
 
 def test_a_request_beyond_one_limit_is_not_good() -> None:
