@@ -1,19 +1,29 @@
-"""What a request to the CodeGen generator may say, how its tokens are chosen, and what its answer looks like.
+"""The CodeGen generator: what a request may say, how its tokens are chosen, its batches, and the model for a builder.
 
 What temperature, top_k and top_p mean: test_sampling_everywhere.py.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from machinery import ROOT
+from transformers import AutoModelForCausalLM
 
+from labserve.codegen import batch_decoder
+from labserve.codegen.as_gptj import convert, split
+from labserve.codegen.batch_decoder import BatchDecoder
 from labserve.codegen.request import TextRow, advance, outputs, parse_codegen_request
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 
+CODEGEN = ROOT / "labs" / "shared" / "models" / "tiny-codegen"
 SHAPE = ModelShape(vocabulary=100, context=64, token_values=8, end_id=0)
 LOGITS = np.log(np.array([[0.05, 0.5, 0.3, 0.15]], dtype=np.float32))  # of the tokens 0 to 3
 
@@ -159,3 +169,89 @@ def test_log_probabilities_are_the_models_own_and_add_up() -> None:
     expected = [float(LOGITS[0, token]) for token in row.ids[row.prompt :]]
     assert found["output_log_probs"][0, 0].tolist() == pytest.approx(expected, abs=1e-5)
     assert found["cum_log_probs"][0, 0] == pytest.approx(sum(expected), abs=1e-5)
+
+
+# -- a batch of prompts of different lengths, from which rows leave: as if each had been alone ---
+
+PROMPTS = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14]]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[BatchDecoder]:
+    threads = torch.get_num_threads()
+    yield batch_decoder.load_batch_decoder(str(CODEGEN), "cpu", 1, exact=True)
+    torch.set_num_threads(threads)
+
+
+def greedy(decoder: BatchDecoder, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
+    rows = [list(prompt) for prompt in prompts]
+    running = list(range(len(rows)))
+    logits = decoder.begin(prompts)
+    while True:
+        for place, token in zip(running, logits.argmax(-1).tolist(), strict=True):
+            rows[place].append(token)
+        keep = [at for at, place in enumerate(running) if len(rows[place]) < len(prompts[place]) + limits[place]]
+        if not keep:
+            return rows
+        running = [running[at] for at in keep]
+        logits = decoder.step(keep, [rows[place][-1] for place in running])
+
+
+def test_rows_in_a_batch_are_what_they_are_alone_also_when_others_leave(decoder: BatchDecoder) -> None:
+    limits = [3, 12, 7]
+    alone = [greedy(decoder, [prompt], [limit])[0] for prompt, limit in zip(PROMPTS, limits, strict=True)]
+    assert greedy(decoder, PROMPTS, limits) == alone
+
+
+def test_a_new_batch_knows_nothing_of_the_last_one(decoder: BatchDecoder) -> None:
+    first = decoder.begin(PROMPTS).copy()
+    decoder.begin([[1, 2, 3, 4]])
+    assert np.array_equal(decoder.begin(PROMPTS), first)
+
+
+# -- CodeGen in GPT-J's order, so that a builder that knows GPT-J builds the same model ---
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gptj")
+    convert(CODEGEN, folder)
+    return folder
+
+
+def logits(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+    with torch.no_grad():
+        found: torch.Tensor = model(ids).logits
+    return found
+
+
+def test_the_logits_are_the_same(converted: Path) -> None:
+    assert json.loads((converted / "config.json").read_text())["architectures"] == ["GPTJForCausalLM"]
+    ids = torch.randint(1, 800, (2, 40), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(logits(converted, ids), logits(CODEGEN, ids), rtol=0, atol=1e-5)
+
+
+def test_the_tokenizer_comes_along_for_calibration(converted: Path) -> None:
+    assert (converted / "tokenizer.json").read_bytes() == (CODEGEN / "tokenizer.json").read_bytes()
+
+
+def test_what_is_gptj_already_stays_as_it_is(converted: Path, tmp_path: Path) -> None:
+    convert(converted, tmp_path)
+    ids = torch.tensor([[1, 2, 3]])
+    torch.testing.assert_close(logits(tmp_path, ids), logits(converted, ids), rtol=0, atol=0)
+
+
+def test_another_architecture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="neither CodeGen nor GPT-J, but gpt2"):
+        convert(CODEGEN.with_name("tiny-gpt2"), tmp_path)
+
+
+def test_each_accelerators_share_holds_queries_values_and_keys_in_this_order() -> None:
+    rows = torch.arange(12 * 4).reshape(12, 4)  # four shares of three rows, one for each
+    parts = split(rows)
+    assert [parts[name][:, 0].tolist() for name in ("q_proj", "v_proj", "k_proj")] == [
+        [0, 12, 24, 36],
+        [4, 16, 28, 40],
+        [8, 20, 32, 44],
+    ]
