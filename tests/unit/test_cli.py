@@ -219,6 +219,16 @@ def test_all_names_of_the_program_begin_at_the_same_place(
     assert "Usage: triton-labs" in capsys.readouterr().out
 
 
+def test_fault_5_without_an_engine_compose_is_refused_with_a_remedy_and_nothing_is_left(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    with lab_error("docker-missing", "127.0.0.1:9", "--runtime local"):
+        words = ["up", "iterative", "--runtime", "compose", "--ports", "auto"]
+        CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert not list((checkout / ".labs").glob("*/state.json"))
+
+
 @pytest.mark.parametrize(("raised", "status"), [(KeyboardInterrupt, 130), (entry.Terminated, 143)])
 def test_interruption_and_termination_have_their_exit_statuses(
     monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], status: int
