@@ -201,6 +201,13 @@ def test_a_seed_is_sent_and_the_choices_of_one_seed_differ_in_it(seed: int, sent
     assert first == sent and second != first
 
 
+def test_what_a_model_cannot_do_is_refused_by_name() -> None:
+    model = Model(text_model("temperature"), Vocabulary())
+    with pytest.raises(ApiError) as caught:
+        model.sampling(completion(frequency_penalty=1))
+    assert (caught.value.status, caught.value.param) == (400, "frequency_penalty")
+
+
 def test_greedy_is_possible_with_a_model_that_cannot_sample() -> None:
     made, parameters = Model(text_model(), Vocabulary()).wire("Hello", 4, completion(temperature=0), 0)
     assert [item.name for item in made] == ["text", "n"]
