@@ -23,10 +23,8 @@ class FakeDocker:
     version: str = "26.1.5"
     name: str = "Engine"
     info: dict[str, Any] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
 
     def answer(self, path: str) -> Any:
-        self.asked.append(path)
         if path == "/version":
             return {"Version": self.version, "ApiVersion": "1.43", "Components": [{"Name": self.name}]}
         if path == "/info":
