@@ -146,6 +146,7 @@ def test_a_command_line_that_is_none_is_told_in_words_with_exit_status_2(
     ("arguments", "code", "named"),
     [
         ("up nope", "stack-unknown", "nope"),
+        ("render iterative --set kv_cash=false", "settings-unusable", "did you mean 'kv_cache'"),
         ("render iterative --set kv_cache=perhaps", "settings-unusable", "true, false"),
         ("up iterative --runtime local --dry-run --set model=shipped:nope", "shipped-model-unknown", "nope"),
         ("up iterative --runtime local --dry-run --set model=/nowhere", "model-folder-missing", "/nowhere"),
