@@ -35,7 +35,7 @@ def written(workspace: Workspace, word: str, options: Options) -> tuple[Stack, R
     session, runtime = Session(workspace, load_catalog(workspace), Silent()), ComposeRuntime(workspace)
     stack = Stack(session, *session.catalog.stack(word), runtime, options)
     record = record_of(stack, free_endpoints(1)[0])
-    runtime.write_files(stack.launch(record))
+    runtime.write_files(stack.plan, record)
     return stack, record
 
 

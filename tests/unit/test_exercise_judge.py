@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from exercise_cases import EXERCISES, begin_in
@@ -56,7 +56,7 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
     )
     monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     session: Any = SimpleNamespace(workspace=workspace)
-    text = faults.in_learners_files(said, session, exercise, cast(Any, (None, RECORD)))
+    text = faults.in_learners_files(said, session, exercise, up(session, RECORD))
     assert text == "KeyError: 'b'\nAt:\n  exercises/02a/model.py(40): one_step"
 
 
@@ -85,9 +85,9 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     """The servers that the judge has asked for; none is real."""
     served: list[Record] = []
 
-    def serve(*_: Any) -> tuple[Any, Record]:
+    def serve(session: Session, *_: Any) -> RunningStack:
         served.append(RECORD)
-        return SimpleNamespace(name="compose"), RECORD
+        return up(session, RECORD)
 
     monkeypatch.setattr(server, "serve_exercise", serve)
     monkeypatch.setattr(server, "stop_exercise_server", lambda _: True)
@@ -98,7 +98,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 @pytest.fixture
 def judged(workspace: Workspace, servers: list[Record], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """What the judge says of an exercise when its check is another function; ``noted`` are faults of the model."""
-    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: (None, RECORD))
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: up(session, RECORD))
 
     def judged(
         check: Callable[[Trial], None],

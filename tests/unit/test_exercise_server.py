@@ -157,12 +157,11 @@ def test_a_server_that_cannot_serve_a_check_is_replaced_and_another_is_used_agai
 ) -> None:
     there = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
     counted = metrics.Snapshot({"tokenizer": metrics.ModelCounters(pending=waiting)})
-    monkeypatch.setattr(Session, "find", lambda *_: (None, there))
+    monkeypatch.setattr(Session, "find", lambda *_: SimpleNamespace(record=there))
     monkeypatch.setattr(server, "_for_this", lambda *_: there)
     if live:
         monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
     monkeypatch.setattr(metrics, "scrape", lambda _: counted)
-    monkeypatch.setattr(server, "RunningStack", SimpleNamespace(of=lambda *_: None))
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
     serve(session, id)
     assert done == (["stop", "up auto"] if replaced else [])
