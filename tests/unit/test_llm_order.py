@@ -1,4 +1,4 @@
-"""Who goes first: the four orders, and how long each lets somebody be overtaken."""
+"""How long each order lets somebody be overtaken; who goes first, test_scheduling_traces.py tells."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from labsched.order import Fair, Priority, ShortestFirst, order
 from labsched.policy import Policy
 from labsched.request import Request
 from labsched.scheduler import Scheduler
-from labserve.inflight import parse
-from labserve.params import BadInput
 
 
 def scheduler(word: str, limit: int = 1) -> Scheduler:
@@ -34,21 +32,9 @@ def joined(of: Scheduler) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"), [("", "abcd"), ("fcfs", "abcd"), ("shortest_first", "dbca"), ("priority", "cabd")]
-)
-def test_each_order_lets_its_own_go_first(word: str, expected: str) -> None:
-    of = scheduler(word)
-    of.submit(job("a", limit=9))
-    of.submit(job("b", limit=3, prompt=4))
-    of.submit(job("c", limit=4, prompt=4, priority=1))
-    of.submit(job("d", limit=2))
-    assert "".join(one.id for one in of.line()) == expected
-    assert "".join(joined(of)) == expected
-
-
-def test_a_word_that_is_no_order_is_refused() -> None:
-    with pytest.raises(ValueError, match="scheduling: 'lottery' is not one of fcfs, shortest_first, priority, fair"):
+def test_without_a_word_the_first_to_come_is_first_and_another_word_is_refused() -> None:
+    assert type(order("")) is type(order("fcfs"))
+    with pytest.raises(ValueError, match="scheduling: 'lottery' is none of fcfs, shortest_first, priority, fair"):
         order("lottery")
 
 
@@ -127,28 +113,3 @@ def test_thousands_of_tenants_do_not_stay_in_memory() -> None:
         of.step()
     assert isinstance(of.order, Fair)
     assert len(of.order.served) <= Fair.MOST_TENANTS + 64
-
-
-@pytest.mark.parametrize(
-    ("parameters", "found"),
-    [
-        ("", ("", 2)),
-        ('{"tenant": "a", "request_priority": 1, "x": 2.5}', ("a", 1)),
-        ('{"request_priority": "9"}', ("", 9)),
-    ],
-)
-def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str, int]) -> None:
-    assert parse.tenant_and_priority(parameters) == found
-
-
-@pytest.mark.parametrize(
-    ("parameters", "name"),
-    [
-        ('{"tenant": 7}', "tenant"),
-        ('{"request_priority": 0}', "request_priority"),
-        (f'{{"tenant": "{"x" * 65}"}}', "tenant"),
-    ],
-)
-def test_a_tenant_or_priority_that_is_none_is_refused_by_name(parameters: str, name: str) -> None:
-    with pytest.raises(BadInput, match=name):
-        parse.tenant_and_priority(parameters)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.parse import GenerationRequest, parse_generation, schema
+from labserve.inflight.parse import GenerationRequest, parse_generation, schema, tenant_and_priority
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 from labserve.tensors import read_word_lists
@@ -94,3 +94,28 @@ def test_a_schema_is_a_parameter_of_an_engine_that_masks_tokens() -> None:
 def test_another_schema_is_refused_by_name(parameters: str, able: bool, why: str) -> None:
     with pytest.raises(BadInput, match=rf"^structured_outputs: .*{why}"):
         schema(parameters, able)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [
+        ("", ("", 2)),
+        ('{"tenant": "a", "request_priority": 1, "x": 2.5}', ("a", 1)),
+        ('{"request_priority": "9"}', ("", 9)),
+    ],
+)
+def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str, int]) -> None:
+    assert tenant_and_priority(parameters) == found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ('{"tenant": 7}', "tenant"),
+        ('{"request_priority": 0}', "request_priority"),
+        (f'{{"tenant": "{"x" * 65}"}}', "tenant"),
+    ],
+)
+def test_a_tenant_or_priority_that_is_none_is_refused_by_name(parameters: str, name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        tenant_and_priority(parameters)
