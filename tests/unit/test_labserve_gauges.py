@@ -117,13 +117,6 @@ def test_of_too_many_observations_some_are_taken_from_all_over() -> None:
     assert taken == [n * 100.0 for n in range(10)]
 
 
-def test_names_follow_the_one_scheme() -> None:
-    for name, shown in METRICS.items():
-        assert name == name.lower()
-        assert not (shown.buckets and name.endswith("_total")), name
-        assert list(shown.buckets) == sorted(set(shown.buckets)), name
-
-
 @pytest.mark.parametrize("path", ["iterative/simple-gpt2", "iterative/iterative-gpt2"])
 def test_a_model_shows_who_runs_and_what_its_steps_were(path: str, tmp_path: Path) -> None:
     name = path.rpartition("/")[2]

@@ -24,18 +24,6 @@ def pieces(tokenizer: Any, ids: list[int]) -> list[str]:
     return [detokenizer.add(token, last=place == len(ids) - 1) for place, token in enumerate(ids)]
 
 
-def test_a_character_of_several_tokens_comes_whole_with_its_last_token(tokenizer: Any) -> None:
-    ids = tokenizer.encode("\N{GRINNING FACE}").ids
-    assert len(ids) == 4
-    assert pieces(tokenizer, ids) == ["", "", "", "\N{GRINNING FACE}"]
-
-
-def test_what_is_held_back_comes_with_the_last_token(tokenizer: Any) -> None:
-    ids = tokenizer.encode("ok \N{GRINNING FACE}").ids[:-1]
-    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=False)
-    assert pieces(tokenizer, ids)[-1].endswith("\N{REPLACEMENT CHARACTER}")
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_pieces_of_any_tokens_join_to_what_decode_gives(tokenizer: Any, seed: int) -> None:
     chance = random.Random(seed)
@@ -52,10 +40,6 @@ def test_a_real_text_is_never_late_by_more_than_one_character(tokenizer: Any) ->
             tokenizer.decode(ids[: place + 1], skip_special_tokens=False).rstrip("\N{REPLACEMENT CHARACTER}")
         ) == len(shown)
     assert shown == written
-
-
-def test_ids_beyond_the_vocabulary_have_no_text(tokenizer: Any) -> None:
-    assert pieces(tokenizer, [tokenizer.get_vocab_size(), 339]) == ["", ""]
 
 
 def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lab_errors import lab_error
 
-from labkit import stats, tables
+from labkit import stats
 from labkit.evidence import metrics, steplog
 from labkit.lane import Lane
 from labkit.pictures import perfetto, timeline
@@ -200,13 +200,6 @@ def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
     assert sum(e["ph"] == "i" for e in events) == 3
     assert [e["args"]["requests"] for e in events if e["ph"] == "C"] == [2, 0]
     assert not list(tmp_path.glob(".*"))
-
-
-def test_tables_are_aligned() -> None:
-    assert (
-        tables.format_table([("a", 1), ("long", 22)], ("name", "n"), right=(1,))
-        == "name   n\n----  --\na      1\nlong  22"
-    )
 
 
 HISTOGRAM = """\

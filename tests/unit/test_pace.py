@@ -15,7 +15,7 @@ from lab_errors import lab_error
 from benchmarks.pace import Model
 from labsched.kv_budget import KVBudget
 from labsched.measured import measure_device
-from labsched.pace import DEVICES, MEASURED, SHAPES, DecoderShape, DeviceTable, Knots, Pace, StepWork, interpolate
+from labsched.pace import MEASURED, SHAPES, DecoderShape, DeviceTable, Knots, Pace, StepWork, interpolate
 from labsched.policy import Policy
 from labsched.recording import StepRow
 from labsched.request import Request
@@ -59,13 +59,6 @@ def test_two_pieces_of_a_prompt_need_the_arithmetic_of_the_whole() -> None:
 
 def test_a_batch_of_64_short_requests_costs_little_more_than_one() -> None:
     assert paced().seconds([StepWork(1, 100)] * 64) < 1.3 * paced().seconds([StepWork(1, 100)])
-
-
-def test_the_knee_of_a_chunk_is_where_the_arithmetic_outlasts_the_weights() -> None:
-    flops, bandwidth = DEVICES["h100"]
-    knee = int(flops / bandwidth)  # 2 operations and 2 bytes for each weight: 295 tokens
-    assert paced().seconds([StepWork(knee - 10, knee)]) < 1.02 * paced().seconds([StepWork(1, knee)])
-    assert paced().seconds([StepWork(2 * knee, 2 * knee)]) > 1.8 * paced().seconds([StepWork(1, knee)])
 
 
 def test_a_step_without_tokens_takes_no_time() -> None:
