@@ -44,31 +44,23 @@ def sequences(count: int) -> list[Sequence]:
     return made
 
 
-@pytest.mark.parametrize(("slots", "most"), [(1, 8), (8, 8), (9, 16), (64, 16)])
+@pytest.mark.parametrize(
+    ("slots", "kept", "most"),
+    [*((slots, torch.float32, most) for slots, most in [(1, 8), (8, 8), (9, 16), (64, 16)]), (8, torch.float16, 64)],
+)
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(bias: bool, slots: int, most: int) -> None:
+def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(
+    bias: bool, slots: int, kept: torch.dtype, most: int
+) -> None:
+    """In fp16 those of the rounded weights."""
     torch.manual_seed(0)
-    weight, offset = torch.randn(WIDTH, VOCABULARY), torch.randn(VOCABULARY)
-    packed = Linear(weight, offset if bias else None)
-    packed.pack(slots)
+    weight, offset = torch.randn(WIDTH, VOCABULARY).to(kept).float(), torch.randn(VOCABULARY) if bias else None
+    packed = Linear(weight, offset)
+    packed.pack(slots, kept)
     assert packed.rows == most
-    assert_same_products(packed, weight, offset if bias else None)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_matrix_packed_in_fp16_gives_the_products_of_the_rounded_weights(bias: bool) -> None:
-    torch.manual_seed(0)
-    weight, offset = torch.randn(WIDTH, VOCABULARY).half().float(), torch.randn(VOCABULARY)
-    packed = Linear(weight, offset if bias else None)
-    packed.pack(8, torch.float16)
-    assert packed.rows == 64
-    assert_same_products(packed, weight, offset if bias else None)
-
-
-def assert_same_products(packed: Linear, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     for rows in (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 100):
         x = torch.randn(rows, WIDTH)
-        expected = x @ weight + (0 if bias is None else bias)
+        expected = x @ weight + (0 if offset is None else offset)
         torch.testing.assert_close(packed(x), expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(packed(x[None]), expected[None], atol=1e-4, rtol=1e-4)
 
@@ -148,13 +140,10 @@ def test_auto_is_what_the_processor_computes_fast(
     assert precision.precision_of(word, device, weights) == chosen
 
 
-def test_what_it_computes_in_is_told(folder: Path) -> None:
+def test_what_it_computes_in_is_told_and_another_precision_is_refused_by_name(folder: Path) -> None:
     assert GPT2(str(folder), precision="fp16").describe().endswith("float32 on cpu, weights rounded to float16")
     assert GPT2(str(folder), precision="fp32").describe().endswith("float32 on cpu")
-
-
-def test_another_precision_is_refused_by_name(folder: Path) -> None:
-    with pytest.raises(ValueError, match="precision: 'int4' is not one of auto, fp32, bf16, fp16"):
+    with pytest.raises(ValueError, match="precision: 'int4' is none of auto, fp32, bf16, fp16"):
         GPT2(str(folder), precision="int4")
 
 
@@ -170,14 +159,12 @@ def test_fp16_that_the_processor_cannot_read_is_rounded_all_the_same_and_told(
     torch.testing.assert_close(CachedDecoder(model, 3).logits(sequences(3)), there, rtol=1e-4, atol=1e-4)
 
 
-def test_bf16_that_the_processor_imitates_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda: False)
-    assert "imitates it" in GPT2(str(folder), precision="bf16").shortfall
-
-
-def test_nothing_is_told_of_fp32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_that_the_processor_imitates_is_told_and_fp32_has_nothing_to_tell(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("has_bf16", "reads_fp16"):
         monkeypatch.setattr(precision, name, lambda: False)
+    assert "imitates it" in GPT2(str(folder), precision="bf16").shortfall
     assert GPT2(str(folder), precision="fp32").shortfall == ""
 
 
