@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from counting_engine import CountingEngine
 from lab_errors import lab_error
-from model_cases import CASES, Case, answered, ids, request
+from model_cases import ENGINE, Case, answered, ids, request
 
 from labctl.cli.explain import explain_command
 from labctl.pages.live import story
@@ -190,9 +190,8 @@ def test_runs_of_other_requests_or_phases_are_refused(tmp_path: Path) -> None:
 def test_the_log_that_the_engine_writes_is_explained_and_so_is_a_step_that_the_clock_holds(
     load: Callable[[Case], Any], tmp_path: Path
 ) -> None:
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
-    model = load(case)
-    answered(model, [request(case, {"request_output_len": ids(9)}) for _ in range(6)])
+    model = load(ENGINE)
+    answered(model, [request(ENGINE, {"request_output_len": ids(9)}) for _ in range(6)])
     model.finalize()
     held = {"model": "tensorrt_llm", "instance": "0", "state": "held", "ids": ["x"], "waiting": ["y"], "why": "no slot"}
     log = next(tmp_path.rglob("steps-*.jsonl"))
