@@ -95,39 +95,27 @@ def test_an_open_loop_sends_at_its_rate_whatever_is_in_flight(tool: type[Tool], 
     assert ("--request-rate 2.5" in argv or "kind:poisson rate:2.5" in argv) and "concurren" not in argv
 
 
+SLO = Slo(500, 60)
+
+
 @pytest.mark.parametrize(
-    ("tool", "words"),
+    ("tool", "changed", "words", "absent"),
     [
-        (AIPerf, ["--request-count 12", "--warmup-request-count 3", "--random-seed 5", "ignore_eos:true"]),
-        (VllmBench, ["--num-prompts 12", "--num-warmups 3", "--seed 5", "--custom-output-len 16", "--ignore-eos"]),
-        (GuideLlm, ["kind:max_requests count:15", "warmup:mode:requests value:3", "kind:static value:5"]),
+        (AIPerf, {}, "--request-count 12|--warmup-request-count 3|--random-seed 5|ignore_eos:true", "--goodput"),
+        (AIPerf, {"warmup": 0}, "", "--warmup-request-count"),  # it refuses a zero
+        (AIPerf, {"slo": SLO}, "--goodput time_to_first_token:500 inter_token_latency:60", "null"),
+        (VllmBench, {}, "--num-prompts 12|--num-warmups 3|--seed 5|--custom-output-len 16|--ignore-eos", "--goodput"),
+        (VllmBench, {"slo": SLO}, "--goodput ttft:500 tpot:60", "null"),
+        (GuideLlm, {}, "kind:max_requests count:15|warmup:mode:requests value:3|kind:static value:5|slo:null", "tpot"),
+        (GuideLlm, {"slo": SLO}, "slo:ttft_ms:500 tpot_ms:60", "null"),
     ],
 )
-def test_counts_seed_and_lengths_are_handed_on(tool: type[Tool], words: list[str], load: ToolLoad) -> None:
-    argv = given(made(tool), load)
-    assert [word for word in words if word not in argv] == []
-
-
-def test_without_warmup_requests_aiperf_is_not_given_a_zero_that_it_refuses(load: ToolLoad) -> None:
-    argv = made(AIPerf).command(replace(load, workload=replace(load.workload, warmup=0))).argv
-    assert "--warmup-request-count" not in argv
-
-
-@pytest.mark.parametrize(
-    ("tool", "words"),
-    [(AIPerf, ["time_to_first_token:500 inter_token_latency:60"]), (VllmBench, ["ttft:500", "tpot:60"])],
-)
-def test_limits_are_handed_on_in_the_names_of_the_tool(tool: type[Tool], words: list[str], load: ToolLoad) -> None:
-    argv = list(made(tool).command(replace(load, workload=replace(load.workload, slo=Slo(500, 60)))).argv)
-    place = argv.index("--goodput") + 1
-    assert argv[place : place + len(words)] == words
-
-
-def test_limits_reach_guidellm_in_its_own_names(load: ToolLoad) -> None:
-    assert "slo:ttft_ms:500 tpot_ms:60" in given(
-        made(GuideLlm), replace(load, workload=replace(load.workload, slo=Slo(500, 60)))
-    )
-    assert "slo:null" in given(made(GuideLlm), load)
+def test_counts_seed_lengths_and_limits_are_handed_on_in_the_names_of_the_tool(
+    tool: type[Tool], changed: dict[str, Any], words: str, absent: str, load: ToolLoad
+) -> None:
+    argv = given(made(tool), replace(load, workload=replace(load.workload, **changed)))
+    assert [word for word in words.split("|") if word not in argv] == []
+    assert absent not in argv
 
 
 def test_guidellm_is_sent_the_requests_that_warm_up_before_those_that_count(load: ToolLoad) -> None:
@@ -171,7 +159,6 @@ def test_the_prompts_are_one_line_for_each_request(tool: type[Tool], load: ToolL
 def test_a_recorded_result_has_our_names(tool: type[Tool], theirs: dict[str, Any], load: ToolLoad) -> None:
     recorded(tool, load)
     document = json.loads(next(load.out.glob("*.json")).read_text())
-
     document = document["benchmarks"][0]["metrics"] if tool is GuideLlm else document
 
     def value(key: Any) -> float:
@@ -243,20 +230,18 @@ def test_an_option_without_a_counterpart_is_refused_by_name(tool: type[Tool], op
 def test_every_option_of_bench_is_handed_on_or_refused() -> None:
     options = {option.name for option in command_line.bench_command.params}
     assert options == HANDED_ON | OF_UP | OF_NO_STACK | set(command_line.NOT_WITH_CLIENT)
-
-
-def test_the_choices_of_the_command_line_are_the_tools() -> None:
     assert list(command_line.CLIENTS) == list(TOOLS)
 
 
-def test_a_tool_that_is_not_installed_is_refused_before_a_server_starts(empty: Path) -> None:
-    with lab_error("layer-missing"):
-        CliRunner().invoke(cli, ["bench", "iterative", "--client", "vllm-bench"], catch_exceptions=False)
-
-
-def test_a_stack_without_a_text_model_is_refused(empty: Path) -> None:
-    with lab_error("text-model-none"):
-        CliRunner().invoke(cli, ["bench", "sequence-batcher", "--client", "aiperf"], catch_exceptions=False)
+@pytest.mark.parametrize(
+    ("stack", "tool", "code"),
+    [("iterative", "vllm-bench", "layer-missing"), ("sequence-batcher", "aiperf", "text-model-none")],
+)
+def test_a_tool_that_is_not_installed_or_has_no_text_model_is_refused_before_a_server_starts(
+    empty: Path, stack: str, tool: str, code: str
+) -> None:
+    with lab_error(code):
+        CliRunner().invoke(cli, ["bench", stack, "--client", tool], catch_exceptions=False)
 
 
 # -- the environment ---------------------------------------------------------------------------------------------------
