@@ -8,7 +8,6 @@ import operator
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from lab_errors import lab_error
+from machinery import ROOT, of_its_own
 
 from labctl.cli import bench as command_line
 from labctl.cli.console import Echo
@@ -28,7 +28,6 @@ from labctl.workspace import Workspace
 from labkit.workloads.bench import Workload
 from labsched.slo import Slo
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"
 EVERY = pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 # What `labctl bench` hands on to a tool, or does itself beside it.
@@ -47,15 +46,12 @@ def load(tmp_path: Path) -> ToolLoad:
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test's own and a cache that does not exist yet."""
-    root = tmp_path / "checkout"
-    root.mkdir()
-    for name in ("pyproject.toml", "requirements", "labs", "model_repos", "src", "docker"):
-        (root / name).symlink_to(ROOT / name)
-    monkeypatch.setenv("LABS_ROOT", str(root))
-    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
-    yield tmp_path
+    own = of_its_own(tmp_path)
+    monkeypatch.setenv("LABS_ROOT", str(own.root))
+    monkeypatch.setenv("LABS_CACHE", str(own.cache))
+    return tmp_path
 
 
 def made(tool: type[Tool]) -> Tool:
