@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import signal
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +334,7 @@ def interrupted(session: Session, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 def test_fewer_replicas_that_are_interrupted_once_drained_are_fewer_all_the_same(
     interrupted: Callable[..., Told], interrupt: type[BaseException], moment: str
 ) -> None:
-    told, kept, _ = interrupted(lambda *of: scaling.scale(*of, 1), moment, interrupt)
+    told, kept, _ = interrupted(partial(scaling.scale, count=1), moment, interrupt)
     assert kept and [one.number for one in kept.servers] == [1]
     assert told[-2:] == [("stop", True, 2), ("stop", True, 3)]
     assert [one for one in told if one[0] == "spread"][-1] == ("spread", [1], [])
@@ -343,7 +344,7 @@ def test_fewer_replicas_that_are_interrupted_once_drained_are_fewer_all_the_same
 def test_fault_47_more_replicas_that_are_interrupted_are_gone_and_the_balancer_is_told(
     interrupted: Callable[..., Told], interrupt: type[BaseException]
 ) -> None:
-    told, kept, before = interrupted(lambda *of: scaling.scale(*of, 4), "start", interrupt)
+    told, kept, before = interrupted(partial(scaling.scale, count=4), "start", interrupt)
     assert kept == before
     assert told[-2:] == [("stop", True, 4), ("spread", [1, 2, 3], [])]
 
@@ -353,6 +354,6 @@ def test_fault_47_more_replicas_that_are_interrupted_are_gone_and_the_balancer_i
 def test_fault_47_a_rolling_restart_that_is_interrupted_leaves_every_replica_to_the_balancer(
     interrupted: Callable[..., Told], interrupt: type[BaseException], moment: str
 ) -> None:
-    told, kept, before = interrupted(lambda *of: restart.rolling(*of, 1.0), moment, interrupt)
+    told, kept, before = interrupted(partial(restart.rolling, patience=1.0), moment, interrupt)
     assert told[-1] == ("spread", [1, 2, 3], [])
     assert kept == before

@@ -55,7 +55,7 @@ def report(reported: Report) -> Any:
             RequestRecord(str(n), "m", "a text", responses=[(1.0 + n, "")], end=1.0 + n, input_tokens=5, tokens=7)
             for n in range(3)
         ]
-        chat = {"table": identity.identity_metrics(records), "scheduling": scheduling, "steps": []}
+        chat: dict[str, Any] = {"table": identity.identity_metrics(records), "scheduling": scheduling, "steps": []}
         chat["records"] = [record.to_json() for record in records]
         return reported("05-batching-policies", {phase: {"workloads": {"chat": chat}} for phase in phases}, {})
 

@@ -84,14 +84,6 @@ def test_the_scheduler_gives_each_step_the_time_of_its_own_work() -> None:
     assert [step.paced_s for step in steps] == pytest.approx([3 * paced().seconds(one) for one in work])
 
 
-@pytest.mark.parametrize("kv_width", [512, 128])
-def test_what_is_measured_beside_a_gpu_reads_the_shape_s_parameters_and_makes_a_token_for_each(kv_width: int) -> None:
-    decoder = DecoderShape(layers=2, width=512, kv_width=kv_width, inner=300, vocabulary=500)
-    model = Model(decoder, "cpu")
-    read = [weights for layer in model.weights for weights in layer] + [model.head]
-    assert sum(weights.numel() for weights in read) == decoder.parameters
-    for tokens in (1, 20):
-        assert model.step(batch=3, tokens=tokens, context=20)().shape == (3,)
 
 
 KNOTS = st.dictionaries(st.integers(1, 9999), st.floats(0, 500), min_size=1, max_size=9).map(
