@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,15 @@ def test_fault_37_fault_44_a_link_under_any_name_is_refused_and_its_target_stays
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("name", ["lock", "server.log"])
-def test_a_folder_in_the_place_of_a_file_is_refused(workspace: Workspace, name: str) -> None:
-    (workspace.folder("s").path / name).mkdir()
-    assert refused(workspace).why == "it is not a file"
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(os.mkdir, "lock"), (os.mkdir, "server.log"), (os.mkfifo, "state.json"), (os.mkfifo, "scale.log")],
+)
+def test_fault_44_a_folder_or_a_fifo_in_the_place_of_a_file_is_refused(
+    workspace: Workspace, make: Callable[[Path], None], name: str
+) -> None:
+    make(workspace.folder("s").path / name)
+    assert refused(workspace).why in ("it is no file", "it is no file or folder")
 
 
 def test_fault_37_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:
@@ -71,9 +77,3 @@ def test_what_a_stack_writes_is_its_owners_alone(workspace: Workspace) -> None:
     workspace.folder("s").path.chmod(0o755)
     with stack_lock(workspace, "s", "up"):
         assert workspace.folder("s").path.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("name", ["state.json", "scale.log"])
-def test_fault_44_a_fifo_in_a_stacks_folder_is_refused(workspace: Workspace, name: str) -> None:
-    os.mkfifo(workspace.folder("s").path / name)
-    assert refused(workspace).why in ("it is not a file", "it is not a file or folder")

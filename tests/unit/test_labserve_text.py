@@ -1,9 +1,7 @@
-"""Streamed pieces join to exactly what decode gives, also inside a character; a step is one line."""
+"""Streamed pieces join to exactly what decode gives, also inside a character."""
 
-import json
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import labserve_tiny
@@ -40,18 +38,6 @@ def test_a_real_text_is_never_late_by_more_than_one_character(tokenizer: Any) ->
             tokenizer.decode(ids[: place + 1], skip_special_tokens=False).rstrip("\N{REPLACEMENT CHARACTER}")
         ) == len(shown)
     assert shown == written
-
-
-def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path: Path) -> None:
-    log, started = StepLog(str(tmp_path), "some-model", "0_0"), time.monotonic()
-    log.write(started, [7, 8], prefill=1, slots=4)
-    (line,) = (tmp_path / "steps-some-model-0_0.jsonl").read_text().splitlines()
-    entry = json.loads(line)
-    assert started <= entry["t"] <= time.monotonic()
-    assert 0 <= entry.pop("dur") <= entry.pop("t")
-    named = {"v": 2, "n": 1, "model": "some-model", "instance": "0_0", "kind": "step"}
-    assert entry == {**named, "batch": 2, "ids": ["7", "8"], "prefill": 1, "slots": 4}
-    log.close()
 
 
 @pytest.mark.parametrize("folder", ["", "/proc/no/such/folder"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_backend import LOG, Request, Response
+from fake_backend import LOG
 from model_cases import ALL, CASES, ENGINE, STREAMS, Case, answered, ids, request, says_nothing_of_the_code
 
 
@@ -123,20 +123,3 @@ def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(
         thread.join(10)
     assert not thread.is_alive()
     assert refused(model, case, 1) and refused(model, case, 1)
-
-
-def test_fault_42_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
-    model = load(STREAMS)
-    good, bad = Request(STREAMS.good), Request(STREAMS.good)
-    send = bad.send
-
-    def full(response: Response, flags: int = 0) -> None:
-        if not response.error:
-            raise RuntimeError("no room in /dev/shm/labs-x")
-        send(response, flags)
-
-    bad.send = full  # type: ignore[method-assign]
-    first, second = answered(model, [good, bad])
-    assert not first.error
-    assert second.error.startswith("internal error in streams")
-    assert answered(model, [Request(STREAMS.good)])[0].error == ""

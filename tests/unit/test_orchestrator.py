@@ -1,4 +1,4 @@
-"""The orchestrator's small decisions: references, ports, locks, verdicts."""
+"""The orchestrator's small decisions: ports, locks, processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import psutil
 import pytest
 from lab_errors import lab_error
 
-from labctl.labs.verdicts import judge_verdict
 from labctl.listener import Silent
-from labctl.manifest.schema import Verdict
 from labctl.runtimes import lock, processes
 from labctl.runtimes.lock import holder, stack_lock
 from labctl.runtimes.processes import Command
@@ -171,22 +169,6 @@ def test_a_record_survives_its_journey_through_the_environment() -> None:
     assert Record.from_json(owned.to_json()).owner == Proc.current()
     assert not owned.orphaned()
     assert Record(**{**vars(one), "owner": Proc(Proc.current().pid, 1.0)}).orphaned()
-
-
-def verdict(**bounds: Any) -> Verdict:
-    return Verdict(name="v", value="a.b", text="{value:.0%}, the other {m[a.c]:.0%}", **bounds)
-
-
-def test_a_verdict_is_the_measured_number_against_its_bound() -> None:
-    flat = {"a.b": 0.93, "a.c": 0.0}
-    good = judge_verdict(verdict(at_least=0.5), flat)
-    assert (good.met, good.text, good.value) == (True, "93%, the other 0%", 0.93)
-    assert not judge_verdict(verdict(at_most=0.5), flat).met
-
-
-def test_what_was_not_measured_is_never_met() -> None:
-    missing = judge_verdict(verdict(at_least=0.0), {})
-    assert (missing.met, missing.value) == (False, None)
 
 
 def test_a_killed_child_is_a_failure_with_its_signals_name() -> None:
