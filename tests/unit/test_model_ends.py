@@ -74,16 +74,6 @@ def test_a_preempted_request_is_named_waits_and_joins_again(load: Callable[[Case
     assert joined == Counter(name for _, name in evictions) + Counter({name for step in steps for name in step.ids})
 
 
-def test_an_id_that_comes_again_when_its_request_has_ended_is_its_name_again(
-    load: Callable[[Case], Any], tmp_path: Path
-) -> None:
-    model = load(ENGINE)
-    for _ in range(3):
-        answered(model, [Request(ENGINE.good, ENGINE.parameters, id="again")])
-    model.finalize()
-    assert [name for step in steps_of(tmp_path) for name in step.joined] == ["again"] * 3
-
-
 def test_the_gauges_say_who_waits_and_fall_to_zero_when_nobody_is_left(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

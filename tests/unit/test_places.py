@@ -83,16 +83,6 @@ def test_fault_46_a_plain_path_is_taken(tmp_path: Path, name: str) -> None:
     assert subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout == ""
 
 
-def test_fault_5_without_an_engine_compose_is_refused_in_one_line_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = checkout(tmp_path, monkeypatch)
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    refused = command("up", "iterative", "--runtime", "compose", "--ports", "auto")
-    is_lab_error(refused.exception, "docker-missing", "127.0.0.1:9")
-    assert not list((folder / ".labs").glob("*/state.json"))
-
-
 @pytest.mark.parametrize("words", [["list"], ["render", "iterative"], ["status"]])
 def test_fault_5_without_an_engine_what_needs_none_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
