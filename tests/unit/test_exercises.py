@@ -80,17 +80,11 @@ def test_every_id_is_of_its_lab_and_can_be_named() -> None:
         find_exercise(EXERCISES, "99z")
 
 
-def test_the_learners_folder_is_never_written_over(workspace: Workspace) -> None:
+def test_the_learners_folder_is_never_written_over_and_reset_keeps_what_was_written(workspace: Workspace) -> None:
     exercise = find_exercise(EXERCISES, "02a")
     folder = desk.lay_out_exercise(exercise, workspace)
     (folder / "model.py").write_text("mine")
     assert desk.lay_out_exercise(exercise, workspace) == folder
-    assert (folder / "model.py").read_text() == "mine"
-
-
-def test_reset_keeps_what_was_written(workspace: Workspace) -> None:
-    exercise = find_exercise(EXERCISES, "02a")
-    (desk.lay_out_exercise(exercise, workspace) / "model.py").write_text("mine")
     first, second = desk.reset(exercise, workspace), desk.reset(exercise, workspace)
     assert first and second and first != second
     assert (first / "model.py").read_text() == "mine"

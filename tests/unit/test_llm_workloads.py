@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -100,35 +101,17 @@ def test_the_csv_grows_by_one_line_per_run_under_one_header(tmp_path: Path) -> N
     assert [line.split(",")[0] for line in (tmp_path / "t.csv").read_text().splitlines()] == ["run", "one", "two"]
 
 
-class Server:
-    """A gRPC client whose server tells of one model's inputs."""
-
-    def __init__(self, endpoint: str, channel_args: object = None) -> None:
-        self.endpoint = endpoint
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def get_model_metadata(self, model: str, client_timeout: float = 0) -> SimpleNamespace:
-        kind = {"old": "UINT32", "new": "INT32"}[self.endpoint]
-        return SimpleNamespace(inputs=[SimpleNamespace(name="request_output_len", datatype=kind)])
-
-
-@pytest.mark.parametrize(("server", "kind"), [("old", np.uint32), ("new", np.int32)])
-def test_integers_are_sent_as_the_servers_release_wants_them(
-    monkeypatch: pytest.MonkeyPatch, server: str, kind: type
+@pytest.mark.parametrize(("datatype", "kind"), [("UINT32", np.uint32), ("INT32", np.int32)])
+def test_integers_are_sent_as_the_servers_release_wants_them_and_an_input_that_a_model_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, datatype: str, kind: type
 ) -> None:
-    monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", Server)
+    told = SimpleNamespace(inputs=[SimpleNamespace(name="request_output_len", datatype=datatype)])
+    client = contextlib.nullcontext(SimpleNamespace(get_model_metadata=lambda *_, **__: told))
+    monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", lambda *_, **__: client)
     tensors.kind_of.cache_clear()
-    assert tensors.kind_of(server, "tensorrt_llm", "request_output_len") is kind
-
-
-def test_an_input_that_a_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", Server)
+    assert tensors.kind_of("h:1", "tensorrt_llm", "request_output_len") is kind
     with lab_error("input-missing", "max_tokens"):
-        tensors.kind_of("new", "tensorrt_llm", "max_tokens")
+        tensors.kind_of("h:1", "tensorrt_llm", "max_tokens")
 
 
 def arrival(name: str, prompt: int, limit: int = 4, prefixes: str = "") -> Arrival:

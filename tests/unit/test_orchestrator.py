@@ -31,6 +31,17 @@ def record(http: int) -> Record:
 
 
 @pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path, tmp_path)
+
+
+@pytest.fixture
+def note(workspace: Workspace) -> Path:
+    """What the holder of a stack's lock says of itself."""
+    return workspace.folder("s").path / "lock.json"
+
+
+@pytest.fixture
 def taken() -> Any:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -81,8 +92,7 @@ def test_ports_that_are_none_are_refused(text: str) -> None:
         named_endpoints(text, "127.0.0.1")
 
 
-def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
+def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(workspace: Workspace) -> None:
     me = Proc.current().pid
     with stack_lock(workspace, "s", "up"):
         assert holder(workspace, "s") == (me, "up")
@@ -93,24 +103,24 @@ def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_
     assert holder(workspace, "s") == (0, "")
 
 
-def test_fault_17_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
-    (tmp_path / ".labs" / "s").mkdir(parents=True)
-    note = {"pid": Proc.current().pid, "started": Proc.current().started - 1000, "action": "up"}
-    (tmp_path / ".labs" / "s" / "lock.json").write_text(json.dumps(note))
+def test_fault_17_a_reused_pid_is_not_taken_for_the_holder(workspace: Workspace, note: Path) -> None:
+    note.parent.mkdir(parents=True)
+    me = Proc.current()
+    note.write_text(json.dumps({"pid": me.pid, "started": me.started - 1000, "action": "up"}))
     assert holder(workspace, "s") == (0, "")
     with stack_lock(workspace, "s", "up"):
         pass
 
 
-def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
+def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(workspace: Workspace) -> None:
     code = (
         "import sys, time; from pathlib import Path; from labctl.runtimes.lock import stack_lock\n"
         "from labctl.workspace import Workspace; place = Path(sys.argv[1])\n"
         "with stack_lock(Workspace(place, place), 's', 'up'): print('held', flush=True); time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as command:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(workspace.root)], stdout=subprocess.PIPE, text=True
+    ) as command:
         assert command.stdout
         assert command.stdout.readline() == "held\n"
         with lab_error("stack-busy", command.pid, kind=lock.Busy):
@@ -122,12 +132,10 @@ def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) 
 
 
 def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "NOTE_S", 0.0)
-    workspace = Workspace(tmp_path, tmp_path)
     with stack_lock(workspace, "s", "up"):
-        note = tmp_path / ".labs" / "s" / "lock.json"
         for text in (None, "", "null", '{"pid": 0}'):
             note.unlink() if text is None else note.write_text(text)
             with lab_error("stack-busy", kind=lock.Busy) as caught:
@@ -137,11 +145,9 @@ def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
 
 
 def test_the_holder_of_a_lock_is_named_although_its_note_comes_a_moment_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
     with stack_lock(workspace, "s", "up"):
-        note = tmp_path / ".labs" / "s" / "lock.json"
         text = note.read_text()
         note.unlink()
         monkeypatch.setattr(lock, "NOTE_S", 60.0)
