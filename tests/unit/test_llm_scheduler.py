@@ -61,8 +61,9 @@ def job(name: str, limit: int, prompt: int = 2, tenant: str = "", priority: int 
 
 def run(of: Scheduler) -> list[Step]:
     """Its steps until nobody is left."""
-    steps = []
+    steps: list[Step] = []
     while not of.idle:
+        assert len(steps) < 1000, "it does not end"
         steps.append(of.step())
     return steps
 
