@@ -99,19 +99,27 @@ SLO = Slo(500, 60)
     [
         (AIPerf, {}, "--request-count 12|--warmup-request-count 3|--random-seed 5|ignore_eos:true", "--goodput"),
         (AIPerf, {"warmup": 0}, "", "--warmup-request-count"),  # it refuses a zero
-        (AIPerf, {"slo": SLO}, "--goodput time_to_first_token:500 inter_token_latency:60", "null"),
         (VllmBench, {}, "--num-prompts 12|--num-warmups 3|--seed 5|--custom-output-len 16|--ignore-eos", "--goodput"),
-        (VllmBench, {"slo": SLO}, "--goodput ttft:500 tpot:60", "null"),
         (GuideLlm, {}, "kind:max_requests count:15|warmup:mode:requests value:3|kind:static value:5|slo:null", "tpot"),
         (GuideLlm, {"slo": SLO}, "slo:ttft_ms:500 tpot_ms:60", "null"),
     ],
 )
-def test_counts_seed_lengths_and_limits_are_handed_on_in_the_names_of_the_tool(
+def test_counts_seed_and_lengths_are_handed_on_in_the_names_of_the_tool(
     tool: type[Tool], changed: dict[str, Any], words: str, absent: str, load: ToolLoad
 ) -> None:
     argv = given(made(tool), replace(load, workload=replace(load.workload, **changed)))
     assert [word for word in words.split("|") if word not in argv] == []
     assert absent not in argv
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [(AIPerf, ["time_to_first_token:500 inter_token_latency:60"]), (VllmBench, ["ttft:500", "tpot:60"])],
+)
+def test_limits_are_arguments_as_the_tool_takes_them(tool: type[Tool], words: list[str], load: ToolLoad) -> None:
+    argv = list(made(tool).command(replace(load, workload=replace(load.workload, slo=SLO))).argv)
+    place = argv.index("--goodput") + 1
+    assert argv[place : place + len(words)] == words
 
 
 def test_aiperf_asks_for_no_stream_of_a_model_that_answers_whole(load: ToolLoad) -> None:
