@@ -27,7 +27,7 @@ def refused(workspace: Workspace) -> LabError:
     return caught.value
 
 
-FILES = ("lock", "lock.json", "state.json", "server.log", "scale.log", "secret", "purpose.json")
+FILES = ("lock", "lock.json", "state.json", "server.log", "scale.log", "idle.log", "secret", "purpose.json")
 
 
 @pytest.mark.parametrize("leads_to", ["file", "folder", "nowhere"])

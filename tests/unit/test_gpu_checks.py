@@ -194,6 +194,7 @@ LLM_API = {"release": "1.2.1", "stack": "llama", "engine": "llmapi"}
         (FULL, {}, "9.4 of 85.5 GB free; needed 16.4 GB (the engine and its smallest KV cache 16.4)"),
         (A100_40, {"stack": "llama"}, "2 models of Hugging Face's library 28.0"),  # beside the engine
         (FULL, TRANSFORMERS, "1 model of Hugging Face's library 14.0 + the KV cache of 2,048 tokens 1.1"),
+        (FULL, {"release": "", "kv_cache_memory_mib": 1024}, "the KV cache of 2,048 tokens 1.1"),  # vLLM's
         (A100_40, LLM_API, "3 models of Hugging Face's library 41.9 + the LLM API's KV cache and CUDA graphs 6.3"),
     ],
 )

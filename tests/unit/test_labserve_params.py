@@ -18,9 +18,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_numbers_and_booleans_are_read_as_they_are_and_as_text() -> None:
-    read = {"max_tokens": 5, "ignore_eos": False, "top_p": 0.5}
-    assert parse_parameters('{"max_tokens": 5, "ignore_eos": false, "top_p": 0.5}', FIELDS) == read
-    assert parse_parameters('{"max_tokens": "5", "ignore_eos": "false", "top_p": "0.5"}', FIELDS) == read
+    read = {"max_tokens": 5, "ignore_eos": True, "top_p": 0.5}
+    assert parse_parameters('{"max_tokens": 5, "ignore_eos": true, "top_p": 0.5}', FIELDS) == read
+    assert parse_parameters('{"max_tokens": "5", "ignore_eos": "true", "top_p": "0.5"}', FIELDS) == read
+    assert parse_parameters('{"ignore_eos": "false"}', FIELDS) == {"ignore_eos": False}
     assert parse_parameters("", FIELDS) == parse_parameters("{}", FIELDS) == {}
 
 
