@@ -6,42 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from labserve_tiny import random_gpt2, sequence
+from transformers import GPT2LMHeadModel
 
 from labserve.gpt2 import linear, precision
 from labserve.gpt2.decoders import CachedDecoder, step
 from labserve.gpt2.linear import Linear
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
-from labserve.text.sampling import Sampler
 
 VOCABULARY, WIDTH = 1000, 320  # each of its matrices but one is large enough to be packed
 
 
-class Mute:
-    """A detokenizer for ids that no tokenizer knows."""
-
-    def add(self, token: int, last: bool = False) -> str:
-        return ""
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(3)
-    config = GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=WIDTH, n_layer=2, n_head=4, initializer_range=0.1)
-    folder = tmp_path_factory.mktemp("packed")
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
+    shape = {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": WIDTH, "initializer_range": 0.1}
+    return random_gpt2(tmp_path_factory.mktemp("packed"), 3, **shape)
 
 
 def sequences(count: int) -> list[Sequence]:
     chance = random.Random(count)
-    made = []
-    for _ in range(count):
-        prompt = [chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 20))]
-        detokenizer: Any = Mute()
-        made.append(Sequence(prompt, len(prompt), len(prompt) + 9, None, Sampler(), detokenizer))
-    return made
+    return [sequence([chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 20))]) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +78,9 @@ def test_a_packed_model_scores_each_text_as_hugging_face_does(folder: Path, word
     for _ in range(4):
         step(decoder, batch)
     scores = decoder.logits(batch)
-    for sequence, ours in zip(batch, scores, strict=True):
+    for one, ours in zip(batch, scores, strict=True):
         with torch.inference_mode():
-            theirs = reference(torch.tensor([sequence.ids])).logits[0, -1]
+            theirs = reference(torch.tensor([one.ids])).logits[0, -1]
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
 
 
@@ -110,9 +95,9 @@ def test_bf16_gives_what_hugging_face_gives_in_bf16_but_for_its_rounding(folder:
     for _ in range(4):
         step(decoder, batch)
     scores = decoder.logits(batch)
-    for sequence, ours in zip(batch, scores, strict=True):
+    for one, ours in zip(batch, scores, strict=True):
         with torch.inference_mode():
-            ids = torch.tensor([sequence.ids])
+            ids = torch.tensor([one.ids])
             right, theirs = exact(ids).logits[0, -1], rounded(ids).logits[0, -1].float()
         assert (ours - right).norm() < 2 * (theirs - right).norm()
         assert torch.cosine_similarity(ours, right, dim=0) > 0.999
