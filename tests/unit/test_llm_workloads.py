@@ -54,14 +54,6 @@ def test_a_users_file_gives_prompts_and_lengths_as_the_original_reads_it(tmp_pat
     assert dataset.load_dataset(file) == [dataset.Item("a b c", 3)]
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "[1]", '[{"input": "a"}]', "no json"])
-def test_a_file_that_is_no_dataset_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "data.json"
-    file.write_text(text)
-    with lab_error("dataset-empty" if text == "[]" else "dataset-unreadable", file):
-        dataset.load_dataset(file)
-
-
 def test_prompts_that_are_too_long_are_skipped() -> None:
     def letters(text: str) -> list[int]:
         return list(text.encode())
