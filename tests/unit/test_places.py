@@ -19,18 +19,7 @@ from labctl.runtimes import images, wheel
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 
-STRANGE = [
-    "with space",
-    "quo'te",
-    'quo"te',
-    "dol$lar",
-    "semi;colon",
-    "and&",
-    "Über",
-    "back\\slash",
-    "co:lon",
-    "par(en)",
-]
+STRANGE = ("with space", "quo'te", 'quo"te', "dol$lar", "semi;colon", "and&", "Über", "back\\slash", "co:lon", "a(b)")
 
 
 def checkout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

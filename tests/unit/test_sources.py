@@ -19,20 +19,8 @@ TENSOR = re.compile(r'name: *"([^"$]+)"')
 UPSTREAM = ("labbuild/", "labsched/batch.py", "labkit/clients/trtllm.py", "labkit/clients/text_model.py")
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
-OWN = {"temperature", "top_k", "top_p", "repetition_penalty", "presence_penalty", "seed", "stream", "tokenizer"}
-OWN |= {
-    "ensemble",
-    "logits",
-    "READY",
-    "stop",
-    "waits",
-    "tensorrt_llm",
-    "text_input",
-    "text_output",
-    "max_tokens",
-    "end_id",
-    "streaming",
-}
+OWN = set("temperature top_k top_p repetition_penalty presence_penalty seed stream tokenizer ensemble logits".split())
+OWN |= set("READY stop waits tensorrt_llm text_input text_output max_tokens end_id streaming".split())
 OWN |= {"image", "finish_reason", "return_finish_reason", "logprobs"}  # of manifests, of records, and of vLLM
 OWN |= {"streams"}  # of GuideLLM
 
