@@ -32,25 +32,17 @@ def test_lengths_that_disagree_use_the_shorter(length: int, used: list[int]) -> 
     assert ask(input_lengths=[[length]]).prompt == used
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("input_ids", [[1, 100]]),
-        ("input_ids", [[-1]]),
-        ("input_ids", [[1], [2]]),
-        ("input_ids", [[1] * 64]),
-        ("input_lengths", [[0]]),
-        ("input_lengths", [[-5]]),
-        ("request_output_len", [[0]]),
-        ("request_output_len", [[62]]),
-        ("request_output_len", [[2**32 - 1]]),
-        ("beam_width", [[2]]),
-        ("repetition_penalty", [[0.0]]),
-        ("presence_penalty", [[9.0]]),
-        ("temperature", [[1.0, 2.0]]),
-        ("bad_words_list", [[[5], [1]]]),
-    ],
-)
+REFUSED: dict[str, list[Any]] = {
+    "input_ids": [[[1, 100]], [[-1]], [[1], [2]], [[1] * 64]],
+    "input_lengths": [[[0]], [[-5]]],
+    "request_output_len": [[[0]], [[62]], [[2**32 - 1]]],
+    "temperature": [[[1.0, 2.0]]],
+    "bad_words_list": [[[[5], [1]]]],
+    **{"beam_width": [[[2]]], "repetition_penalty": [[[0.0]]], "presence_penalty": [[[9.0]]]},
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
 def test_what_cannot_be_served_is_refused_by_name(name: str, value: Any) -> None:
     extra = {"input_lengths": [[1000]]} if name == "input_ids" else {}
     with pytest.raises(BadInput, match=f"^{name}: "):
