@@ -48,10 +48,15 @@ def test_one_seed_gives_one_workload(make: object) -> None:
     assert make(words, 10, seed=4) == make(words, 10, seed=4) != make(words, 10, seed=5)  # type: ignore[operator]
 
 
-def test_a_users_file_gives_prompts_and_lengths_as_the_original_reads_it(tmp_path: Path) -> None:
+def test_a_users_file_gives_prompts_and_lengths_as_the_original_reads_it_and_a_key_that_is_missing_is_named(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "data.json"
     file.write_text(json.dumps([{"input": "a b", "instruction": "c", "output": "one two three"}]))
     assert dataset.load_dataset(file) == [dataset.Item("a b c", 3)]
+    file.write_text('[{"input": "a"}]')
+    with lab_error("dataset-unreadable", file, "instruction"):
+        dataset.load_dataset(file)
 
 
 def test_prompts_that_are_too_long_are_skipped() -> None:
