@@ -245,7 +245,3 @@ def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(w
         "tensorrt_llm/config.pbtxt",
         "llama-python-batched/config.pbtxt",
     ]
-
-
-
-

@@ -54,7 +54,7 @@ def test_fault_44_a_folder_or_a_fifo_in_the_place_of_a_file_is_refused(
     workspace: Workspace, make: Callable[[Path], None], name: str
 ) -> None:
     make(workspace.folder("s").path / name)
-    assert refused(workspace).why in ("it is no file", "it is no file or folder")
+    assert refused(workspace).why in ("it is not a file", "it is not a file or folder")
 
 
 def test_fault_37_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:

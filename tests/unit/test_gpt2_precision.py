@@ -128,7 +128,7 @@ def test_auto_is_what_the_processor_computes_fast(
 def test_what_it_computes_in_is_told_and_another_precision_is_refused_by_name(folder: Path) -> None:
     assert GPT2(str(folder), precision="fp16").describe().endswith("float32 on cpu, weights rounded to float16")
     assert GPT2(str(folder), precision="fp32").describe().endswith("float32 on cpu")
-    with pytest.raises(ValueError, match="precision: 'int4' is none of auto, fp32, bf16, fp16"):
+    with pytest.raises(ValueError, match="precision: 'int4' is not one of auto, fp32, bf16, fp16"):
         GPT2(str(folder), precision="int4")
 
 

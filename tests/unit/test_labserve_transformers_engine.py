@@ -151,7 +151,7 @@ def test_the_configurations_words_reach_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "device", "words", "said"),
     [
-        ("vllm", "cpu", {}, "'vllm' is none of openvino, transformers"),
+        ("vllm", "cpu", {}, "'vllm' is not one of openvino, transformers"),
         ("transformers", "cpu", {"enable_kv_cache_reuse": "true"}, "enable_kv_cache_reuse: .* cannot share blocks"),
         ("transformers", "cpu", {"kv_precision": "u8"}, "kv_precision: engine transformers cannot do 'u8'"),
         ("openvino", "cuda:0", {}, "on a GPU take transformers"),

@@ -320,7 +320,7 @@ def ordered(word: str, most: int) -> Scheduler:
 
 def test_without_a_word_the_first_to_come_is_first_and_another_word_is_refused() -> None:
     assert type(order("")) is type(order("fcfs"))
-    with pytest.raises(ValueError, match="scheduling: 'lottery' is none of fcfs, shortest_first, priority, fair"):
+    with pytest.raises(ValueError, match="scheduling: 'lottery' is not one of fcfs, shortest_first, priority, fair"):
         order("lottery")
 
 

@@ -84,8 +84,6 @@ def test_the_scheduler_gives_each_step_the_time_of_its_own_work() -> None:
     assert [step.paced_s for step in steps] == pytest.approx([3 * paced().seconds(one) for one in work])
 
 
-
-
 KNOTS = st.dictionaries(st.integers(1, 9999), st.floats(0, 500), min_size=1, max_size=9).map(
     lambda found: tuple(sorted((float(size), float(f"{ms:.3g}") / 1e3) for size, ms in found.items()))
 )
