@@ -241,7 +241,7 @@ def test_the_chip_is_told_with_its_precisions_and_must_be_one_of_vllms(
         ("401", "", "no token is set", "HF_TOKEN"),
         ("401", TOKEN, "not valid", "HF_TOKEN"),
         ("gated", TOKEN, "(403)", "accept them"),
-        ("gated-stranger", "", "accepted its terms, and no token is set", "HF_TOKEN"),
+        ("gated-stranger", "", "accepted first, and no token is set", "HF_TOKEN"),
         ("gated-stranger", TOKEN, "the token in use is not valid", "HF_TOKEN"),
         ("no-revision", TOKEN, "no revision", "revisions"),
     ],

@@ -12,10 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from lab_errors import lab_error
 
-from benchmarks.pace import Model
 from labsched.kv_budget import KVBudget
 from labsched.measured import measure_device
-from labsched.pace import MEASURED, SHAPES, DecoderShape, DeviceTable, Knots, Pace, StepWork, interpolate
+from labsched.pace import MEASURED, SHAPES, DeviceTable, Knots, Pace, StepWork, interpolate
 from labsched.policy import Policy
 from labsched.recording import StepRow
 from labsched.request import Request
