@@ -53,8 +53,8 @@ class Runtime:
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         self._do("spread", [one.number for one in record.servers], list(draining))
 
-    def start(self, listener: Listener, launch: Any) -> None:
-        self._do("start", list(launch.only))
+    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
+        self._do("start", list(only))
 
     def find(self, stack: str) -> Record | None:
         return self.record
@@ -320,8 +320,8 @@ def interrupted(session: Session, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     monkeypatch.setattr(replicas, "await_ready", lambda *arguments: None)
 
     def run(act: Callable[..., object], at: str, interrupt: type[BaseException]) -> Told:
-        runtime = Runtime(before, **{at: interrupt()})
-        monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, runtime.record))
+        runtime: Any = Runtime(before, **{at: interrupt()})
+        monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, runtime.record))
         with pytest.raises(interrupt):
             act(session, lab, STACK)
         return runtime.told, session.remembered(STACK), before
