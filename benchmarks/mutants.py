@@ -34,10 +34,7 @@ FAILS, HANGS_NAMED, LIVES, ENDLESS = (
 ADDED = "# mutant: nothing"  # where a statement is taken away
 
 TESTS = {  # quick ones first
-    "scheduler": (
-        *("test_scheduling_traces.py", "test_llm_scheduler.py", "test_llm_plan.py", "test_llm_order.py"),
-        *("test_llm_blocks.py", "test_scheduling.py"),
-    ),
+    "scheduler": ("test_scheduling_traces.py", "test_llm_scheduler.py", "test_llm_blocks.py", "test_scheduling.py"),
     "static batching": ("test_vllm_gate.py",),
     "pages": ("test_foreseeable_input.py", "test_watch_page.py"),
     "Envoy": ("test_envoy_config.py", "test_door_exposed.py"),

@@ -188,7 +188,10 @@ SMALL = [  # models of a lab's own, whose step log tells less
         filled={"trtllm_integers": "UINT32"},
     ),
 ]
-STREAMS = next(case for case in SMALL if case.path.endswith("streams"))
+SIMPLE, ITERATIVE, LLAMA, ENGINE, STREAMS = (
+    next(case for case in (*CASES, *SMALL) if case.path.endswith(f"/{name}"))
+    for name in ("simple-gpt2", "iterative-gpt2", "llama-python", "tensorrt_llm", "streams")
+)
 ALL = pytest.mark.parametrize("case", [*CASES, *SMALL], ids=lambda case: Path(case.path).name)
 
 

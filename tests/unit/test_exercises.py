@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,14 +41,8 @@ def workspace(root: Path) -> Workspace:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    from labctl.cli.main import main
-
-    runner = CliRunner()
-    result = runner.invoke(cli, ["exercise", *arguments])
-    if isinstance(result.exception, LabError):
-        return 1, f"{result.output}{result.exception}"
-    assert main is not None
-    return result.exit_code, result.output
+    result = CliRunner().invoke(cli, ["exercise", *arguments])
+    return result.exit_code, f"{result.output}{result.exception if isinstance(result.exception, LabError) else ''}"
 
 
 def test_commands_that_the_hints_name_know_the_exercise_server(root: Path) -> None:
@@ -86,17 +78,11 @@ def test_every_id_is_of_its_lab_and_can_be_named() -> None:
         find_exercise(EXERCISES, "99z")
 
 
-def test_the_learners_folder_is_never_written_over(workspace: Workspace) -> None:
+def test_the_learners_folder_is_never_written_over_and_reset_keeps_what_was_written(workspace: Workspace) -> None:
     exercise = find_exercise(EXERCISES, "02a")
     folder = desk.lay_out_exercise(exercise, workspace)
     (folder / "model.py").write_text("mine")
     assert desk.lay_out_exercise(exercise, workspace) == folder
-    assert (folder / "model.py").read_text() == "mine"
-
-
-def test_reset_keeps_what_was_written(workspace: Workspace) -> None:
-    exercise = find_exercise(EXERCISES, "02a")
-    (desk.lay_out_exercise(exercise, workspace) / "model.py").write_text("mine")
     first, second = desk.reset(exercise, workspace), desk.reset(exercise, workspace)
     assert first and second and first != second
     assert (first / "model.py").read_text() == "mine"
@@ -153,8 +139,7 @@ def test_a_learners_model_is_served_with_an_observer_around_it(workspace: Worksp
     assert overlay.served_files(exercise) == {"iterative-gpt2/1/learner.py": "exercises/02a/model.py"}
 
 
-def test_the_task_of_07a_names_the_header_and_02a_does_not_hold_the_answer_of_02b() -> None:
-    assert "x-sequence-id" in (find_exercise(EXERCISES, "07a").folder / desk.TASK).read_text()
+def test_02a_does_not_hold_the_answer_of_02b() -> None:
     for path in find_exercise(EXERCISES, "02a").folder.rglob("model.py"):
         assert "release(" not in path.read_text() and ".pop(" not in path.read_text(), path
 
@@ -210,26 +195,19 @@ def test_a_broken_manifest_is_refused_with_its_file_and_key(
     tmp_path: Path, change: dict[str, object] | str, said: str
 ) -> None:
     """``change``: other values, or what is appended to the file."""
-    for name in ("pyproject.toml", "model_repos", "src", "compose.yaml"):
+    for name in ("pyproject.toml", "model_repos"):
         (tmp_path / name).symlink_to(ROOT / name)
     lab = tmp_path / "labs" / "02-iterative-scheduling"
-    lab.mkdir(parents=True)
-    for item in (ROOT / "labs" / lab.name).iterdir():
-        if item.name != "exercises":
-            (lab / item.name).symlink_to(item)
-    folder = lab / "exercises" / "02a-broken"
-    folder.mkdir(parents=True)
-    origin = ROOT / "labs" / lab.name / "exercises" / "02a-one-step-at-a-time"
-    for item in origin.iterdir():
-        if item.name != "exercise.yaml":
-            (folder / item.name).symlink_to(item)
-    text = (origin / "exercise.yaml").read_text()
+    others = shutil.ignore_patterns("02[b-z]-*", "__pycache__")
+    shutil.copytree(ROOT / "labs" / lab.name, lab, ignore=others)
+    (manifest,) = lab.glob("exercises/02a-*/exercise.yaml")
+    text = manifest.read_text()
     text = text + change if isinstance(change, str) else yaml.safe_dump({**yaml.safe_load(text), **change})
-    (folder / "exercise.yaml").write_text(text)
+    manifest.write_text(text)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     with lab_error("exercise-broken") as caught:
         find_exercises(workspace, load_catalog(workspace))
-    assert "02a-broken/exercise.yaml" in f"{caught.value}"
+    assert str(manifest.relative_to(lab)) in f"{caught.value}"
     assert said in f"{caught.value}"
     left_out: list[str] = []
     assert find_exercises(workspace, load_catalog(workspace), left_out.append) == []
@@ -265,21 +243,3 @@ def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(w
         "tensorrt_llm/config.pbtxt",
         "llama-python-batched/config.pbtxt",
     ]
-
-
-def sentences(exercise: Exercise) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Of each expectation in an exercise's check: whether it holds, and the sentence if it does not."""
-    for node in ast.walk(ast.parse((exercise.folder / "check.py").read_bytes())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "expect":
-            yield node.args[3], node.args[4]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
-def test_no_verdict_of_a_check_is_empty(exercise: Exercise) -> None:
-    found = list(sentences(exercise))
-    assert found or "compare" in (exercise.folder / "check.py").read_text()
-    for holds, sentence in found:
-        if isinstance(sentence, ast.Constant) and not str(sentence.value).strip():
-            assert isinstance(holds, ast.Constant) and holds.value is True, f"line {sentence.lineno}"
-    for answer in exercise_attempts(exercise):
-        assert answer.name == "solution" or answer.says.strip()

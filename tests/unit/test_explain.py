@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 from counting_engine import CountingEngine
 from lab_errors import lab_error
-from model_cases import CASES, Case, answered, ids, request
+from model_cases import ENGINE, Case, answered, ids, request
 
 from labctl.cli.explain import explain_command
 from labctl.pages.live import story
@@ -38,31 +37,15 @@ def run(
     lines: list[dict[str, Any]] = []
     while not scheduler.idle:
         step = scheduler.step()
-        waiting, n = [request.id for request in step.waiting], len(lines) + 1
-        lines.append(
-            {
-                "v": 2,
-                "n": n,
-                "t": n / 100,
-                "dur": 0.01,
-                "model": "engine",
-                "instance": "0",
-                "kind": "step",
-                "batch": len(step.batch),
-                "ids": [request.id for request in step.batch],
-                "phase": step.phase,
-                "tokens": step.computed,
-                "made": [1] * len(step.batch),
-                "waiting": waiting,
-                "queue": len(waiting),
-                "why": step.plan.because.why,
-                "because": step.plan.because.numbers(),
-                "slots": 2,
-                "joined": [request.id for request in step.admitted],
-                "evicted": [r.id for r in step.preempted],
-                "ended": {request.id: "length" for request in step.ended},
-            }
+        n, of = len(lines) + 1, {"v": 2, "model": "engine", "instance": "0", "kind": "step", "slots": 2}
+        batch, waiting, joined, evicted = (
+            [request.id for request in some] for some in (step.batch, step.waiting, step.admitted, step.preempted)
         )
+        of |= {"n": n, "t": n / 100, "dur": 0.01, "batch": len(batch), "ids": batch, "made": [1] * len(batch)}
+        of |= {"phase": step.phase, "tokens": step.computed, "waiting": waiting, "queue": len(waiting)}
+        of |= {"why": step.plan.because.why, "because": step.plan.because.numbers(), "joined": joined}
+        of |= {"evicted": evicted, "ended": {request.id: "length" for request in step.ended}}
+        lines.append(of)
     folder.mkdir(exist_ok=True)
     (folder / f"steps-{phase}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return folder
@@ -122,17 +105,14 @@ def test_as_json_the_numbers_stand_by_themselves(tmp_path: Path) -> None:
     assert waits["because"] == {"need": 3, "used": 4, "reserve": 1, "blocks": 5}
 
 
-def test_a_request_that_is_not_there_is_refused_with_those_that_waited_longest(tmp_path: Path) -> None:
-    with lab_error("request-unknown", "request z", "C (6)", "B (2)"):
-        explain(run(tmp_path / "run"), "z")
-
-
-@pytest.mark.parametrize("there", [False, True])
-def test_a_folder_without_a_step_log_is_refused_by_name(there: bool, tmp_path: Path) -> None:
-    if there:
-        (tmp_path / "run").mkdir()
-    with lab_error("step-log-missing" if there else "result-missing", "run"):
+def test_a_request_or_a_log_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with lab_error("result-missing", "run"):
         explain(tmp_path / "run", "b")
+    (tmp_path / "run").mkdir()
+    with lab_error("step-log-missing", "run"):
+        explain(tmp_path / "run", "b")
+    with lab_error("request-unknown", "request z", "C (6)", "B (2)"):  # those that waited longest
+        explain(run(tmp_path / "run"), "z")
 
 
 def test_a_log_of_another_form_is_refused_and_warm_up_is_left_out(tmp_path: Path) -> None:
@@ -190,9 +170,8 @@ def test_runs_of_other_requests_or_phases_are_refused(tmp_path: Path) -> None:
 def test_the_log_that_the_engine_writes_is_explained_and_so_is_a_step_that_the_clock_holds(
     load: Callable[[Case], Any], tmp_path: Path
 ) -> None:
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
-    model = load(case)
-    answered(model, [request(case, {"request_output_len": ids(9)}) for _ in range(6)])
+    model = load(ENGINE)
+    answered(model, [request(ENGINE, {"request_output_len": ids(9)}) for _ in range(6)])
     model.finalize()
     held = {"model": "tensorrt_llm", "instance": "0", "state": "held", "ids": ["x"], "waiting": ["y"], "why": "no slot"}
     log = next(tmp_path.rglob("steps-*.jsonl"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,27 +27,34 @@ def refused(workspace: Workspace) -> LabError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["lock", "lock.json", "state.json", "server.log", "run", "repository"])
-def test_fault_37_a_link_in_the_place_of_a_file_of_ours_is_refused_and_its_target_stays(
-    workspace: Workspace, tmp_path: Path, name: str
+FILES = ("lock", "lock.json", "state.json", "server.log", "scale.log", "idle.log", "secret", "purpose.json")
+
+
+@pytest.mark.parametrize("leads_to", ["file", "folder", "nowhere"])
+@pytest.mark.parametrize("name", [*FILES, "run", "repository", "front", "observe"])
+def test_fault_37_fault_44_a_link_under_any_name_is_refused_and_its_target_stays(
+    workspace: Workspace, tmp_path: Path, name: str, leads_to: str
 ) -> None:
-    outside = tmp_path / "outside"
-    if name in ("run", "repository"):
-        outside.mkdir()
-        (outside / "diary").write_text("mine")
-    else:
-        outside.write_text("mine")
-    (workspace.folder("s").path / name).symlink_to(outside)
+    (tmp_path / "folder").mkdir()
+    for file in (tmp_path / "file", tmp_path / "folder" / "diary"):
+        file.write_text("mine")
+    (workspace.folder("s").path / name).symlink_to(tmp_path / leads_to)
     error = refused(workspace)
     assert str(workspace.folder("s").path / name) in error.what
     assert "it is a link" in error.why
-    assert (outside / "diary" if outside.is_dir() else outside).read_text() == "mine"
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "diary").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("name", ["lock", "server.log"])
-def test_a_folder_in_the_place_of_a_file_is_refused(workspace: Workspace, name: str) -> None:
-    (workspace.folder("s").path / name).mkdir()
-    assert refused(workspace).why == "it is not a file"
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(os.mkdir, "lock"), (os.mkdir, "server.log"), (os.mkfifo, "state.json"), (os.mkfifo, "scale.log")],
+)
+def test_fault_44_a_folder_or_a_fifo_in_the_place_of_a_file_is_refused(
+    workspace: Workspace, make: Callable[[Path], None], name: str
+) -> None:
+    make(workspace.folder("s").path / name)
+    assert refused(workspace).why in ("it is not a file", "it is not a file or folder")
 
 
 def test_fault_37_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:
@@ -69,20 +77,3 @@ def test_what_a_stack_writes_is_its_owners_alone(workspace: Workspace) -> None:
     workspace.folder("s").path.chmod(0o755)
     with stack_lock(workspace, "s", "up"):
         assert workspace.folder("s").path.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("name", ["scale.log", "idle.log", "secret", "front", "observe", "purpose.json"])
-def test_fault_44_a_link_under_any_name_in_a_stacks_folder_is_refused(
-    workspace: Workspace, tmp_path: Path, name: str
-) -> None:
-    (workspace.folder("s").path / name).symlink_to(tmp_path / "nowhere")
-    error = refused(workspace)
-    assert str(workspace.folder("s").path / name) in error.what
-    assert "it is a link" in error.why
-    assert not (tmp_path / "nowhere").exists()
-
-
-@pytest.mark.parametrize("name", ["state.json", "scale.log"])
-def test_fault_44_a_fifo_in_a_stacks_folder_is_refused(workspace: Workspace, name: str) -> None:
-    os.mkfifo(workspace.folder("s").path / name)
-    assert refused(workspace).why in ("it is not a file", "it is not a file or folder")

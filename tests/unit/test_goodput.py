@@ -18,6 +18,7 @@ from labctl.pages.live.counters import LiveCounters
 from labctl.replicas import signals
 from labctl.replicas.scale import Scaler
 from labctl.runtimes.record import Endpoints, Record, Replica
+from labkit.evidence import goodput as kit
 from labkit.evidence import metrics
 from labkit.evidence.goodput import GoodputMeter, Rate
 from labserve.observe import gauges, goodput
@@ -99,6 +100,11 @@ def snapshot(**counts: tuple[float, float]) -> metrics.Snapshot:
     return metrics.parse_metrics("\n".join(["# TYPE labs_slo_good_total counter", *lines, ""]))
 
 
+def at_each_look(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
+    now = iter(seconds)
+    monkeypatch.setattr(kit, "time", SimpleNamespace(monotonic=lambda: next(now)))
+
+
 def test_rates_are_of_the_last_ten_seconds_by_class() -> None:
     seen = GoodputMeter()
     for at, good in ((0, 0), (10, 90), (20, 100)):
@@ -115,10 +121,7 @@ def test_a_server_that_counts_from_nothing_begins_anew() -> None:
 
 
 def test_the_live_page_has_a_row_for_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    from labkit.evidence import goodput as kit
-
-    now = iter((0.0, 4.0))
-    monkeypatch.setattr(kit, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    at_each_look(monkeypatch, 0.0, 4.0)
     page = LiveCounters()
     page.snapshot(snapshot(ann=(0, 0), default=(0, 0)))
     page.count([{"model": "m", "ids": ["a"]}])
@@ -136,34 +139,27 @@ def record(slo: str = "ttft<500ms") -> Record:
     return Record("s", "05", "local", "cpu", {"slo": slo}, ["m"], here, balance="l7", servers=servers)
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, *counts: tuple[float, float], share: float = 0.9) -> list[float]:
-    """What the signal says at each second, given the good requests and all until then; nothing waits."""
-    from labkit.evidence import goodput as kit
-
-    seconds, now = iter(range(99)), iter(counts)
-    monkeypatch.setattr(kit, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
-    monkeypatch.setattr(signals.Waiting, "look", lambda self, record: 0.0)
+def looks(
+    signal: signals.WithinLimits, monkeypatch: pytest.MonkeyPatch, waiting: float, *counts: tuple[float, float]
+) -> list[float]:
+    """What the signal says at each second, given the good requests and all until then, while so many wait."""
+    now = iter(counts)
+    at_each_look(monkeypatch, *map(float, range(2 * len(counts))))
+    monkeypatch.setattr(signals.Waiting, "look", lambda self, record: waiting)
     monkeypatch.setattr(metrics, "scrape", lambda endpoint: snapshot(default=next(now)))
-    signal = signals.WithinLimits(share)
     return [signal.look(record()) for _ in counts]
 
 
 def test_too_small_a_share_within_the_limits_asks_for_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looks(monkeypatch, (0, 0), (10, 10), (18, 20), (18, 21)) == [0.0, 0.0, 0.0, math.inf]
+    counts = (0, 0), (10, 10), (18, 20), (18, 21)
+    assert looks(signals.WithinLimits(0.9), monkeypatch, 0.0, *counts) == [0.0, 0.0, 0.0, math.inf]
     scaler = Scaler(1, 3, patience=3)
     assert [scaler.decide(math.inf, 1) for _ in range(3)] == [1, 1, 2]
 
 
 def test_a_stack_whose_requests_wait_and_are_never_answered_asks_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals.Waiting, "look", lambda self, record: 7.0)
-    seen: list[float] = []
-    clock = iter(range(99))
-    from labkit.evidence import goodput as kit
-
-    monkeypatch.setattr(kit, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    monkeypatch.setattr(metrics, "scrape", lambda endpoint: snapshot(default=(0, 0)))
     signal = signals.WithinLimits(0.9)
-    seen = [signal.look(record()) for _ in range(12)]
+    seen = looks(signal, monkeypatch, 7.0, *[(0.0, 0.0)] * 12)
     assert seen[:10] == [1.0] * 10 and seen[-1] == math.inf, "one that waits is no reason to have fewer"
     assert signal.why(math.inf, 2) == "0% within the limits by 2"
 

@@ -6,69 +6,46 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from labserve_tiny import random_gpt2, sequence
+from transformers import GPT2LMHeadModel
 
 from labserve.gpt2 import linear, precision
 from labserve.gpt2.decoders import CachedDecoder, step
 from labserve.gpt2.linear import Linear
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
-from labserve.text.sampling import Sampler
 
 VOCABULARY, WIDTH = 1000, 320  # each of its matrices but one is large enough to be packed
 
 
-class Mute:
-    """A detokenizer for ids that no tokenizer knows."""
-
-    def add(self, token: int, last: bool = False) -> str:
-        return ""
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(3)
-    config = GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=WIDTH, n_layer=2, n_head=4, initializer_range=0.1)
-    folder = tmp_path_factory.mktemp("packed")
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
+    shape = {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": WIDTH, "initializer_range": 0.1}
+    return random_gpt2(tmp_path_factory.mktemp("packed"), 3, **shape)
 
 
 def sequences(count: int) -> list[Sequence]:
     chance = random.Random(count)
-    made = []
-    for _ in range(count):
-        prompt = [chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 20))]
-        detokenizer: Any = Mute()
-        made.append(Sequence(prompt, len(prompt), len(prompt) + 9, None, Sampler(), detokenizer))
-    return made
+    return [sequence([chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 20))]) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("slots", "most"), [(1, 8), (8, 8), (9, 16), (64, 16)])
+@pytest.mark.parametrize(
+    ("slots", "kept", "most"),
+    [*((slots, torch.float32, most) for slots, most in [(1, 8), (8, 8), (9, 16), (64, 16)]), (8, torch.float16, 64)],
+)
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(bias: bool, slots: int, most: int) -> None:
+def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(
+    bias: bool, slots: int, kept: torch.dtype, most: int
+) -> None:
+    """In fp16 those of the rounded weights."""
     torch.manual_seed(0)
-    weight, offset = torch.randn(WIDTH, VOCABULARY), torch.randn(VOCABULARY)
-    packed = Linear(weight, offset if bias else None)
-    packed.pack(slots)
+    weight, offset = torch.randn(WIDTH, VOCABULARY).to(kept).float(), torch.randn(VOCABULARY) if bias else None
+    packed = Linear(weight, offset)
+    packed.pack(slots, kept)
     assert packed.rows == most
-    assert_same_products(packed, weight, offset if bias else None)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_matrix_packed_in_fp16_gives_the_products_of_the_rounded_weights(bias: bool) -> None:
-    torch.manual_seed(0)
-    weight, offset = torch.randn(WIDTH, VOCABULARY).half().float(), torch.randn(VOCABULARY)
-    packed = Linear(weight, offset if bias else None)
-    packed.pack(8, torch.float16)
-    assert packed.rows == 64
-    assert_same_products(packed, weight, offset if bias else None)
-
-
-def assert_same_products(packed: Linear, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     for rows in (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 100):
         x = torch.randn(rows, WIDTH)
-        expected = x @ weight + (0 if bias is None else bias)
+        expected = x @ weight + (0 if offset is None else offset)
         torch.testing.assert_close(packed(x), expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(packed(x[None]), expected[None], atol=1e-4, rtol=1e-4)
 
@@ -101,9 +78,9 @@ def test_a_packed_model_scores_each_text_as_hugging_face_does(folder: Path, word
     for _ in range(4):
         step(decoder, batch)
     scores = decoder.logits(batch)
-    for sequence, ours in zip(batch, scores, strict=True):
+    for one, ours in zip(batch, scores, strict=True):
         with torch.inference_mode():
-            theirs = reference(torch.tensor([sequence.ids])).logits[0, -1]
+            theirs = reference(torch.tensor([one.ids])).logits[0, -1]
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
 
 
@@ -118,9 +95,9 @@ def test_bf16_gives_what_hugging_face_gives_in_bf16_but_for_its_rounding(folder:
     for _ in range(4):
         step(decoder, batch)
     scores = decoder.logits(batch)
-    for sequence, ours in zip(batch, scores, strict=True):
+    for one, ours in zip(batch, scores, strict=True):
         with torch.inference_mode():
-            ids = torch.tensor([sequence.ids])
+            ids = torch.tensor([one.ids])
             right, theirs = exact(ids).logits[0, -1], rounded(ids).logits[0, -1].float()
         assert (ours - right).norm() < 2 * (theirs - right).norm()
         assert torch.cosine_similarity(ours, right, dim=0) > 0.999
@@ -148,12 +125,9 @@ def test_auto_is_what_the_processor_computes_fast(
     assert precision.precision_of(word, device, weights) == chosen
 
 
-def test_what_it_computes_in_is_told(folder: Path) -> None:
+def test_what_it_computes_in_is_told_and_another_precision_is_refused_by_name(folder: Path) -> None:
     assert GPT2(str(folder), precision="fp16").describe().endswith("float32 on cpu, weights rounded to float16")
     assert GPT2(str(folder), precision="fp32").describe().endswith("float32 on cpu")
-
-
-def test_another_precision_is_refused_by_name(folder: Path) -> None:
     with pytest.raises(ValueError, match="precision: 'int4' is not one of auto, fp32, bf16, fp16"):
         GPT2(str(folder), precision="int4")
 
@@ -170,14 +144,12 @@ def test_fp16_that_the_processor_cannot_read_is_rounded_all_the_same_and_told(
     torch.testing.assert_close(CachedDecoder(model, 3).logits(sequences(3)), there, rtol=1e-4, atol=1e-4)
 
 
-def test_bf16_that_the_processor_imitates_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda: False)
-    assert "imitates it" in GPT2(str(folder), precision="bf16").shortfall
-
-
-def test_nothing_is_told_of_fp32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_that_the_processor_imitates_is_told_and_fp32_has_nothing_to_tell(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("has_bf16", "reads_fp16"):
         monkeypatch.setattr(precision, name, lambda: False)
+    assert "imitates it" in GPT2(str(folder), precision="bf16").shortfall
     assert GPT2(str(folder), precision="fp32").shortfall == ""
 
 

@@ -5,24 +5,44 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from fake_hub import FakeHub, serve
-from gpu_machine import A100, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
+from gpu_machine import A100, FULL, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
 from lab_errors import is_lab_error, lab_error
 
 from labbuild.protocol import GpuInfo
 from labbuild.releases import release
+from labctl.artifacts import weights
 from labctl.artifacts.store import measure
 from labctl.cli.main import cli
+from labctl.doctor import gpu_memory
 from labctl.doctor.gpu import driver, gpu_checks
+from labctl.doctor.machine import DoctorCheck
+from labctl.labs.run import add_gpus
+from labctl.listener import Silent
+from labctl.manifest.catalog import load_catalog
+from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, nvidia, wheel
+from labctl.runtimes.record import Options
+from labctl.stack.session import Session
+from labctl.stack.up import check_machine
 from labctl.workspace import Workspace
 
-ROOT = Path(__file__).resolve().parents[2]
 __all__ = ("machine_fixture", "workspace_fixture")
+A100_40 = "NVIDIA A100-SXM4-40GB, 8.0, 535.104.05, 40960, 40000"
+B200, B300, GB10, T4 = (
+    f"NVIDIA {name}, 580.82.07, 183359, 183000" for name in ("B200, 10.0", "B300, 10.3", "GB10, 12.1", "T4, 7.5")
+)
+
+
+def found(name: str, plan: Plan, workspace: Workspace, runtime: str = "compose") -> DoctorCheck:
+    """The check of that name."""
+    (check,) = [check for check in gpu_checks(plan, runtime, workspace) if check.name == name]
+    return check
 
 
 def test_a_machine_that_has_it_all_passes(machine: Any, workspace: Workspace) -> None:
@@ -39,11 +59,11 @@ def test_a_machine_that_has_it_all_passes(machine: Any, workspace: Workspace) ->
     }
 
 
-def test_no_driver(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_one_is_asked_for(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    (found,) = [check for check in failing(planned(workspace), workspace) if "driver" in check.name]
-    assert "there is no NVIDIA driver here" in found.found
-    assert "install the driver" in found.remedy
+    check = found("NVIDIA driver", planned(workspace), workspace)
+    assert (check.state, "there is no NVIDIA driver here" in check.found) == ("fail", True)
+    assert "install the driver" in check.remedy
 
 
 def test_a_driver_that_does_not_work_says_why(machine: Any, workspace: Workspace) -> None:
@@ -84,8 +104,8 @@ def test_a_host_with_the_runtime_hook_alone_hands_gpus_on(
 
 def test_pytorch_in_the_plain_image_needs_a_driver_for_its_own_cuda(machine: Any, workspace: Workspace) -> None:
     plan = planned(workspace, "", "iterative")
-    (found,) = [check for check in failing(plan, workspace) if check.name == "NVIDIA driver"]
-    assert "550.54.15 (CUDA 13 needs 580.65.06 or newer)" in found.found
+    check = found("NVIDIA driver", plan, workspace)
+    assert check.state == "fail" and "550.54.15 (CUDA 13 needs 580.65.06 or newer)" in check.found
     native = planned(workspace, "", "sequence-batcher")  # there only Triton's own backends compute on the GPU
     assert failing(native, workspace) == []
     machine("NVIDIA H100 80GB HBM3, 9.0, 580.82.07, 81559, 81000")
@@ -122,63 +142,96 @@ def test_memory_that_the_driver_does_not_tell_is_a_warning_and_no_crash(
 ) -> None:
     machine(line)
     assert nvidia.gpus()[0].free is None
-    plan = planned(workspace)
-    (found,) = [check for check in gpu_checks(plan, "compose", workspace) if check.name == "GPU memory"]
-    assert found.state == "warn"
-    assert "the driver does not say how much is free; needed 16.4 GB" in found.found
+    check = found("GPU memory", planned(workspace), workspace)
+    assert check.state == "warn"
+    assert "the driver does not say how much is free; needed 16.4 GB" in check.found
 
 
 def test_the_checklist_asks_the_driver_of_the_chosen_gpus_alone(machine: Any, tmp_path: Path) -> None:
     (tmp_path / "bin" / "nvidia-smi").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "{H100}"\n')
-    (found,) = nvidia.gpus(["1"])
+    (whole,) = nvidia.gpus(["1"])
     assert "--id=1" in (tmp_path / "asked").read_text()
-    assert found.free
+    assert whole.free
     (slice_of_it,) = nvidia.gpus(["MIG-5c89852c"])
     assert "--id" not in (tmp_path / "asked").read_text()
-    assert (slice_of_it.name, slice_of_it.free) == (found.name, None)
+    assert (slice_of_it.name, slice_of_it.free) == (whole.name, None)
 
 
 def test_fault_22_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc"))
-    (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "container toolkit"]
-    assert "no NVIDIA runtime" in found.found
-    assert "NVIDIA Container Toolkit" in found.remedy
+    check = found("container toolkit", planned(workspace), workspace)
+    assert (check.state, "no NVIDIA runtime" in check.found) == ("fail", True)
+    assert "NVIDIA Container Toolkit" in check.remedy
 
 
-def test_a_chip_without_fp8(machine: Any, workspace: Workspace) -> None:
-    machine(A100)
-    (found,) = [check for check in failing(planned(workspace, quantization="fp8"), workspace) if check.name == "GPU"]
-    assert "does not support fp8" in found.found
-    assert "quantization=none" in found.remedy
+@pytest.mark.parametrize(
+    ("gpus", "asked", "said", "remedy"),
+    [
+        ([A100], {"quantization": "fp8"}, "does not support fp8", "quantization=none"),
+        ([B200], {}, "newer than TensorRT-LLM 0.5.0", "--release 0.17.0"),
+        ([B300], {"release": "0.17.0"}, "builds for 12.0 at most, without 10.3 and 12.1", "engine=llmapi"),
+        ([GB10], {"release": "0.17.0"}, "builds for 12.0 at most, without 10.3 and 12.1", "engine=llmapi"),
+        ([T4], {"release": "0.17.0"}, "upstream supports 8.0 (Ampere) or newer", "--set engine=transformers"),
+        ([H100, H100], {"tp_size": 4}, "4 GPUs, but there are 2", ""),
+    ],
+)
+def test_chips_that_cannot_serve_it_are_refused(
+    machine: Any, workspace: Workspace, gpus: list[str], asked: dict[str, Any], said: str, remedy: str
+) -> None:
+    machine(*gpus)
+    check = found("GPU", planned(workspace, **asked), workspace)
+    assert check.state == "fail"
+    assert said in check.found and remedy in check.remedy
 
 
-def test_a_chip_that_is_newer_than_the_release(machine: Any, workspace: Workspace) -> None:
-    machine("NVIDIA B200, 10.0, 580.82.07, 183359, 183000")
-    (found,) = [check for check in failing(planned(workspace, "0.5.0"), workspace) if check.name == "GPU"]
-    assert "NVIDIA B200 is newer than TensorRT-LLM 0.5.0" in found.found
-    assert found.remedy == "--release 0.17.0"
-    assert failing(planned(workspace, "0.17.0"), workspace) == []
+TRANSFORMERS = {"release": "", "engine": "transformers", "kv_cache_memory_mib": 1024}
+LLM_API = {"release": "1.2.1", "stack": "llama", "engine": "llmapi"}
 
 
-@pytest.mark.parametrize("chip", ["NVIDIA B300, 10.3", "NVIDIA GB10, 12.1"])
-def test_a_chip_between_those_that_a_release_knows_is_refused(machine: Any, workspace: Workspace, chip: str) -> None:
-    machine(f"{chip}, 580.82.07, 183359, 183000")
-    (found,) = [check for check in failing(planned(workspace, "0.17.0"), workspace) if check.name == "GPU"]
-    assert "builds for 12.0 at most, without 10.3 and 12.1" in found.found
-    assert "engine=llmapi" in found.remedy
+@pytest.mark.parametrize(
+    ("gpu", "asked", "said"),
+    [
+        (FULL, {}, "9.4 of 85.5 GB free; needed 16.4 GB (the engine and its smallest KV cache 16.4)"),
+        (A100_40, {"stack": "llama"}, "2 models of Hugging Face's library 28.0"),  # beside the engine
+        (FULL, TRANSFORMERS, "1 model of Hugging Face's library 14.0 + the KV cache of 2,048 tokens 1.1"),
+        (FULL, {"release": "", "kv_cache_memory_mib": 1024}, "the KV cache of 2,048 tokens 1.1"),  # vLLM's
+        (A100_40, LLM_API, "3 models of Hugging Face's library 41.9 + the LLM API's KV cache and CUDA graphs 6.3"),
+    ],
+)
+def test_too_little_memory_names_what_needs_it(
+    machine: Any, workspace: Workspace, gpu: str, asked: dict[str, Any], said: str
+) -> None:
+    machine(gpu)
+    check = found("GPU memory", planned(workspace, **asked), workspace)
+    assert check.state == "fail"
+    assert said in check.found
+    if asked is TRANSFORMERS:
+        assert "kv_cache_memory_mib" in check.remedy and "tp_size" not in check.remedy
 
 
-def test_a_chip_that_is_older_than_upstreams_support_is_refused(machine: Any, workspace: Workspace) -> None:
-    machine("Tesla T4, 7.5, 580.82.07, 15360, 15000")
-    (found,) = [check for check in failing(planned(workspace, "0.17.0"), workspace) if check.name == "GPU"]
-    assert "upstream supports 8.0 (Ampere) or newer" in found.found
-    assert found.remedy == "--set engine=transformers"
+@pytest.mark.parametrize(("gpu", "release"), [(B200, "0.17.0"), (A100_40, "0.5.0")])
+def test_a_chip_that_a_release_knows_and_that_has_the_room_is_taken(
+    machine: Any, workspace: Workspace, gpu: str, release: str
+) -> None:
+    machine(gpu)
+    assert failing(planned(workspace, release), workspace) == []
 
 
-def test_more_ranks_than_gpus(machine: Any, workspace: Workspace) -> None:
-    machine(H100, H100)
-    (found,) = [check for check in failing(planned(workspace, tp_size=4), workspace) if check.name == "GPU"]
-    assert "4 GPUs, but there are 2" in found.found
+@pytest.mark.parametrize(
+    ("capability", "settings", "state", "said"),
+    [
+        ("9.0", {}, "ok", "bf16 and fp16"),
+        ("7.5", {}, "ok", "fp16: bf16 needs compute capability 8.0"),
+        ("7.0", {}, "fail", "compute capability 7.0"),
+        ("7.0", {"engine": "transformers"}, "ok", "compute capability 7.0"),
+    ],
+)
+def test_the_chip_is_told_with_its_precisions_and_must_be_one_of_vllms(
+    machine: Any, workspace: Workspace, capability: str, settings: dict[str, Any], state: str, said: str
+) -> None:
+    machine(H100.replace("9.0", capability))
+    check = found("GPU", planned(workspace, "", **settings), workspace, "local")
+    assert check.state == state and said in check.found
 
 
 @pytest.mark.parametrize(
@@ -188,7 +241,7 @@ def test_more_ranks_than_gpus(machine: Any, workspace: Workspace) -> None:
         ("401", "", "no token is set", "HF_TOKEN"),
         ("401", TOKEN, "not valid", "HF_TOKEN"),
         ("gated", TOKEN, "(403)", "accept them"),
-        ("gated-stranger", "", "accepted its terms, and no token is set", "HF_TOKEN"),
+        ("gated-stranger", "", "accepted first, and no token is set", "HF_TOKEN"),
         ("gated-stranger", TOKEN, "the token in use is not valid", "HF_TOKEN"),
         ("no-revision", TOKEN, "no revision", "revisions"),
     ],
@@ -202,18 +255,18 @@ def test_the_hub_is_asked_before_anything_is_fetched(
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
         monkeypatch.setenv("HF_TOKEN", token)
         plan = planned(workspace, model="hub:org/model@abc")
-        (found,) = [check for check in gpu_checks(plan, "compose", workspace) if check.name == "model hub"]
-    assert said in found.found
-    assert remedy in found.remedy
-    assert TOKEN not in found.found + found.remedy
+        check = found("model hub", plan, workspace)
+    assert said in check.found
+    assert remedy in check.remedy
+    assert TOKEN not in check.found + check.remedy
 
 
 def test_a_hub_that_does_not_answer_is_told_from_one_that_refuses(
     machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    (found,) = [c for c in failing(planned(workspace, model="hub:org/model"), workspace) if c.name == "model hub"]
-    assert "the hub does not answer" in found.found
+    check = found("model hub", planned(workspace, model="hub:org/model"), workspace)
+    assert (check.state, "the hub does not answer" in check.found) == ("fail", True)
 
 
 def test_an_engine_of_another_chip_is_refused(
@@ -234,9 +287,9 @@ def test_an_engine_of_another_chip_is_refused(
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     monkeypatch.setattr(images, "image_digest", lambda image: "")
-    (found,) = [check for check in failing(plan, workspace) if check.name == "engine"]
-    assert "built for another target (NVIDIA A100)" in found.found
-    assert build.key in found.remedy
+    check = found("engine", plan, workspace)
+    assert (check.state, "built for another target (NVIDIA A100)" in check.found) == ("fail", True)
+    assert build.key in check.remedy
 
 
 def test_doctor_prints_the_checklist_with_its_remedies(
@@ -254,27 +307,106 @@ def test_doctor_prints_the_checklist_with_its_remedies(
         assert text in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("capability", "settings", "state", "said"),
-    [
-        ("9.0", {}, "ok", "bf16 and fp16"),
-        ("7.5", {}, "ok", "fp16: bf16 needs compute capability 8.0"),
-        ("7.0", {}, "fail", "compute capability 7.0"),
-        ("7.0", {"engine": "transformers"}, "ok", "compute capability 7.0"),
-    ],
-)
-def test_the_chip_is_told_with_its_precisions_and_must_be_one_of_vllms(
-    machine: Any, workspace: Workspace, capability: str, settings: dict[str, Any], state: str, said: str
-) -> None:
-    machine(H100.replace("9.0", capability))
-    (found,) = [one for one in gpu_checks(planned(workspace, "", **settings), "local", workspace) if one.name == "GPU"]
-    assert found.state == state and said in found.found
+# -- room --------------------------------------------------------------------------------------------------------------
 
 
-def test_how_many_tokens_of_kv_cache_the_memory_is_for_is_told_before_anything_is_made(
-    machine: Any, workspace: Workspace
+def shape(source: str, workspace: Workspace) -> gpu_memory.MemoryShape:
+    known = gpu_memory.MemoryShape.of(weights.parse_source(source), workspace)
+    assert known
+    return known
+
+
+def test_a_shape_of_today_takes_a_quarter_of_the_cache(workspace: Workspace) -> None:
+    old, new = (shape(f"random:{name}", workspace) for name in ("llama-2-7b", "llama-3.1-8b"))
+    assert new.weights() == pytest.approx(16.06e9, rel=0.001)  # 8.03 billion parameters in 16 bits
+    assert old.kv_cache(1024) == 4 * new.kv_cache(1024)
+
+
+@pytest.mark.parametrize("stack", ["inflight-batching", "llama"])
+def test_weights_pass_through_the_machines_memory_twice(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, stack: str
 ) -> None:
-    machine(H100)
-    plan = planned(workspace, "", kv_cache_memory_mib=1024)
-    (found,) = [one for one in gpu_checks(plan, "local", workspace) if one.name == "GPU memory"]
-    assert "the KV cache of 2,048 tokens 1.1" in found.found  # 2 x 32 layers x 4,096 numbers of 2 bytes each
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=20 * 10**9))
+    check = found("memory", planned(workspace, stack=stack), workspace)
+    assert (check.state, check.found) == ("warn", "20.0 GB free; loading takes about 27.0 GB")
+
+
+@pytest.mark.parametrize(("size", "state"), [("2g", "ok"), ("512m", "fail"), ("plenty", "fail"), ("9000g", "warn")])
+def test_the_containers_shared_memory_is_held_against_what_the_ranks_and_the_machine_need(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, size: str, state: str
+) -> None:
+    monkeypatch.setenv("LABS_SHM_SIZE", size)
+    assert found("shared memory", planned(workspace), workspace).state == state
+
+
+def test_a_full_disk_is_found_before_a_build(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=30 * 10**9))
+    check = found("disk for engines", planned(workspace), workspace)
+    assert check.state == "fail"
+    assert "30.0 GB free" in check.found and "takes about 40 GB" in check.found
+
+
+ONE_GPU = {"tp_size": 1, "pp_size": 1, "quantization": "none"}
+NO_STEP = {**ONE_GPU, "max_batch_size": 0, "max_input_len": 0, "max_num_tokens": 0}
+
+
+def test_llama_7b_with_a_profile_of_64_times_2048_tokens_takes_upstreams_25_gb(workspace: Workspace) -> None:
+    def whole(max_num_tokens: int) -> float:
+        options = {**ONE_GPU, "max_batch_size": 64, "max_input_len": 2048, "max_num_tokens": max_num_tokens}
+        return shape("random:llama-2-7b", workspace).engine(options, 2560)
+
+    assert whole(0) == pytest.approx(25e9, rel=0.05)
+    assert whole(8192) < 17e9
+
+
+def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) -> None:
+    def need(**changed: Any) -> float:
+        return shape("random:llama-2-7b", workspace).engine({**NO_STEP, **changed}, 0) - gpu_memory.OVERHEAD
+
+    assert need() == pytest.approx(2 * 6.74e9, rel=0.01)  # two bytes for each of Llama-2 7B's parameters
+    assert need(tp_size=2) == pytest.approx(need() / 2)
+    assert need(quantization="fp8") == pytest.approx(need() / 2, rel=0.05)
+
+
+def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
+    told = shape(str(tmp_path), workspace).engine(NO_STEP, 0)
+    assert told == gpu_memory.OVERHEAD + 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)
+
+
+# -- what it means for a start, and for a result -----------------------------------------------------------------------
+
+
+class Noting(Silent):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+COMPOSE: Any = SimpleNamespace(name="compose")
+
+
+def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
+    machine(FULL)
+    session = Session(workspace, load_catalog(workspace), Silent())
+    with lab_error("check-failed", "9.4 of 85.5 GB", "tp_size=2"):
+        check_machine(session, planned(workspace), COMPOSE)
+
+
+def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
+    listener = Noting()
+    check_machine(Session(workspace, load_catalog(workspace), listener), planned(workspace, "0.17.0"), COMPOSE)
+    assert any("the image of 0.17.0 is made for CUDA 12.8, driver 570.86" in text for text in listener.told)
+
+
+def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine: Any) -> None:
+    result = {"settings": {"engine": "tensorrt-llm"}, "machine": {"cores": 8}, "metrics": {}}
+    kept = add_gpus(result, Options("gpu", release="0.17.0.post1"))
+    (gpu,) = kept["machine"]["gpus"]
+    assert (kept["machine"]["cores"], kept["settings"]["release"]) == (8, "0.17.0")
+    assert (gpu["name"], gpu["driver"]) == ("NVIDIA H100 80GB HBM3", "550.54.15")
+    assert "release" not in add_gpus({"settings": {}, "machine": {}}, Options("gpu"))["settings"]

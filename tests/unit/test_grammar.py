@@ -211,9 +211,7 @@ def test_log_probabilities_are_the_models_own_under_a_mask(
     assert batch[1].log_probs[batch[1].ids[-1]].rank > 1, "the mask chose another token than the likeliest"
 
 
-def test_the_end_token_has_no_text_in_an_answer_by_a_schema(
-    decoder: Decoder, tokenizer: Tokenizer, grammars: Grammars
-) -> None:
+def test_the_end_token_has_no_text_in_an_answer_by_a_schema(tokenizer: Tokenizer, grammars: Grammars) -> None:
     one = sequence(tokenizer, grammars, "The", {"type": "integer"}, ignore_eos=True)
     texts = [one.accept(tokenizer.encode("7").ids[0]), one.accept(END)]
     assert texts == ["7", ""]

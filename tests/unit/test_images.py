@@ -85,17 +85,12 @@ def test_an_image_has_another_name_as_soon_as_one_of_its_sources_is_another(tmp_
 
     first = name()
     assert name() == first
-    part.write_text("two")
-    second = name()
-    part.with_name("more.py").write_text("")
-    third = name()
-    (tmp_path / "pyproject.toml").write_text("two")
-    fourth = name()
-    assert len({first, second, third, fourth}) == 4
-    part.write_text("one")
-    part.with_name("more.py").unlink()
-    (tmp_path / "pyproject.toml").write_text("one")
-    assert name() == first
+    for path in (part, part.with_name("more.py"), tmp_path / "pyproject.toml"):
+        before = path.read_text() if path.exists() else None
+        path.write_text("two")
+        assert name() != first
+        path.unlink() if before is None else path.write_text(before)
+        assert name() == first
 
 
 def test_an_image_that_another_command_built_meanwhile_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from labctl.listener import Listener
 from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
-from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.record import Endpoints, Options, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
@@ -76,29 +76,7 @@ class Runtime:
         return str(path)
 
 
-# -- held back ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def terminating() -> Iterator[None]:
-    """SIGTERM does what it does on the command line."""
-
-    def terminate(number: int, frame: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.usefixtures("terminating")
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
-def test_a_signal_that_is_held_back_is_heard_after_the_block(number: int, raised: type[BaseException]) -> None:
-    done = []
-    with pytest.raises(raised), hold_signals_back():
-        signal.raise_signal(number)  # to this thread: another may hear os.kill, after the test
-        done.append("the rest of the block")
-    assert done
+RECORD = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
 
 
 # -- tear-down ---------------------------------------------------------------------------------------------------------
@@ -109,7 +87,7 @@ def test_a_graceful_tear_down_that_is_interrupted_goes_on_forcefully_to_its_end(
     session: Session, interrupt: type[BaseException]
 ) -> None:
     runtime: Any = Runtime(stop=interrupt())
-    session.remember(Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3")))
+    session.remember(RECORD)
     with pytest.raises(interrupt):
         take_down(session, runtime, "s")
     assert runtime.told == [("stop", False, 0), ("stop", True, 0)]
@@ -184,6 +162,18 @@ def test_a_tear_down_that_fails_is_not_begun_again(session: Session) -> None:
     assert runtime.told == [("stop", False, 0)]
 
 
+@pytest.fixture
+def terminating() -> Iterator[None]:
+    """SIGTERM does what it does on the command line."""
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.usefixtures("terminating")
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 def test_a_forceful_tear_down_is_not_interrupted_and_the_signal_is_not_lost(
@@ -196,7 +186,7 @@ def test_a_forceful_tear_down_is_not_interrupted_and_the_signal_is_not_lost(
             return []
 
     runtime: Any = Signalled()
-    session.remember(Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3")))
+    session.remember(RECORD)
     with pytest.raises(raised):
         take_down(session, runtime, "s", force=True)
     assert runtime.told == [("stop", True, 0), "looked for what is left"]
@@ -206,209 +196,164 @@ def test_a_forceful_tear_down_is_not_interrupted_and_the_signal_is_not_lost(
 # -- reload ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def edited(session: Session, tmp_path: Path) -> tuple[Plan, Record]:
-    """The plan of a stack of two servers that serves the shipped model, one file of which a person has edited."""
-    lab, name = session.catalog.stack(STACK)
-    plan = make_plan(session.workspace, lab, name, Options(), str)
-    templates = tmp_path / "templates"
-    shutil.copytree(plan.request.sources[0], templates)
-    plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, sources=[templates]))
-    repository.render_repository(plan.request)
-    model = templates / MODEL / "1" / "model.py"
-    model.write_text(model.read_text() + "# edited\n")
-    places = [Endpoints(f"127.0.0.1:{n}", "h:2", "h:3") for n in (1, 2)]
+def replicated(session: Session, plan: Plan, count: int) -> Record:
+    places = [Endpoints(f"127.0.0.1:{n}", "127.0.0.1:2", "127.0.0.1:3") for n in range(1, count + 1)]
     servers = [Replica(n, place) for n, place in enumerate(places, 1)]
-    record = Record(name, lab.folder, "local", "cpu", plan.settings, [MODEL], places[0], balance="l7", servers=servers)
-    return plan, record
+    lab = session.catalog.stack(STACK)[0].folder
+    return Record(STACK, lab, "local", "cpu", plan.settings, [MODEL], places[0], balance="l7", servers=servers)
 
 
-class Triton:
-    """Stands for the servers' repository API: each has the version that it was last told to load."""
+class Edited:
+    """A stack of two servers that serves the shipped model, one file of which a person has edited.
 
-    def __init__(self, served: Path, fails: dict[int, BaseException]) -> None:
-        self._served, self._fails = served, fails
-        self._calls = 0
+    It also stands for the servers' repository API: each has the version that it was last told to load.
+    """
+
+    def __init__(self, session: Session, templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        lab, name = session.catalog.stack(STACK)
+        plan = make_plan(session.workspace, lab, name, Options(), str)
+        shutil.copytree(plan.request.sources[0], templates)
+        self.plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, sources=[templates]))
+        repository.render_repository(self.plan.request)
+        model = templates / MODEL / "1" / "model.py"
+        model.write_text(model.read_text() + "# edited\n")
+        self.served = plan.request.output / MODEL
+        runtime: Any = Runtime()
+        self._stack = RunningStack.of(session, lab, runtime, replicated(session, plan, 2))
+        vars(self._stack)["plan"] = self.plan
+        monkeypatch.setattr(server_api, "load_model", self._load)
+        monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
         self.has: dict[str, str] = {}
         self.patience: list[float] = []
+        self.newest: list[int] = []
 
-    def load_model(self, http: str, model: str, patience: float, key: str) -> None:
-        self._calls += 1
+    def _load(self, http: str, model: str, patience: float, key: str) -> None:
         self.patience.append(patience)
-        self.has[http] = (self._served / model / "1" / "model.py").read_text()
-        if error := self._fails.pop(self._calls, None):
+        self.newest.append(edits._newest(self.served))
+        self.has[http] = (self.served / "1" / "model.py").read_text()
+        if error := self._fails.pop(len(self.patience), None):
             raise error
 
+    def reload(self, expected: type[BaseException], **fails: BaseException) -> None:
+        """Load what differs; ``at_N`` is raised in the Nth load."""
+        self._fails = {int(name.removeprefix("at_")): error for name, error in fails.items()}
+        with pytest.raises(expected):
+            edits.load_differing(self._stack)
 
-def reloaded(
-    session: Session,
-    plan: Plan,
-    record: Record,
-    monkeypatch: pytest.MonkeyPatch,
-    fails: dict[int, BaseException],
-    expected: type[BaseException],
-) -> Triton:
-    triton = Triton(plan.request.output, fails)
-    monkeypatch.setattr(server_api, "load_model", triton.load_model)
-    monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
-    with pytest.raises(expected):
-        edits.load_differing(stack_of(session, plan, record))
-    return triton
+    def differences(self) -> list[str]:
+        """The models that differ from what is served: status says that their edits are not loaded."""
+        with edits._render_fresh(self.plan) as fresh:
+            return list(edits._differences(self.plan, fresh))
 
 
-def stack_of(session: Session, plan: Plan, record: Record) -> RunningStack:
-    """The stack of that record, with that plan."""
-    runtime: Any = Runtime()
-    stack = RunningStack.of(session, plan.lab, runtime, record)
-    vars(stack)["plan"] = plan
-    return stack
-
-
-def differences(plan: Plan) -> list[str]:
-    """The models that differ from what is served."""
-    with edits._render_fresh(plan) as fresh:
-        return list(edits._differences(plan, fresh))
+@pytest.fixture
+def edited(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edited:
+    return Edited(session, tmp_path / "templates", monkeypatch)
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 @pytest.mark.parametrize("server", [1, 2])
 def test_a_reload_that_is_interrupted_is_undone_on_every_server_that_may_have_the_edit(
-    session: Session,
-    edited: tuple[Plan, Record],
-    monkeypatch: pytest.MonkeyPatch,
-    interrupt: type[BaseException],
-    server: int,
+    edited: Edited, interrupt: type[BaseException], server: int
 ) -> None:
-    plan, record = edited
-    triton = reloaded(session, plan, record, monkeypatch, {server: interrupt()}, interrupt)
-    assert len(triton.has) == server
-    assert not any("# edited" in text for text in triton.has.values())
-    assert max(triton.patience[server:]) <= edits.UNDO_S
-    assert differences(plan) == [MODEL], "status says that the edit is not loaded"
+    edited.reload(interrupt, **{f"at_{server}": interrupt()})
+    assert len(edited.has) == server
+    assert not any("# edited" in text for text in edited.has.values())
+    assert max(edited.patience[server:]) <= edits.UNDO_S
+    assert edited.differences() == [MODEL]
 
 
 @pytest.mark.parametrize("moment", [1, 2])
 def test_a_reload_that_is_interrupted_between_two_renames_is_undone(
-    session: Session, edited: tuple[Plan, Record], monkeypatch: pytest.MonkeyPatch, moment: int
+    edited: Edited, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    plan, record = edited
-    rename, served = Path.rename, plan.request.output / MODEL
-    count = 0
+    rename, count = Path.rename, 0
 
     def interrupted(self: Path, target: Path) -> Path:
         nonlocal count
         done = rename(self, target)
-        count += served in (self, target)
+        count += edited.served in (self, target)
         if count == moment:
             count = 99
             raise KeyboardInterrupt
         return done
 
     monkeypatch.setattr(Path, "rename", interrupted)
-    reloaded(session, plan, record, monkeypatch, {}, KeyboardInterrupt)
-    assert "# edited" not in (served / "1" / "model.py").read_text()
-    assert differences(plan) == [MODEL]
+    edited.reload(KeyboardInterrupt)
+    assert "# edited" not in (edited.served / "1" / "model.py").read_text()
+    assert edited.differences() == [MODEL]
 
 
-def test_a_model_that_triton_refuses_is_loaded_again_only_where_it_was_loaded(
-    session: Session, edited: tuple[Plan, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, record = edited
-    triton = reloaded(session, plan, record, monkeypatch, {2: LabError("refused", code="model-load-failed")}, LabError)
-    assert len(triton.patience) == 3
-    assert "# edited" not in triton.has["127.0.0.1:1"]
+def test_a_model_that_triton_refuses_is_loaded_again_only_where_it_was_loaded(edited: Edited) -> None:
+    edited.reload(LabError, at_2=LabError("refused", code="model-load-failed"))
+    assert len(edited.patience) == 3
+    assert "# edited" not in edited.has["127.0.0.1:1"]
 
 
-def test_a_model_that_triton_may_be_loading_still_is_loaded_again(
-    session: Session, edited: tuple[Plan, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, record = edited
+def test_a_model_that_triton_may_be_loading_still_is_loaded_again(edited: Edited) -> None:
     late = LabError("not loaded in time", code="model-load-slow")
     late.__cause__ = Unreachable("timed out")
-    triton = reloaded(session, plan, record, monkeypatch, {1: late}, LabError)
-    assert "# edited" not in triton.has["127.0.0.1:1"]
+    edited.reload(LabError, at_1=late)
+    assert "# edited" not in edited.has["127.0.0.1:1"]
 
 
-def test_what_is_loaded_is_newer_than_what_was_served_although_the_clock_was_set_back(
-    session: Session, edited: tuple[Plan, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, record = edited
-    served = plan.request.output / MODEL
-    edits._make_newer(served, 2 * edits._newest(served))  # far in the future, as it was when the clock was wrong
-    newest = [edits._newest(served)]
-
-    def load(http: str, model: str, patience: float, key: str) -> None:
-        newest.append(edits._newest(served))
-        if len(newest) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(server_api, "load_model", load)
-    monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
-    with pytest.raises(KeyboardInterrupt):
-        edits.load_differing(stack_of(session, plan, record))
-    assert len(newest) == 5
-    assert newest[0] < newest[1] == newest[2] < newest[3], "Triton loads only what is newer than what it has"
+def test_what_is_loaded_is_newer_than_what_was_served_although_the_clock_was_set_back(edited: Edited) -> None:
+    edits._make_newer(edited.served, 2 * edits._newest(edited.served))  # far in the future: the clock was wrong
+    before = edits._newest(edited.served)
+    edited.reload(KeyboardInterrupt, at_2=KeyboardInterrupt())
+    first, second, undone, _ = edited.newest
+    assert before < first == second < undone, "Triton loads only what is newer than what it has"
 
 
 # -- scale and restart -------------------------------------------------------------------------------------------------
 
+Told = tuple[list[Any], Record | None, Record]
+
 
 @pytest.fixture
-def replicated(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, Record]:
+def interrupted(session: Session, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Told]:
+    """``interrupted(act, at, interrupt)``: what a runtime was told; three replicas as known then, and before."""
     lab, name = session.catalog.stack(STACK)
-    places = [Endpoints(f"127.0.0.1:{n}", "127.0.0.1:2", "127.0.0.1:3") for n in (1, 2, 3)]
-    servers = [Replica(n, place) for n, place in enumerate(places, 1)]
-    settings = make_plan(session.workspace, lab, name, Options(), str).settings
-    record = Record(name, lab.folder, "local", "cpu", settings, [MODEL], places[0], balance="l7", servers=servers)
-    session.remember(record)
+    before = replicated(session, make_plan(session.workspace, lab, name, Options(), str), 3)
+    session.remember(before)
     monkeypatch.setattr(replicas, "_await_drained", lambda *arguments: 0)
     monkeypatch.setattr(replicas, "await_ready", lambda *arguments: None)
-    return session, record
 
+    def run(act: Callable[..., object], at: str, interrupt: type[BaseException]) -> Told:
+        runtime: Any = Runtime(before, **{at: interrupt()})
+        monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, runtime.record))
+        with pytest.raises(interrupt):
+            act(session, lab, STACK)
+        return runtime.told, session.remembered(STACK), before
 
-def use(monkeypatch: pytest.MonkeyPatch, runtime: Any) -> None:
-    """The stack is up on this runtime."""
-    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, runtime.record))
+    return run
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 @pytest.mark.parametrize("moment", ["seen", "stop"])
 def test_fewer_replicas_that_are_interrupted_once_drained_are_fewer_all_the_same(
-    replicated: tuple[Session, Record], monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException], moment: str
+    interrupted: Callable[..., Told], interrupt: type[BaseException], moment: str
 ) -> None:
-    session, record = replicated
-    runtime = Runtime(record, **{moment: interrupt()})
-    use(monkeypatch, runtime)
-    with pytest.raises(interrupt):
-        scaling.scale(session, session.catalog.stack(STACK)[0], STACK, 1)
-    kept = session.remembered(STACK)
+    told, kept, _ = interrupted(partial(scaling.scale, count=1), moment, interrupt)
     assert kept and [one.number for one in kept.servers] == [1]
-    assert runtime.told[-2:] == [("stop", True, 2), ("stop", True, 3)]
-    assert [told for told in runtime.told if told[0] == "spread"][-1] == ("spread", [1], [])
+    assert told[-2:] == [("stop", True, 2), ("stop", True, 3)]
+    assert [one for one in told if one[0] == "spread"][-1] == ("spread", [1], [])
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 def test_fault_47_more_replicas_that_are_interrupted_are_gone_and_the_balancer_is_told(
-    replicated: tuple[Session, Record], monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException]
+    interrupted: Callable[..., Told], interrupt: type[BaseException]
 ) -> None:
-    session, record = replicated
-    runtime = Runtime(record, start=interrupt())
-    use(monkeypatch, runtime)
-    with pytest.raises(interrupt):
-        scaling.scale(session, session.catalog.stack(STACK)[0], STACK, 4)
-    assert session.remembered(STACK) == record
-    assert runtime.told[-2:] == [("stop", True, 4), ("spread", [1, 2, 3], [])]
+    told, kept, before = interrupted(partial(scaling.scale, count=4), "start", interrupt)
+    assert kept == before
+    assert told[-2:] == [("stop", True, 4), ("spread", [1, 2, 3], [])]
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 @pytest.mark.parametrize("moment", ["seen", "stop"])
 def test_fault_47_a_rolling_restart_that_is_interrupted_leaves_every_replica_to_the_balancer(
-    replicated: tuple[Session, Record], monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException], moment: str
+    interrupted: Callable[..., Told], interrupt: type[BaseException], moment: str
 ) -> None:
-    session, record = replicated
-    runtime = Runtime(record, **{moment: interrupt()})
-    use(monkeypatch, runtime)
-    with pytest.raises(interrupt):
-        restart.rolling(session, session.catalog.stack(STACK)[0], STACK, 1.0)
-    assert runtime.told[-1] == ("spread", [1, 2, 3], [])
-    assert session.remembered(STACK) == record
+    told, kept, before = interrupted(partial(restart.rolling, patience=1.0), moment, interrupt)
+    assert told[-1] == ("spread", [1, 2, 3], [])
+    assert kept == before

@@ -20,24 +20,9 @@ def kept(
 ) -> tuple[subprocess.CompletedProcess[bytes], Path]:
     """A program under a keeper that allows no file of more than LARGEST bytes, and its log."""
     log = tmp_path / "server.log"
-    argv = [
-        sys.executable,
-        "-m",
-        "labctl.runtimes.keeper",
-        "--ended",
-        str(tmp_path / "ended.json"),
-        "--regions",
-        "no-region-",
-        "--largest",
-        str(LARGEST),
-        "--longest-log",
-        str(longest_log),
-        *options,
-        "--",
-        sys.executable,
-        "-c",
-        program,
-    ]
+    argv = [sys.executable, "-m", "labctl.runtimes.keeper", "--ended", str(tmp_path / "ended.json")]
+    argv += ["--regions", "no-region-", "--largest", str(LARGEST), "--longest-log", str(longest_log), *options]
+    argv += ["--", sys.executable, "-c", program]
     with log.open("ab") as stream:
         return subprocess.run(argv, stdout=stream, stderr=subprocess.STDOUT, check=False), log
 

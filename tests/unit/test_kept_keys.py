@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import GPT2Config, GPT2LMHeadModel
+from labserve_tiny import random_gpt2, sequence
 
 from labkit.clients.router import POLICIES, Router, score_each
 from labserve.gpt2.decoders import CachedDecoder, step
@@ -21,25 +21,10 @@ from labserve.text.sampling import Sampler
 PROMPT = [(7 * n) % 100 for n in range(50)]
 
 
-class Mute:
-    """A detokenizer for ids that no tokenizer knows."""
-
-    def add(self, token: int, last: bool = False) -> str:
-        return ""
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> GPT2:
-    torch.manual_seed(3)
-    config = GPT2Config(vocab_size=100, n_positions=96, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
-    folder = tmp_path_factory.mktemp("kept")
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    return GPT2(str(folder), precision="fp32")
-
-
-def sequence(ids: list[int], tokens: int = 9, sampler: Sampler | None = None) -> Sequence:
-    detokenizer: Any = Mute()
-    return Sequence(list(ids), len(ids), len(ids) + tokens, None, sampler or Sampler(), detokenizer)
+    shape = {"vocab_size": 100, "n_positions": 96, "n_embd": 64, "initializer_range": 0.2}
+    return GPT2(str(random_gpt2(tmp_path_factory.mktemp("kept"), 3, **shape)), precision="fp32")
 
 
 def finish(decoder: CachedDecoder, *batch: Sequence) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Lab 06 without a server: one for all its phases, and what its clients count in a step log."""
+"""Lab 06 without a server: its phases on each profile, and what its clients count in a step log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from lab_errors import is_lab_error
 from machinery import ROOT
 
 from labctl.cli.main import cli
@@ -33,9 +34,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
 
 
+def invoked(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
 @pytest.mark.parametrize(("lab", "servers", "clients"), [("schedulers", 1, 16), ("batching", 4, 4)])
 def test_phases_share_a_server_where_the_manifest_says_so(lab: str, servers: int, clients: int) -> None:
-    done = CliRunner().invoke(cli, ["run", lab, "--dry-run", "--runtime", "local"])
+    done = invoked("run", lab, "--dry-run", "--runtime", "local")
     assert done.exit_code == 0, done.output
     assert done.stdout.count("# tritonserver with") == servers
     assert done.stdout.count("# the client of phase") == clients
@@ -66,3 +71,40 @@ def test_steps_for_a_token_are_those_of_each_request_by_itself() -> None:
 
     steps = [step(("a", "p", 5, 1)), step(("a", "d", 5, 4), ("b", "d", 1, 1)), step(("a", "d", 5, 2))]
     assert of("speculation.py", "counted")(steps, [Record()])["steps_per_token"] == pytest.approx(2 / 6)
+
+
+# -- on the gpu profile ------------------------------------------------------------------------------------------------
+
+TENSORRT_LLM = ("--profile", "gpu", "--set", "engine=tensorrt-llm")
+
+
+@pytest.mark.parametrize(
+    ("asked", "left_out"),
+    [
+        (("--profile", "gpu"), 1),  # vLLM; the one with a small cache is OpenVINO's
+        (("--profile", "gpu", "--set", "engine=transformers"), 3),
+        (("--profile", "cpu"), 0),
+        (("--profile", "cpu", "--set", "speculation=draft"), 3),
+    ],
+)
+def test_the_phases_about_shared_beginnings_run_wherever_an_engine_can_share_them(
+    asked: tuple[str, ...], left_out: int
+) -> None:
+    done = invoked("run", "schedulers", "--dry-run", *asked)
+    assert done.exit_code == 0, done.output
+    notes = [line for line in done.output.splitlines() if "phase prefix-" in line and "left out" in line]
+    assert len(notes) == left_out, notes
+
+
+def test_every_phase_of_tensorrt_llm_has_a_server_and_an_engine_of_its_own() -> None:
+    done = invoked("run", "schedulers", "--dry-run", *TENSORRT_LLM)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("# tritonserver with") == done.stdout.count("# the client of phase") == 5
+    for words in ("--max_num_tokens 8192", "--max_num_tokens 256", "--use_paged_context_fmha enable"):
+        assert words in done.stdout, words
+
+
+@pytest.mark.parametrize("setting", ["speculation=draft", "speculation=prompt_lookup", "scheduling=fair"])
+def test_what_needs_engines_that_labctl_does_not_build_is_refused_by_name(setting: str) -> None:
+    done = invoked("up", "modern", *TENSORRT_LLM, "--set", setting, "--dry-run")
+    is_lab_error(done.exception, "settings-unusable", setting.partition("=")[0])

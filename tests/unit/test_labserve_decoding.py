@@ -121,7 +121,7 @@ def test_the_caches_memory_is_what_slots_and_length_say(folder: Any) -> None:
     assert cache.nbytes == 2 * layers * SLOTS * 128 * width * floats
 
 
-def test_the_end_token_ends_a_sequence_unless_ignored(folder: Any, tokenizer: Any, decoder: Any) -> None:
+def test_the_end_token_ends_a_sequence_unless_ignored(tokenizer: Any) -> None:
     made = new_sequence(b"fox", '{"max_tokens": 9}', tokenizer, 128, end_id=0)
     assert made.accept(0) == "<|endoftext|>"
     assert made.finished

@@ -1,7 +1,5 @@
 """Bad requests are refused with the name of the input at fault."""
 
-import subprocess
-import sys
 from typing import Any
 
 import labserve_tiny
@@ -20,41 +18,22 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_numbers_and_booleans_are_read_as_they_are_and_as_text() -> None:
-    assert parse_parameters('{"max_tokens": 5, "ignore_eos": true, "top_p": 0.5}', FIELDS) == {
-        "max_tokens": 5,
-        "ignore_eos": True,
-        "top_p": 0.5,
-    }
-    assert parse_parameters('{"max_tokens": "5", "ignore_eos": "false", "temperature": "0.7"}', FIELDS) == {
-        "max_tokens": 5,
-        "ignore_eos": False,
-        "temperature": 0.7,
-    }
-
-
-def test_no_parameters_at_all_is_fine() -> None:
+    read = {"max_tokens": 5, "ignore_eos": True, "top_p": 0.5}
+    assert parse_parameters('{"max_tokens": 5, "ignore_eos": true, "top_p": 0.5}', FIELDS) == read
+    assert parse_parameters('{"max_tokens": "5", "ignore_eos": "true", "top_p": "0.5"}', FIELDS) == read
+    assert parse_parameters('{"ignore_eos": "false"}', FIELDS) == {"ignore_eos": False}
     assert parse_parameters("", FIELDS) == parse_parameters("{}", FIELDS) == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_tokens", "0"),
-        ("max_tokens", "-3"),
-        ("max_tokens", "2.5"),
-        ("max_tokens", "true"),
-        ("max_tokens", '"many"'),
-        ("max_tokens", "null"),
-        ("ignore_eos", "7"),
-        ("ignore_eos", '"perhaps"'),
-        ("temperature", "-0.1"),
-        ("temperature", '"nan"'),
-        ("top_p", "1.5"),
-        ("top_k", "-2"),
-        ("seed", "-1"),
-        ("max_toknes", "5"),
-    ],
-)
+REFUSED = {
+    "max_tokens": ["0", "-3", "2.5", "true", '"many"', "null"],
+    "ignore_eos": ["7", '"perhaps"'],
+    "temperature": ["-0.1", '"nan"'],
+    **{"top_p": ["1.5"], "top_k": ["-2"], "seed": ["-1"], "max_toknes": ["5"]},
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
 def test_a_parameter_that_is_unknown_or_out_of_range_is_named(name: str, value: Any) -> None:
     with pytest.raises(BadInput, match=rf"^{name}: ") as refused:
         parse_parameters(f'{{"{name}": {value}}}', FIELDS)
@@ -84,8 +63,3 @@ def test_max_tokens_beyond_the_context_is_refused_and_the_default_shrinks_to_fit
         new_sequence(b"a", '{"max_tokens": 128}', tokenizer, 128)
     assert new_sequence(b"a", "", tokenizer, 128).limit == 1 + DEFAULT_MAX_TOKENS
     assert new_sequence(b"a", "", tokenizer, 10).limit == 10
-
-
-def test_importing_labserve_keeps_no_module_out_of_the_process() -> None:
-    code = "import sys, labserve, labserve.params, labsched.steplog; sys.exit('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

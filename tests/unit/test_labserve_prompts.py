@@ -26,18 +26,16 @@ def test_prompts_of_different_lengths_are_filled_up_and_their_lengths_told() -> 
     assert (ids.dtype, lengths.dtype) == (np.uint32, np.uint32)
 
 
-def test_the_table_of_words_has_their_ids_and_where_each_ends() -> None:
-    assert word_table(words(["ab,c"]), "W", letters).tolist() == [[[97, 98, 99], [2, 3, -1]]]
-
-
-def test_a_row_without_words_says_so() -> None:
-    table = word_table(words([""], ["a"]), "W", letters)
-    assert table.tolist() == [[[0], [-1]], [[97], [1]]]
-
-
-def test_every_spelling_of_a_word_stands_in_the_table() -> None:
-    table = word_table(words(["x"]), "W", lambda word: [[1, 2], [3]])
-    assert table.tolist() == [[[1, 2, 3], [2, 3, -1]]]
+@pytest.mark.parametrize(
+    ("asked", "spelled", "table"),
+    [
+        (words(["ab,c"]), letters, [[[97, 98, 99], [2, 3, -1]]]),  # their ids, and where each ends
+        (words([""], ["a"]), letters, [[[0], [-1]], [[97], [1]]]),  # a row without words says so
+        (words(["x"]), lambda word: [[1, 2], [3]], [[[1, 2, 3], [2, 3, -1]]]),  # every spelling of a word
+    ],
+)
+def test_the_table_of_words_has_each_spelling_and_where_it_ends(asked: Any, spelled: Any, table: Any) -> None:
+    assert word_table(asked, "W", spelled).tolist() == table
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 2)])

@@ -1,17 +1,50 @@
-"""Streamed pieces join to exactly what decode gives, also inside a character; a step is one line."""
+"""From scores to tokens to text; which tokens can be chosen, test_sampling_everywhere.py tells."""
 
-import json
-import random
 import time
-from pathlib import Path
 from typing import Any
 
 import labserve_tiny
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labsched.steplog import StepLog
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
+from labserve.text.sampling import Sampler, choose
+
+LOGITS = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
+
+
+def drawn(sampler: Sampler, times: int = 400) -> list[int]:
+    return [sampler.draw(LOGITS) for _ in range(times)]
+
+
+def test_rows_of_a_batch_are_chosen_each_in_its_own_way() -> None:
+    only_best = Sampler(temperature=5.0, top_k=1)
+    assert choose(torch.stack([-LOGITS, LOGITS]), [Sampler(), only_best]) == [3, 0]
+
+
+def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
+    tokens = drawn(Sampler(temperature=1.0, seed=5), times=4000)
+    shares = torch.bincount(torch.tensor(tokens), minlength=4) / len(tokens)
+    assert torch.allclose(shares, LOGITS.exp(), atol=0.03)
+
+
+def test_one_seed_gives_one_series_and_another_seed_another() -> None:
+    assert drawn(Sampler(1.0, seed=3), 50) == drawn(Sampler(1.0, seed=3), 50)
+    assert drawn(Sampler(1.0, seed=3), 50) != drawn(Sampler(1.0, seed=4), 50)
+
+
+def test_without_a_seed_two_requests_differ() -> None:
+    assert drawn(Sampler(1.0), 60) != drawn(Sampler(1.0), 60)
+
+
+def test_scores_of_numpy_and_of_pytorch_give_the_same_tokens() -> None:
+    ours, theirs = (Sampler(0.9, top_k=3, top_p=0.9, seed=8) for _ in range(2))
+    assert [ours.draw(LOGITS) for _ in range(50)] == [theirs.draw(LOGITS.numpy()) for _ in range(50)]
+    assert choose(LOGITS[None], [Sampler()]) == choose(LOGITS[None].numpy(), [Sampler()]) == [0]
 
 
 @pytest.fixture(scope="module")
@@ -24,22 +57,9 @@ def pieces(tokenizer: Any, ids: list[int]) -> list[str]:
     return [detokenizer.add(token, last=place == len(ids) - 1) for place, token in enumerate(ids)]
 
 
-def test_a_character_of_several_tokens_comes_whole_with_its_last_token(tokenizer: Any) -> None:
-    ids = tokenizer.encode("\N{GRINNING FACE}").ids
-    assert len(ids) == 4
-    assert pieces(tokenizer, ids) == ["", "", "", "\N{GRINNING FACE}"]
-
-
-def test_what_is_held_back_comes_with_the_last_token(tokenizer: Any) -> None:
-    ids = tokenizer.encode("ok \N{GRINNING FACE}").ids[:-1]
-    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=False)
-    assert pieces(tokenizer, ids)[-1].endswith("\N{REPLACEMENT CHARACTER}")
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_pieces_of_any_tokens_join_to_what_decode_gives(tokenizer: Any, seed: int) -> None:
-    chance = random.Random(seed)
-    ids = [chance.randrange(0, 340) for _ in range(chance.randint(1, 60))]
+@given(st.lists(st.integers(0, 339), min_size=1, max_size=60))
+def test_pieces_of_any_tokens_join_to_what_decode_gives(tokenizer: Any, ids: list[int]) -> None:
+    """Also inside a character, and beyond the vocabulary."""
     assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
@@ -48,26 +68,9 @@ def test_a_real_text_is_never_late_by_more_than_one_character(tokenizer: Any) ->
     ids, shown = tokenizer.encode(written).ids, ""
     for place, piece in enumerate(pieces(tokenizer, ids)):
         shown += piece
-        assert len(
-            tokenizer.decode(ids[: place + 1], skip_special_tokens=False).rstrip("\N{REPLACEMENT CHARACTER}")
-        ) == len(shown)
+        known = tokenizer.decode(ids[: place + 1], skip_special_tokens=False)
+        assert len(known.rstrip("\N{REPLACEMENT CHARACTER}")) == len(shown)
     assert shown == written
-
-
-def test_ids_beyond_the_vocabulary_have_no_text(tokenizer: Any) -> None:
-    assert pieces(tokenizer, [tokenizer.get_vocab_size(), 339]) == ["", ""]
-
-
-def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path: Path) -> None:
-    log, started = StepLog(str(tmp_path), "some-model", "0_0"), time.monotonic()
-    log.write(started, [7, 8], prefill=1, slots=4)
-    (line,) = (tmp_path / "steps-some-model-0_0.jsonl").read_text().splitlines()
-    entry = json.loads(line)
-    assert started <= entry["t"] <= time.monotonic()
-    assert 0 <= entry.pop("dur") <= entry.pop("t")
-    named = {"v": 2, "n": 1, "model": "some-model", "instance": "0_0", "kind": "step"}
-    assert entry == {**named, "batch": 2, "ids": ["7", "8"], "prefill": 1, "slots": 4}
-    log.close()
 
 
 @pytest.mark.parametrize("folder", ["", "/proc/no/such/folder"])

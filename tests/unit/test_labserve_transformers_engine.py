@@ -53,8 +53,8 @@ def reference(folder: Path) -> Any:
     return model
 
 
-@functools.cache
-def alone(folder: Path, prompt: tuple[int, ...], tokens: int) -> list[int]:
+def greedy(folder: Path, prompt: list[int], tokens: int) -> list[int]:
+    """What Hugging Face's own generate answers, one prompt alone."""
     ids = torch.tensor([prompt])
     out = reference(folder).generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, pad_token_id=0
@@ -63,18 +63,12 @@ def alone(folder: Path, prompt: tuple[int, ...], tokens: int) -> list[int]:
     return answer
 
 
-def greedy(folder: Path, prompt: list[int], tokens: int) -> list[int]:
-    """What Hugging Face's own generate answers, one prompt alone; computed once for all tests."""
-    return alone(folder, tuple(prompt), tokens)
-
-
-def run(engine: TransformersEngine, jobs: list[Request], kv: int = 16, static: bool = False) -> Scheduler:
+def run(engine: TransformersEngine, jobs: list[Request], kv: int = 16, static: bool = False) -> None:
     scheduler = Scheduler(engine, KVBudget(kv, BLOCK_SIZE), Policy.MAX_UTILIZATION, SLOTS, static)
     for job in jobs:
         scheduler.submit(job)
     while not scheduler.idle:
         scheduler.step()
-    return scheduler
 
 
 def jobs(count: int) -> list[Request]:
@@ -100,8 +94,7 @@ def test_a_small_budget_and_any_order_leave_the_answers_as_they_are(folder: Path
         job.tenant, job.priority = "ab"[number % 2], 1 + number % 3
         scheduler.submit(job)
     while not scheduler.idle:
-        turn = scheduler.step()
-        assert sum(turn.computed) <= 9
+        assert sum(scheduler.step().computed) <= 9
     assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
 
 
@@ -155,21 +148,17 @@ def test_the_configurations_words_reach_it(folder: Path) -> None:
     assert engine.cache_bytes >= 5 * BLOCK_SIZE * 2 * 2 * 32 * 4  # two spare blocks; layers, keys and values, fp32
 
 
-def test_an_engine_that_there_is_not_is_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="'vllm' is not one of openvino, transformers"):
-        open_it(folder, "vllm")
-
-
-def test_sharing_blocks_is_refused_by_name(folder: Path) -> None:
-    with pytest.raises(ValueError, match="enable_kv_cache_reuse: engine transformers cannot share blocks"):
-        open_it(folder, "transformers", enable_kv_cache_reuse="true")
-
-
-def test_a_cache_of_8_bits_is_refused_by_name(folder: Path) -> None:
-    with pytest.raises(ValueError, match="kv_precision: engine transformers cannot do 'u8'; it has: auto"):
-        open_it(folder, "transformers", kv_precision="u8")
-
-
-def test_openvino_is_refused_on_a_gpu(folder: Path) -> None:
-    with pytest.raises(ValueError, match="on a GPU take transformers"):
-        open_it(folder, "openvino", "cuda:0")
+@pytest.mark.parametrize(
+    ("engine", "device", "words", "said"),
+    [
+        ("vllm", "cpu", {}, "'vllm' is not one of openvino, transformers"),
+        ("transformers", "cpu", {"enable_kv_cache_reuse": "true"}, "enable_kv_cache_reuse: .* cannot share blocks"),
+        ("transformers", "cpu", {"kv_precision": "u8"}, "kv_precision: engine transformers cannot do 'u8'"),
+        ("openvino", "cuda:0", {}, "on a GPU take transformers"),
+    ],
+)
+def test_what_an_engine_is_not_or_cannot_do_is_refused_by_name(
+    folder: Path, engine: str, device: str, words: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        open_it(folder, engine, device, **words)

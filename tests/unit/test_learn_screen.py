@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from exercise_cases import EXERCISES, begin_in
+from machinery import of_its_own
 
 from labctl.cli import fullscreen, learn_view
 from labctl.cli.learn_screen import LearnScreen
@@ -26,23 +27,14 @@ from labctl.learn.progress import Progress
 from labctl.listener import Silent
 from labctl.stack.session import Session
 
-ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30.0
 TASK = "A paragraph that is\nhard-wrapped in its file.\n\n- one\n- two\n\n" + "Long. " * 200
 FOUND = ["ok  steps: expected 3, measured 3", "NO  rows: expected 2, measured 1", "", "not yet: " + "why " * 30]
 
 
 def view(below: list[str], task: str = TASK, page: int = 0) -> learn_view.View:
-    return learn_view.View(
-        "02a  One step at a time",
-        "started",
-        "1 of 6 passed",
-        task,
-        "Edit a, and save.",
-        "exercises/02a/task.md",
-        below,
-        page,
-    )
+    about = ("02a  One step at a time", "started", "1 of 6 passed", task, "Edit a, and save.", "exercises/02a/task.md")
+    return learn_view.View(*about, below, page)
 
 
 def lines(shown: learn_view.View, width: int, height: int) -> list[str]:
@@ -59,15 +51,11 @@ def test_every_line_fits_and_what_was_found_is_there(size: tuple[int, int]) -> N
     assert plain[0].startswith("02a") and plain[-1].startswith("c check")
 
 
-def test_a_paragraph_takes_the_width_of_the_screen_and_a_list_stays_a_list() -> None:
-    shown = lines(view([], "Hard-wrapped\nin its file.\n\n- one\n- two"), 80, 24)
-    assert shown[2:6] == ["Hard-wrapped in its file.", "", " • one", " • two"]
-
-
-def test_an_item_of_a_list_is_wrapped_below_its_own_words() -> None:
-    task = "- an item that goes on for longer than\n  the line is\n- `code`:\n  and words"
+def test_a_paragraph_takes_the_width_of_the_screen_and_an_item_of_a_list_is_wrapped_below_its_own_words() -> None:
+    task = "Hard-wrapped\nin a file.\n\n- an item that goes on for longer than\n  the line is\n- `code`:\n  and words"
     shown = lines(view([], task), 30, 24)
-    assert shown[2:5] == [" • an item that goes on for", "   longer than the line is", " • code: and words"]
+    assert shown[2:4] == ["Hard-wrapped in a file.", ""]
+    assert shown[4:7] == [" • an item that goes on for", "   longer than the line is", " • code: and words"]
 
 
 def test_a_task_without_room_says_where_it_can_be_read() -> None:
@@ -139,17 +127,10 @@ def test_no_word_is_broken_at_any_width(width: int) -> None:
         assert set(longest) <= set(" ".join(shown).split()), exercise.id
 
 
-@pytest.fixture
-def learner(tmp_path: Path) -> Path:
-    """A checkout of the learner's own."""
-    for name in ("pyproject.toml", "labs", "model_repos", "src", "compose.yaml"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    return tmp_path
-
-
 @pytest.mark.parametrize("more", [{}, {"NO_COLOR": "1"}])
-def test_a_session_in_a_real_terminal(learner: Path, more: dict[str, str]) -> None:
+def test_a_session_in_a_real_terminal(tmp_path: Path, more: dict[str, str]) -> None:
     """The task is there, h shows a hint, a solution is not given away, and q leaves the terminal as it was."""
+    learner = of_its_own(tmp_path).root
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)

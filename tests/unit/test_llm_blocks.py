@@ -11,18 +11,19 @@ from labsched.policy import Policy
 from labsched.request import Request
 from labsched.scheduler import Scheduler
 
-SIZE, BATCH = 4, 4
+SIZE = 4
+
+
+def scheduler(blocks: int, engine: CountingEngine | None = None, tokens: int = 10_000) -> Scheduler:
+    """A scheduler that shares blocks."""
+    features = Features(True, tokens, kv_cache_reuse=True)
+    return Scheduler(engine or CountingEngine(), KVBudget(blocks, SIZE), Policy.GUARANTEED_NO_EVICT, 4, False, features)
 
 
 def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_does() -> None:
-    of = Scheduler(
-        CountingEngine(), KVBudget(9, SIZE), Policy.GUARANTEED_NO_EVICT, BATCH, False, Features(True, 10_000, True)
-    )
+    of = scheduler(9)
     prompt = list(range(16))
-    first, second = (
-        Request("a", [*prompt, 20], 7),
-        Request("b", [*prompt, 21], 7),
-    )  # six blocks each, four of them alike
+    first, second = Request("a", [*prompt, 20], 7), Request("b", [*prompt, 21], 7)  # six blocks each, four alike
     of.submit(first)
     of.step()
     of.submit(second)
@@ -65,9 +66,7 @@ def test_a_prompt_that_is_there_whole_is_computed_from_its_last_token_on() -> No
 
 
 def test_a_block_whose_last_token_is_computed_again_is_not_counted_as_copied() -> None:
-    of = Scheduler(
-        CountingEngine(), KVBudget(4, SIZE), Policy.GUARANTEED_NO_EVICT, BATCH, False, Features(True, 10_000, True)
-    )
+    of = scheduler(4)
     of.submit(Request("a", list(range(SIZE)), 1))
     of.step()
     of.submit(Request("b", list(range(SIZE)), SIZE))  # two blocks, of them the one that a has computed
@@ -117,7 +116,7 @@ def test_a_block_that_was_computed_twice_is_found_although_the_first_copy_is_giv
 
 
 def test_a_prompt_that_begins_as_the_engines_warm_up_finds_its_block() -> None:
-    of = Scheduler(CountingEngine(), KVBudget(9, SIZE), Policy.MAX_UTILIZATION, 1, False, Features(True, 99, True))
+    of = scheduler(9)
     job = Request("a", [*[0] * SIZE, 9], 1)
     of.submit(job)
     of.step()
@@ -127,9 +126,7 @@ def test_a_prompt_that_begins_as_the_engines_warm_up_finds_its_block() -> None:
 def test_a_preempted_request_that_returns_gets_its_last_token_after_the_prompts_before_it() -> None:
     """All but one of its tokens are cached, and to the engine it is a prompt still."""
     engine = InPieces(step_tokens=8)
-    of = engine.scheduler = Scheduler(
-        engine, KVBudget(20, SIZE), Policy.MAX_UTILIZATION, BATCH, False, Features(True, 8, kv_cache_reuse=True)
-    )
+    of = engine.scheduler = scheduler(20, engine, tokens=8)
     tokens = list(range(2 * SIZE))
     of.submit(Request("earlier", tokens, 1))
     while not of.idle:

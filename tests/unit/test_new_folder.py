@@ -43,15 +43,11 @@ def found(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
-def test_the_folder_and_those_above_it_are_made(tmp_path: Path) -> None:
-    assert make_folder(tmp_path / "a" / "b") == len(FILES)
-    assert found(tmp_path / "a" / "b") == FILES
-
-
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    make_folder(tmp_path / "new")
-    assert found(tmp_path / "new") == FILES
+@pytest.mark.parametrize("place", ["a/b", "empty"])
+def test_the_folder_and_those_above_it_are_made_and_an_empty_one_is_filled(tmp_path: Path, place: str) -> None:
+    (tmp_path / "empty").mkdir()
+    assert make_folder(tmp_path / place) == len(FILES)
+    assert found(tmp_path / place) == FILES
 
 
 def test_what_a_killed_one_left_beside_it_goes_and_what_another_one_makes_stays(tmp_path: Path) -> None:
@@ -63,19 +59,15 @@ def test_what_a_killed_one_left_beside_it_goes_and_what_another_one_makes_stays(
     assert found(tmp_path / "new") == FILES
 
 
-def test_the_files_of_a_wheel_serve_where_there_is_no_checkout(
+def test_the_files_of_a_wheel_serve_where_there_is_no_checkout_and_without_them_labctl_says_so(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace, "INSTALLED_FROM", tmp_path)
+    with lab_error("labs-missing"):
+        make_folder(tmp_path / "new")
     monkeypatch.setattr(folder, "IN_WHEEL", source)
     make_folder(tmp_path / "new")
     assert found(tmp_path / "new") == FILES
-
-
-def test_a_labctl_without_the_labs_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "INSTALLED_FROM", tmp_path)
-    with lab_error("labs-missing"):
-        make_folder(tmp_path / "new")
 
 
 @pytest.mark.parametrize("there", ["a file in it", "a file", "a link", "the current folder"])

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from machinery import ROOT, of_its_own
 
 from labctl.cli import main as entry
 
-ROOT = Path(__file__).resolve().parents[2]
 # Commands that start nothing, download nothing and remove nothing of anybody else's.
 COMMANDS = [
     words.split()
@@ -59,19 +59,7 @@ ENVIRONMENT = st.dictionaries(
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A checkout of a test's own, and files of all kinds."""
     folder = tmp_path_factory.mktemp("place")
-    root = folder / "checkout"
-    root.mkdir()
-    for name in (
-        "pyproject.toml",
-        "labs",
-        "model_repos",
-        "src",
-        "docker",
-        "requirements",
-        "compose.yaml",
-        ".gitignore",
-    ):
-        (root / name).symlink_to(ROOT / name)
+    (of_its_own(folder).root / ".gitignore").symlink_to(ROOT / ".gitignore")
     (folder / "empty").touch()
     (folder / "bytes").write_bytes(bytes(range(256)) * 20)
     (folder / "deep.json").write_text("[" * 100_000)

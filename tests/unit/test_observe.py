@@ -123,15 +123,8 @@ def test_both_listen_on_loopback_alone_and_are_bounded_and_grafana_lets_nobody_i
     assert any("retention.size" in word for word in services()["prometheus"]["command"])
 
 
-RECORD = Record(
-    stack="iterative",
-    lab="02",
-    runtime="local",
-    profile="cpu",
-    settings={},
-    models=["m"],
-    endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
-)
+HERE = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+RECORD = Record("iterative", "02", "local", "cpu", {}, ["m"], HERE)
 
 
 def test_a_machine_without_prometheus_is_told_where_it_comes_from(

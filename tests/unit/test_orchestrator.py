@@ -1,4 +1,4 @@
-"""The orchestrator's small decisions: references, ports, locks, verdicts."""
+"""The orchestrator's small decisions: ports, locks, processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import psutil
 import pytest
 from lab_errors import lab_error
 
-from labctl.labs.verdicts import judge_verdict
 from labctl.listener import Silent
-from labctl.manifest.schema import Verdict
 from labctl.runtimes import lock, processes
 from labctl.runtimes.lock import holder, stack_lock
 from labctl.runtimes.processes import Command
@@ -30,6 +28,17 @@ from labctl.workspace import Workspace
 def record(http: int) -> Record:
     endpoints = Endpoints(f"127.0.0.1:{http}", "127.0.0.1:2", "127.0.0.1:3")
     return Record("other", "lab", "local", "cpu", {}, ["m"], endpoints)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path, tmp_path)
+
+
+@pytest.fixture
+def note(workspace: Workspace) -> Path:
+    """What the holder of a stack's lock says of itself."""
+    return workspace.folder("s").path / "lock.json"
 
 
 @pytest.fixture
@@ -47,10 +56,6 @@ def test_fault_4_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: in
         claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [])
     with lab_error("port-taken", "labctl down other"):
         claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [record(taken)])
-
-
-def test_automatic_ports_are_three_different_ones() -> None:
-    assert len(set(vars(claim_endpoints("auto", "127.0.0.1", [])).values())) == 3
 
 
 def test_an_automatic_port_is_none_that_a_connection_may_be_given_before_a_server_listens_on_it() -> None:
@@ -87,8 +92,7 @@ def test_ports_that_are_none_are_refused(text: str) -> None:
         named_endpoints(text, "127.0.0.1")
 
 
-def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
+def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(workspace: Workspace) -> None:
     me = Proc.current().pid
     with stack_lock(workspace, "s", "up"):
         assert holder(workspace, "s") == (me, "up")
@@ -99,24 +103,24 @@ def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_
     assert holder(workspace, "s") == (0, "")
 
 
-def test_fault_17_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
-    (tmp_path / ".labs" / "s").mkdir(parents=True)
-    note = {"pid": Proc.current().pid, "started": Proc.current().started - 1000, "action": "up"}
-    (tmp_path / ".labs" / "s" / "lock.json").write_text(json.dumps(note))
+def test_fault_17_a_reused_pid_is_not_taken_for_the_holder(workspace: Workspace, note: Path) -> None:
+    note.parent.mkdir(parents=True)
+    me = Proc.current()
+    note.write_text(json.dumps({"pid": me.pid, "started": me.started - 1000, "action": "up"}))
     assert holder(workspace, "s") == (0, "")
     with stack_lock(workspace, "s", "up"):
         pass
 
 
-def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
+def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(workspace: Workspace) -> None:
     code = (
         "import sys, time; from pathlib import Path; from labctl.runtimes.lock import stack_lock\n"
         "from labctl.workspace import Workspace; place = Path(sys.argv[1])\n"
         "with stack_lock(Workspace(place, place), 's', 'up'): print('held', flush=True); time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as command:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(workspace.root)], stdout=subprocess.PIPE, text=True
+    ) as command:
         assert command.stdout
         assert command.stdout.readline() == "held\n"
         with lab_error("stack-busy", command.pid, kind=lock.Busy):
@@ -128,12 +132,10 @@ def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) 
 
 
 def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "NOTE_S", 0.0)
-    workspace = Workspace(tmp_path, tmp_path)
     with stack_lock(workspace, "s", "up"):
-        note = tmp_path / ".labs" / "s" / "lock.json"
         for text in (None, "", "null", '{"pid": 0}'):
             note.unlink() if text is None else note.write_text(text)
             with lab_error("stack-busy", kind=lock.Busy) as caught:
@@ -143,11 +145,9 @@ def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
 
 
 def test_the_holder_of_a_lock_is_named_although_its_note_comes_a_moment_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = Workspace(tmp_path, tmp_path)
     with stack_lock(workspace, "s", "up"):
-        note = tmp_path / ".labs" / "s" / "lock.json"
         text = note.read_text()
         note.unlink()
         monkeypatch.setattr(lock, "NOTE_S", 60.0)
@@ -175,22 +175,6 @@ def test_a_record_survives_its_journey_through_the_environment() -> None:
     assert Record.from_json(owned.to_json()).owner == Proc.current()
     assert not owned.orphaned()
     assert Record(**{**vars(one), "owner": Proc(Proc.current().pid, 1.0)}).orphaned()
-
-
-def verdict(**bounds: Any) -> Verdict:
-    return Verdict(name="v", value="a.b", text="{value:.0%}, the other {m[a.c]:.0%}", **bounds)
-
-
-def test_a_verdict_is_the_measured_number_against_its_bound() -> None:
-    flat = {"a.b": 0.93, "a.c": 0.0}
-    good = judge_verdict(verdict(at_least=0.5), flat)
-    assert (good.met, good.text, good.value) == (True, "93%, the other 0%", 0.93)
-    assert not judge_verdict(verdict(at_most=0.5), flat).met
-
-
-def test_what_was_not_measured_is_never_met() -> None:
-    missing = judge_verdict(verdict(at_least=0.0), {})
-    assert (missing.met, missing.value) == (False, None)
 
 
 def test_a_killed_child_is_a_failure_with_its_signals_name() -> None:

@@ -12,10 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from lab_errors import lab_error
 
-from benchmarks.pace import Model
 from labsched.kv_budget import KVBudget
 from labsched.measured import measure_device
-from labsched.pace import DEVICES, MEASURED, SHAPES, DecoderShape, DeviceTable, Knots, Pace, StepWork, interpolate
+from labsched.pace import MEASURED, SHAPES, DeviceTable, Knots, Pace, StepWork, interpolate
 from labsched.policy import Policy
 from labsched.recording import StepRow
 from labsched.request import Request
@@ -61,13 +60,6 @@ def test_a_batch_of_64_short_requests_costs_little_more_than_one() -> None:
     assert paced().seconds([StepWork(1, 100)] * 64) < 1.3 * paced().seconds([StepWork(1, 100)])
 
 
-def test_the_knee_of_a_chunk_is_where_the_arithmetic_outlasts_the_weights() -> None:
-    flops, bandwidth = DEVICES["h100"]
-    knee = int(flops / bandwidth)  # 2 operations and 2 bytes for each weight: 295 tokens
-    assert paced().seconds([StepWork(knee - 10, knee)]) < 1.02 * paced().seconds([StepWork(1, knee)])
-    assert paced().seconds([StepWork(2 * knee, 2 * knee)]) > 1.8 * paced().seconds([StepWork(1, knee)])
-
-
 def test_a_step_without_tokens_takes_no_time() -> None:
     assert paced().seconds([StepWork(0, 50)]) == 0
 
@@ -89,16 +81,6 @@ def test_the_scheduler_gives_each_step_the_time_of_its_own_work() -> None:
     assert time.monotonic() - began >= sum(step.paced_s or 0.0 for step in steps)
     work = [[StepWork(10, 10), StepWork(3, 3)], [StepWork(1, 11), StepWork(1, 4)], [StepWork(1, 12), StepWork(1, 5)]]
     assert [step.paced_s for step in steps] == pytest.approx([3 * paced().seconds(one) for one in work])
-
-
-@pytest.mark.parametrize("kv_width", [512, 128])
-def test_what_is_measured_beside_a_gpu_reads_the_shape_s_parameters_and_makes_a_token_for_each(kv_width: int) -> None:
-    decoder = DecoderShape(layers=2, width=512, kv_width=kv_width, inner=300, vocabulary=500)
-    model = Model(decoder, "cpu")
-    read = [weights for layer in model.weights for weights in layer] + [model.head]
-    assert sum(weights.numel() for weights in read) == decoder.parameters
-    for tokens in (1, 20):
-        assert model.step(batch=3, tokens=tokens, context=20)().shape == (3,)
 
 
 KNOTS = st.dictionaries(st.integers(1, 9999), st.floats(0, 500), min_size=1, max_size=9).map(

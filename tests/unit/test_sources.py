@@ -1,4 +1,4 @@
-"""A lab is a folder: what labctl knows of a lab's models and their tensors, it has from the manifest or from Triton."""
+"""What the sources may say and import: nothing of a lab, and nothing that an image's Python does not know."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
+IMAGES_PYTHON = (3, 10)  # of the image of TensorRT-LLM 0.5.0; older than the project's
 PACKAGES = ("labbuild", "labctl", "labkit", "labsched")
 IMPORTED = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 TENSOR = re.compile(r'name: *"([^"$]+)"')
@@ -18,19 +19,8 @@ TENSOR = re.compile(r'name: *"([^"$]+)"')
 UPSTREAM = ("labbuild/", "labsched/batch.py", "labkit/clients/trtllm.py", "labkit/clients/text_model.py")
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
-OWN = {
-    "temperature",
-    "top_k",
-    "top_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "seed",
-    "stream",
-    "tokenizer",
-    "ensemble",
-    "logits",
-}
-OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens", "end_id", "streaming"}
+OWN = set("temperature top_k top_p repetition_penalty presence_penalty seed stream tokenizer ensemble logits".split())
+OWN |= set("READY stop waits tensorrt_llm text_input text_output max_tokens end_id streaming".split())
 OWN |= {"image", "finish_reason", "return_finish_reason", "logprobs"}  # of manifests, of records, and of vLLM
 OWN |= {"streams"}  # of GuideLLM
 
@@ -44,6 +34,7 @@ def names() -> set[str]:
 
 
 def test_no_source_names_a_labs_model_or_tensor() -> None:
+    """What labctl knows of them, it has from the manifest or from Triton."""
     known = names() - OWN
     assert {"iterative-gpt2", "INPUT_0", "ensemble_pipeline"} <= known
     told = [
@@ -62,3 +53,11 @@ def test_labs_import_labkit_and_nothing_of_labctl() -> None:
     packages = {path: set(IMPORTED.findall(path.read_text(encoding="utf-8"))) for path in sources}
     assert sum("labkit" in found for found in packages.values()) > len(list((ROOT / "labs").glob("*/lab.yaml")))
     assert [str(path.relative_to(ROOT)) for path, found in packages.items() if "labctl" in found] == []
+
+
+def test_all_that_nvidias_images_are_given_parses_on_their_python() -> None:
+    for folder in ("src/labsched", "src/labserve", "model_repos"):
+        sources = [*(ROOT / folder).rglob("*.py")]
+        assert sources, folder
+        for path in sources:
+            ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=IMAGES_PYTHON)
