@@ -13,8 +13,9 @@ import pytest
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack

@@ -27,7 +27,7 @@ import yaml
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
-from labctl.runtimes.record import Options
+from labctl.options import Options
 from labctl.stack import deploy
 from labctl.stack.session import Session
 from labctl.workspace import Workspace

@@ -21,10 +21,10 @@ from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
 from labctl.manifest.catalog import load_catalog
 from labctl.manifest.settings import parse_assignments
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

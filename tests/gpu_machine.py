@@ -11,9 +11,9 @@ import pytest
 from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import DoctorCheck
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine
-from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]

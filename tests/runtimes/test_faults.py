@@ -19,7 +19,8 @@ from waiting import DEADLINE_S, eventually
 
 from labctl.listener import Silent
 from labctl.manifest import catalog
-from labctl.runtimes.record import Endpoints, Options, Record
+from labctl.options import Options
+from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack

@@ -17,8 +17,9 @@ from labctl.cli import bench as command
 from labctl.labs import bench
 from labctl.labs.servers import as_it_runs
 from labctl.manifest.schema import Lab
+from labctl.options import Options
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Endpoints, Options, Record
+from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session

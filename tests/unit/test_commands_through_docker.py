@@ -27,11 +27,11 @@ from waiting import eventually
 from labctl.cli.console import Echo
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import compose, docker_engine, images, processes
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import read_values, write_values
-from labctl.runtimes.record import Options
 from labctl.stack import replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session

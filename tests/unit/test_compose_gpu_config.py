@@ -13,10 +13,10 @@ from lab_errors import lab_error
 from machinery import of_its_own
 
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import compose_commands
 from labctl.runtimes.compose_commands import Projects
-from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,10 @@ import psutil
 import pytest
 from machinery import of_its_own
 
+from labctl.options import Options
 from labctl.runtimes import compose_commands
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.envoy.container import CONFIG
-from labctl.runtimes.record import Options
 
 
 def services(tmp_path: Path, balance: str = "", **options: Any) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from noting import Noting
 
+from labctl.options import Options
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import holder
-from labctl.runtimes.record import Endpoints, Options, Proc, Record
+from labctl.runtimes.record import Endpoints, Proc, Record
 from labctl.stack import down as taking_down
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session

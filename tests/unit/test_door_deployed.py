@@ -14,9 +14,9 @@ from lab_errors import lab_error
 from machinery import ROOT, of_its_own
 from programs import needs
 
+from labctl.options import Options
 from labctl.runtimes import door, images
 from labctl.runtimes.compose_commands import read_values
-from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.tls import CertificatePair

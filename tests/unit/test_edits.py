@@ -16,10 +16,10 @@ from noting import Noting
 from labctl import repository, unfinished
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import leftovers
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Options
 from labctl.stack import edits, faults, shipped
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session

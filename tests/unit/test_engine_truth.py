@@ -20,11 +20,12 @@ from lab_errors import lab_error
 from labctl.cli.main import cli
 from labctl.cli.stacks import _describe
 from labctl.doctor import checklist
+from labctl.options import Options
 from labctl.runtimes import docker_engine, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Endpoints, Options, Record
+from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import up as bringing_up
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session, Unknown

@@ -200,8 +200,8 @@ def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> N
 def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace) -> None:
     from labctl.manifest.catalog import load_catalog
     from labctl.manifest.schema import ArtifactSpec
+    from labctl.options import Options
     from labctl.plan import make_plan
-    from labctl.runtimes.record import Options
 
     lab, name = load_catalog(workspace).stack("iterative")
     weights = ArtifactSpec(kind="weights", source=SPEC)

@@ -21,9 +21,9 @@ from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.outcome import Check
 from labctl.learn.server import STACK, lab_with
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

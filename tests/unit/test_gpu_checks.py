@@ -25,9 +25,9 @@ from labctl.doctor.machine import DoctorCheck
 from labctl.labs.run import add_gpus
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, nvidia, wheel
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import check_machine
 from labctl.workspace import Workspace

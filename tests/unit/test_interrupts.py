@@ -17,10 +17,11 @@ from labctl import repository
 from labctl.cli.main import Terminated
 from labctl.clock.clock import CONTROL
 from labctl.listener import Listener
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
-from labctl.runtimes.record import Endpoints, Options, Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Options
 from labctl.stack import faults
 from labctl.triton import server_api
 from labctl.workspace import Workspace

@@ -15,8 +15,9 @@ import yaml
 from board_tables import dashboards
 from lab_errors import lab_error
 
+from labctl.options import Options
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Endpoints, Options, Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import observe
 from labctl.stack.session import Session
 from labctl.workspace import Workspace

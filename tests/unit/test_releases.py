@@ -16,8 +16,8 @@ from machinery import ROOT
 from labbuild.releases import LLM_API_RELEASE, all_releases, release
 from labctl import repository
 from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 

@@ -26,8 +26,8 @@ from prometheus_here import prometheus
 
 from labctl import repository
 from labctl.cli.console import Echo
+from labctl.options import Options
 from labctl.runtimes.envoy import config as envoy
-from labctl.runtimes.record import Options
 from labctl.stack import deploy
 
 __all__ = ["prometheus"]

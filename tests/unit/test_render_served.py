@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from lab_errors import lab_error
 
+from labctl.options import Options
 from labctl.runtimes.lock import Busy, stack_lock
-from labctl.runtimes.record import Options
 from labctl.stack.build import render_stack
 from labctl.stack.session import Session
 

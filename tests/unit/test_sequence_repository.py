@@ -12,8 +12,8 @@ from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
 from labctl.manifest import catalog
+from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.runtimes.record import Options
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]

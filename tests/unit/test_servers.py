@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from labctl.labs.servers import goes_on
+from labctl.options import Options
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Options, Record
+from labctl.runtimes.record import Record
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack

@@ -13,9 +13,10 @@ from fake_triton import FakeTriton, serve
 
 from labctl.cli.stacks import _describe
 from labctl.clock.clock import Clock
+from labctl.options import Options
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.record import Endpoints, Options, Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import status as told
 from labctl.stack.session import Session
 

@@ -18,9 +18,9 @@ from labctl.learn import server
 from labctl.learn.exercise import find_exercise, find_exercises
 from labctl.listener import Silent
 from labctl.manifest import catalog
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Options
 from labctl.stack.session import Session
 from labctl.stack.up import refuse_unservable
 from labctl.workspace import Workspace

@@ -18,8 +18,7 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from labctl.options import LOOPBACK
-from labctl.options import Options as Options
+from labctl.options import LOOPBACK, Options
 from labkit import nofollow
 from labkit.errors import LabError
 
