@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from labkit.predict import player as script
 
 PATIENCE_S = 10.0  # for one answer
+LOOK_S = 0.1
 
 
 class Foul(Exception):
@@ -80,6 +82,18 @@ class Player:
             self._process.stdin.close()
         self._process.stdout.close()
 
+    def _line(self) -> str:
+        """The next line; "" if the process has ended, even if one that it started keeps its end of the pipe."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with suppress(queue.Empty):
+                return self._lines.get(timeout=LOOK_S)
+            if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                with suppress(queue.Empty):
+                    return self._lines.get(timeout=LOOK_S)
+                return ""
+        raise Foul("hangs", f"no answer within {PATIENCE_S:g} s")
+
     def ask(self, question: str, view: Mapping[str, Any]) -> Any:
         """Its answer. Raises Foul if it gives none."""
         assert self._process.stdin
@@ -96,10 +110,7 @@ class Player:
         self._failed, failed = True, self._failed
         if failed:
             raise Foul("crashed", "it has failed before")
-        try:
-            line = self._lines.get(timeout=PATIENCE_S)
-        except queue.Empty:
-            raise Foul("hangs", f"no answer within {PATIENCE_S:g} s") from None
+        line = self._line()
         try:
             said = json.loads(line)
         except ValueError:
