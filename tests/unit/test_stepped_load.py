@@ -43,7 +43,7 @@ def payload(input_class, output_class):
 endpoint = sys.argv[1]
 users = [type("User", (TritonHttpUser,), {"host": f"http://{endpoint}", "model": "m", "payloads": [payload]})]
 try:
-    load = stepped.run_stepped_load(users, [1, 3], 0.3, 0.1, endpoint, 5, lambda text: None)
+    load = stepped.run_stepped_load(users, [1, 3], 0.3, 0.5, endpoint, 5, lambda text: None)
     rows = [[step.users, len(step.latencies_ms), step.ended - step.began] for step in load.stages]
     print(json.dumps({"steps": rows, "records": len(load.records), "tokens": load.records[0].output_tokens}))
 except LabError as error:
@@ -127,10 +127,10 @@ def generate(status: int, body: str) -> tuple[Any, list[str]]:
     return json.loads(done.stdout.splitlines()[-1]), fake.calls
 
 
-def test_users_ask_as_soon_as_they_are_answered_and_the_warm_up_is_left_out() -> None:
+def test_users_ask_again_and_again_for_a_whole_step_and_the_warm_up_is_left_out() -> None:
     found, calls = generate(200, "{}")
     assert [users for users, _, _ in found["steps"]] == [1, 3]
-    assert all(answers > 5 and seconds == pytest.approx(0.3, abs=0.2) for _, answers, seconds in found["steps"])
+    assert all(answers > users and seconds >= 0.3 for users, answers, seconds in found["steps"])
     assert sum(answers for _, answers, _ in found["steps"]) < found["records"] <= len(calls)
     assert found["tokens"] == 5
 
