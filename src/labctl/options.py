@@ -35,7 +35,7 @@ class Options:
 
     @property
     def of_plan(self) -> dict[str, Any]:
-        """Those that a plan follows from."""
+        """The options that determine a plan."""
         return {name: getattr(self, name) for name in OF_PLAN}
 
     @property

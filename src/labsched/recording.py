@@ -161,12 +161,13 @@ class Recording:
         return replace(self, arrivals=arrivals, rows=rows, zero=zero, way=max(0.0, median(ways or [0.0])))
 
     def in_turn(self, sent: Mapping[str, Sent]) -> Recording:
-        """The same, where a load that its client began after the one before it follows it in a replay, too.
+        """The same recording, with the first request of each later load marked (``Arrival.follows``).
 
-        An open loop sends at its own times, whatever has ended; it is one load.
+        A load begins when its client sends a request after every earlier answer has arrived. An open loop sends at its
+        own times, so it is one load.
 
         Args:
-            sent: by the request's name; of requests that it lacks nothing is known.
+            sent: when each request was sent, by its name. A request that is missing here marks nothing.
         """
         ended, arrivals = 0.0, []
         for arrival in self.arrivals:

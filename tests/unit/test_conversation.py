@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from threading import Semaphore
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf import text_format
+from grpc_here import grpc_serving
 from lab_errors import lab_error
 from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
@@ -66,15 +67,9 @@ def triton(script: Script, config: str = STREAMS, streams: bool = True) -> Itera
             for request in requests:
                 yield from script(request, context)
 
-    with ThreadPoolExecutor(2) as pool:
-        server = grpc.server(pool)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(), server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.stop(None).wait()
+    register = partial(service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server, Service())
+    with grpc_serving(register, threads=2) as endpoint:
+        yield endpoint
 
 
 def ask(endpoint: str) -> Iterator[conversation.PartialAnswer]:

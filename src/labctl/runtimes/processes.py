@@ -93,7 +93,7 @@ def _end(process: subprocess.Popen[Any], grace: float = 10.0) -> None:
         try:
             process.wait(grace)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            with contextlib.suppress(psutil.NoSuchProcess):  # those that it started are in no group of their own
+            with contextlib.suppress(psutil.NoSuchProcess):  # its children share our group, or have their own
                 for started in psutil.Process(process.pid).children(recursive=True):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         started.kill()

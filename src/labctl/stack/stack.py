@@ -75,8 +75,8 @@ class Stack:
 class RunningStack(Stack):
     """A stack that is up: the runtime that has it, and its record, which travels with the server and lies on disk.
 
-    Its options are those that it runs with. Its plan is what lab.yaml makes of them today, and need not be what is
-    served (edits.py). That it is up does not say that it is ready (status.py).
+    Its options are the ones it was started with. Its plan follows from today's lab.yaml, and may differ from what is
+    served (edits.py). It is up, but not necessarily ready (status.py).
 
     Attributes:
         already: it was up before the command.
