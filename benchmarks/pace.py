@@ -30,7 +30,7 @@ Step = Callable[[], torch.Tensor]
 
 
 def run() -> dict[str, Any]:
-    """Raises LabError if there is no GPU that the table of devices knows."""
+    """Raises LabError if this machine has no GPU of the device table."""
     if not torch.cuda.is_available():
         raise LabError(
             "there is no GPU to compare with", f"PyTorch {torch.__version__} finds none", REMEDY, code="gpu-missing"
