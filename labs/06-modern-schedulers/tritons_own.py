@@ -85,7 +85,7 @@ def rejected(lab, door):
 
 
 def limited(lab, inside):
-    """Start jobs for three instances, of which only one may run at a time. Meanwhile send the ensemble a short prompt."""
+    """Start jobs on three instances, only one of which may run. Meanwhile send the ensemble a short prompt."""
     with UnaryClient(lab.endpoints["grpc"]) as client:
         alone = inside.send(client, "A short question", 4, to_the_end=True)
         client.wait(alone, timeout=120)
