@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from machinery import container, labctl, runtime
+from noting import Noting
 
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine
@@ -17,14 +18,6 @@ from labctl.triton.server_api import call_triton
 
 QUESTION = {"text_input": "hello"}
 TOKEN = "hf_secret_of_the_person"
-
-
-class Listening(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def test_a_stack_answers_on_loopback(in_containers: Callable[..., dict[str, Any]], shared: Path) -> None:
@@ -63,7 +56,7 @@ def test_up_with_other_settings_is_refused(in_containers: Callable[..., dict[str
 
 def test_auto_takes_compose_where_the_images_are_and_says_why(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABS_ROOT", str(own))
-    heard = Listening()
+    heard = Noting()
     assert Session.open(heard).choose("auto", "cpu").name == "compose"
     assert len(heard.notes) == 1 and "images are here" in heard.notes[0]
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from fake_hub import FakeHub, serve
 from gpu_machine import A100, FULL, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
 from lab_errors import is_lab_error, lab_error
+from noting import Noting
 
 from labbuild.protocol import GpuInfo
 from labbuild.releases import release
@@ -379,14 +380,6 @@ def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Work
 # -- what it means for a start, and for a result -----------------------------------------------------------------------
 
 
-class Noting(Silent):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.told.append(text)
-
-
 COMPOSE: Any = SimpleNamespace(name="compose")
 
 
@@ -400,7 +393,7 @@ def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine:
 def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
     listener = Noting()
     check_machine(Session(workspace, load_catalog(workspace), listener), planned(workspace, "0.17.0"), COMPOSE)
-    assert any("the image of 0.17.0 is made for CUDA 12.8, driver 570.86" in text for text in listener.told)
+    assert any("the image of 0.17.0 is made for CUDA 12.8, driver 570.86" in text for text in listener.notes)
 
 
 def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine: Any) -> None:

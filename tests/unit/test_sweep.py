@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from lab_errors import lab_error
+from noting import Noting
 
-from labctl.listener import Silent
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Proc, Record
 from labctl.stack import down as taking_down
@@ -20,14 +20,6 @@ from labkit.errors import LabError
 
 DEAD = Proc(os.getpid(), 1.0)  # this process's number, another one's start
 ORPHAN = Record("codegen", "04", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"), owner=DEAD)
-
-
-class Noting(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture

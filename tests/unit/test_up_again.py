@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from lab_errors import lab_error
+from noting import Noting
 
 from labctl.clock.clock import Clock
-from labctl.listener import Silent
 from labctl.manifest.schema import Lab
 from labctl.options import OF_PLAN, Options
 from labctl.replicas import restart as restarting
@@ -201,19 +201,11 @@ def test_what_is_said_of_a_gpu_is_not_shown_where_there_is_none(
     assert len(faults.tail(Log(), "s")) == 3  # type: ignore[arg-type]
 
 
-class Notes(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 @pytest.mark.parametrize(("wanted", "count"), [("auto", 2), ("compose", 1)])
 def test_images_that_are_made_first_are_told_with_their_time_and_the_way_without(
     session: Session, wanted: str, count: int
 ) -> None:
-    listener = Notes()
+    listener = Noting()
     own = replace(session, listener=listener)
     own.say_how_long([], wanted, "cpu")
     assert listener.notes == []
