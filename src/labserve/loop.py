@@ -36,7 +36,7 @@ class Job:
         return 1 if self.made else len(self.prompt)
 
     def grown(self, made: int) -> GrownText:
-        """The step log's text entry for a step that made so many pieces."""
+        """The step log's text entry for a step that made `made` pieces."""
         return GrownText(self.name, (), 0, made)
 
 
@@ -96,15 +96,16 @@ class Loop:
         return len(self.steps.slots.names) - self.steps.slots.used
 
     def admit(self) -> Job | None:
-        """The request that has waited longest gets a slot, unless its client has gone; then it is None."""
-        with self._changed:
-            job = self.waiting.popleft()
-        if self._has_ended(job):
+        """Give the request that has waited longest a slot. Returns None if its client has gone."""
+        job = self.waiting[0]  # it leaves the queue last: if this fails, `_fail` answers what is in the queue
+        ended = self._has_ended(job)
+        if ended:
             self.steps.end(job.name, job.why)
-            return None
-        self.steps.join(job.name)
-        self.running.append(job)
-        return job
+        else:
+            self.steps.join(job.name)
+            self.running.append(job)
+        self.waiting.popleft()
+        return None if ended else job
 
     def drop_cancelled(self) -> None:
         """Free the slots of requests whose clients have gone."""
@@ -123,13 +124,12 @@ class Loop:
         phase = "".join("d" if job.made else "p" for job in batch)
         tokens = [job.todo for job in batch]
         waiting = [job.name for job in self.waiting]
-        with self.steps.step([job.name for job in batch], phase, tokens, waiting) as seen:
+        with self.steps.step([job.name for job in batch], phase, tokens, waiting) as observed:
             before = [job.made for job in batch]
-            seen.more = self.more
+            observed.more = self.more
             yield batch
             self.more = {}
-            made = [job.made - earlier for job, earlier in zip(batch, before, strict=True)]
-            seen.grown = [job.grown(count) for job, count in zip(batch, made, strict=True)]
+            observed.grown = [job.grown(job.made - made) for job, made in zip(batch, before, strict=True)]
             self.drop_cancelled()
 
     def send(self, job: Job, piece: str) -> None:
@@ -143,7 +143,7 @@ class Loop:
             self.guard.refuse(job.request, error)
 
     def _has_ended(self, job: Job) -> bool:
-        """Whether all is said, or its client has gone; then this is its end."""
+        """Whether a request has its last piece or its error, or its client has gone: then it is ended here."""
         if not job.why and job.request.is_cancelled():
             job.why = "cancelled"
             with suppress(Exception):

@@ -37,12 +37,12 @@ def json_schema(raw: object) -> dict[str, Any]:
     if not isinstance(raw, str) or len(raw) > MOST_STRUCTURED:
         raise BadInput(STRUCTURED, f"expected a text of at most {MOST_STRUCTURED:,} characters")
     try:
-        found = json.loads(raw)
+        outputs = json.loads(raw)
     except (ValueError, RecursionError):
         raise BadInput(STRUCTURED, 'it is not JSON; expected {"json": SCHEMA}') from None
-    if not isinstance(found, dict) or [*found] != ["json"] or not isinstance(found["json"], dict):
+    if not isinstance(outputs, dict) or [*outputs] != ["json"] or not isinstance(outputs["json"], dict):
         raise BadInput(STRUCTURED, 'expected {"json": SCHEMA}, a JSON schema that is an object')
-    schema: dict[str, Any] = found["json"]
+    schema: dict[str, Any] = outputs["json"]
     return schema
 
 
@@ -58,10 +58,11 @@ def parse_parameters(raw: str, fields: Mapping[str, RequestParameter]) -> dict[s
     unknown = sorted(set(given) - set(fields))
     if unknown:
         raise BadInput(unknown[0], f"unknown parameter; known are {', '.join(sorted(fields))}")
-    return {name: _convert(name, value, fields[name]) for name, value in given.items()}
+    return {name: read_value(name, value, fields[name]) for name, value in given.items()}
 
 
-def _convert(name: str, value: object, field: RequestParameter) -> int | float | bool | str:
+def read_value(name: str, value: object, field: RequestParameter) -> Any:
+    """A parameter's `value` as its type. Raises BadInput for a wrong type or a value out of range."""
     if field.kind is str:
         if not isinstance(value, str) or len(value) > field.most:
             raise BadInput(name, f"expected a text of at most {field.most:,} characters")

@@ -36,7 +36,7 @@ def read_word_lists(tensor: Any) -> list[list[int]]:
         return []
     ids, ends = tensor.reshape(2, -1).tolist()
     parts, start = [], 0
-    for end in ends:
+    for end in (min(end, len(ids)) for end in ends):  # an end beyond the row is the row's
         if end > start:
             parts.append(ids[start:end])
             start = end

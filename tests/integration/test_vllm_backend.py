@@ -109,6 +109,7 @@ def test_an_output_comes_only_where_it_was_asked_for(answers: Answers) -> None:
         ("Once", {"temperature": "hot"}, {}, "temperature: expected float, got 'hot'"),
         ("Once", "not JSON", {}, "sampling_parameters: it is not JSON"),
         ("Once", {"n": 2}, {}, "n: one answer for each request"),
+        ("Once", {"n": [1]}, {}, "n: one answer for each request"),
         ("Once", {"lora_name": "x"}, {}, "lora_name: this model has no LoRA adapters"),
         ("", GREEDY, {}, "text_input: the text is empty"),
         ("Once " * 20_000, GREEDY, {}, "are more than a sequence may have"),

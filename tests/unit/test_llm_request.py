@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.parse import GenerationRequest, parse_generation, schema, tenant_and_priority
+from labserve.inflight.parse import parse_generation, schema, tenant_and_priority
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 from labserve.tensors import read_word_lists
@@ -15,9 +15,9 @@ from labserve.tensors import read_word_lists
 SHAPE = ModelShape(vocabulary=100, context=64, token_values=8)
 
 
-def ask(**inputs: Any) -> GenerationRequest:
+def ask(**inputs: Any) -> Any:
     given = {"input_ids": [[1, 2, 3]], "input_lengths": [[3]], "request_output_len": [[4]], **inputs}
-    return parse_generation(lambda name: np.array(given[name]) if name in given else None, SHAPE)
+    return parse_generation("r", lambda name: np.array(given[name]) if name in given else None, SHAPE)
 
 
 def test_a_plain_request_is_greedy_and_has_no_end() -> None:
@@ -52,6 +52,10 @@ def test_what_cannot_be_served_is_refused_by_name(name: str, value: Any) -> None
 def test_words_are_read_by_their_ends() -> None:
     assert read_word_lists(np.array([[[7, 8, 9], [2, 3, -1]]])) == [[7, 8], [9]]
     assert read_word_lists(np.array([[[0], [-1]]])) == [] == read_word_lists(None)
+
+
+def test_ends_beyond_the_row_of_ids_give_no_word_without_ids() -> None:
+    assert read_word_lists(np.array([[[7, 8], [5, 9]]])) == [[7, 8]]
 
 
 ASKED = '{"tenant": "a", "structured_outputs": "{\\"json\\": {\\"type\\": \\"boolean\\"}}"}'

@@ -87,7 +87,7 @@ def reads(tensors: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 def by_tensorrt_llm(tensors: Mapping[str, Any]) -> Any:
-    found = tensorrt_llm(reads(tensors), SHAPE).sampling
+    found: Any = tensorrt_llm("r", reads(tensors), SHAPE).sampling
     return Sampler(found.temperature if found.sample else 0.0, found.top_k, found.top_p, found.seed)
 
 

@@ -80,6 +80,16 @@ def test_fault_42_one_failing_send_ends_that_request_and_nobody_else_notices(
     assert not later.error
 
 
+def test_a_waiting_request_whose_client_cannot_be_asked_after_is_answered(load: Callable[[Case], Any]) -> None:
+    def no_room() -> bool:
+        raise RuntimeError("Failed to increase the shared memory pool size for key '/dev/shm/labs-x'")
+
+    asked = request(STREAMS)
+    asked.is_cancelled = no_room  # type: ignore[method-assign]
+    finish(load(STREAMS), [asked])
+    assert "internal error in" in asked.error
+
+
 def test_fault_42_one_answer_that_cannot_be_made_leaves_the_others_of_a_codegen_batch_alone(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fake_backend  # noqa: F401  (Triton's Python module, which labserve imports)
+import numpy as np
 import pytest
 from lab_errors import lab_error
 
@@ -30,9 +31,11 @@ from labsched.own import class_beside
 from labsched.request import End, Request
 from labsched.vllm.decision import StepsInFlight, why_not_admitted
 from labserve.model_shape import ModelShape
+from labserve.params import BadInput
 from labserve.vllm.engine import DEAD, PATIENCE_S, VllmScheduler
 from labserve.vllm.settings import VllmSettings
 from labserve.vllm.setup import arguments_beside
+from labserve.vllm.text import json_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = ModelShape(vocabulary=300, context=1024, token_values=512, head_dim=64)
@@ -214,6 +217,19 @@ def test_after_a_failed_step_every_request_has_one_error_and_a_dead_engine_says_
     assert str(request.error) == DEAD
     with pytest.raises(ValueError, match="restart the stack"):
         vllm.submit(Request("2", [5], 3))
+
+
+def test_a_text_that_is_longer_than_a_sequence_is_refused_with_its_own_numbers() -> None:
+    vllm = VllmScheduler(Engine(False), settings(max_tokens_in_paged_kv_cache="320"))
+    request = Request("1", [5] * 400, 0, SimpleNamespace(max_tokens=16), asked=object())  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"^text_input: 400 prompt and 0 output tokens are more"):
+        vllm.submit(request)
+
+
+def test_sampling_parameters_that_are_nested_too_deeply_are_refused_by_name() -> None:
+    deep = np.array([b"[" * 100_000], dtype=object)
+    with pytest.raises(BadInput, match=r"^sampling_parameters: "):
+        json_of(lambda name: deep, SimpleNamespace())
 
 
 class Theirs:

@@ -35,8 +35,9 @@ class Inbox:
     ) -> None:
         self._scheduler, self._shape, self._log_probs = setup.scheduler, setup.shape, setup.log_probs
         self._guard, self._answers, self._tell = guard, answers, arrived
-        self._queue: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()  # when it was put, and what
-        self._put = 0.0  # when the request was put that is taken now
+        # Triton's requests, or CLOSE, each with the moment (monotonic seconds) at which it was put.
+        self._queue: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()
+        self._put = 0.0  # that moment for the request that is taken now
         self._gather_s = gather_s
         self._broken: Exception | None = None
 
@@ -111,15 +112,14 @@ class Inbox:
                 self._answers.confirm(number)
                 return
             self._guard.check(source)
-            given = parse_generation(read, self._shape)
-            id = source.request_id() or f"#{number}"
-            request = Request(
-                id, given.prompt, given.limit, given.sampling, given.stop_words, given.streaming, source, number=number
-            )
-            request.tenant, request.priority = tenant_and_priority(source.parameters())
-            request.schema = schema(source.parameters(), able=isinstance(self._scheduler, VllmScheduler))
-            if (wanted := rivals(source.parameters())) is not None:
-                request.rivals, request.scored = wanted, self._log_probs.open(request)
+            request = parse_generation(source.request_id() or f"#{number}", read, self._shape)
+            request.source, request.number = source, number
+            parameters = source.parameters()
+            request.tenant, request.priority = tenant_and_priority(parameters)
+            request.schema = schema(parameters, able=isinstance(self._scheduler, VllmScheduler))
+            request.rivals = rivals(parameters)
+            if request.rivals is not None:
+                request.scored = self._log_probs.open(request)
             self._scheduler.submit(request)
             self._arrived(request)
         except Exception as error:

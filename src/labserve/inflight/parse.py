@@ -2,12 +2,11 @@
 
 import json
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from labsched.request import DEFAULT_PRIORITY, MOST_PRIORITY
+from labsched.request import DEFAULT_PRIORITY, MOST_PRIORITY, Request
 from labsched.sampling_options import Sampling
 from labserve import params
 from labserve.model_shape import ModelShape
@@ -16,41 +15,27 @@ from labserve.tensors import Read, read_number, read_single, read_word_lists
 from labserve.text.logprobs import LOGPROBS, MOST
 
 LONGEST_TENANT = 64
+PRIORITY = params.RequestParameter(int, 1, MOST_PRIORITY)
+RIVALS = params.RequestParameter(int, 0, MOST)
 
 
-@dataclass(slots=True)
-class GenerationRequest:
-    """The prompt and limits of a request."""
-
-    prompt: list[int]
-    limit: int
-    sampling: Sampling
-    stop_words: list[list[int]]
-    streaming: bool
-
-
-def parse_generation(read: Read, shape: ModelShape) -> GenerationRequest:
-    """Raises BadInput."""
+def parse_generation(id: str, read: Read, shape: ModelShape) -> Request:
+    """The request that the tensors ask for. Raises BadInput."""
     prompt = _prompt(read, shape)
     limit = int(read_single(read, "request_output_len", 0))
     if limit < 1:
         raise BadInput("request_output_len", f"{limit} is out of range; it must be at least 1")
     if len(prompt) + limit > shape.context:
-        raise BadInput(
-            "request_output_len",
-            f"{limit:,} is too many: of {shape.context:,} tokens the prompt leaves {shape.context - len(prompt):,}",
-        )
+        room = shape.context - len(prompt)
+        words = f"{limit:,} is too many: of {shape.context:,} tokens the prompt leaves {room:,}"
+        raise BadInput("request_output_len", words)
     if int(read_single(read, "beam_width", 1)) > 1:
         raise BadInput("beam_width", "this engine has no beam search; it must be 1")
     if read_word_lists(read("bad_words_list")):
         raise BadInput("bad_words_list", "this engine cannot forbid words (bad_words)")
-    return GenerationRequest(
-        prompt,
-        limit,
-        _sampling(read),
-        read_word_lists(read("stop_words_list")),
-        bool(read_single(read, "streaming", False)),
-    )
+    stop_words = read_word_lists(read("stop_words_list"))
+    streaming = bool(read_single(read, "streaming", False))
+    return Request(id, prompt, limit, _sampling(read), stop_words, streaming)
 
 
 def tenant_and_priority(parameters: str) -> tuple[str, int]:
@@ -67,11 +52,8 @@ def tenant_and_priority(parameters: str) -> tuple[str, int]:
     tenant = given.get("tenant", "")
     if not isinstance(tenant, str) or len(tenant) > LONGEST_TENANT:
         raise BadInput("tenant", f"expected a text of at most {LONGEST_TENANT} characters")
-    asked = {name: value for name, value in given.items() if name == "request_priority"}
-    found = params.parse_parameters(
-        json.dumps(asked), {"request_priority": params.RequestParameter(int, 1, MOST_PRIORITY)}
-    )
-    return tenant, found.get("request_priority", DEFAULT_PRIORITY)
+    priority = given.get("request_priority", DEFAULT_PRIORITY)
+    return tenant, params.read_value("request_priority", priority, PRIORITY)
 
 
 def rivals(parameters: str) -> int | None:
@@ -80,18 +62,17 @@ def rivals(parameters: str) -> int | None:
     None: it wants none at all. Raises BadInput.
     """
     given = json.loads(parameters) if parameters else {}
-    asked = {name: value for name, value in given.items() if name == LOGPROBS}
-    found: int | None = params.parse_parameters(
-        json.dumps(asked), {LOGPROBS: params.RequestParameter(int, 0, MOST)}
-    ).get(LOGPROBS)
-    return found
+    if LOGPROBS not in given:
+        return None
+    count: int = params.read_value(LOGPROBS, given[LOGPROBS], RIVALS)
+    return count
 
 
 def schema(parameters: str, able: bool) -> dict[str, Any] | None:
     """The JSON schema that an answer is to follow, from the parameter `structured_outputs`; None for none.
 
     Args:
-        parameters: as of `standing`.
+        parameters: as of `tenant_and_priority`.
         able: whether the engine masks tokens.
 
     Raises BadInput.
@@ -128,11 +109,11 @@ def _sampling(read: Read) -> Sampling:
     temperature = read_number(read, "temperature", 1.0, 0.0, 100.0)
     top_k = int(read_number(read, "runtime_top_k", 0, 0, 2**31 - 1))
     top_p = read_number(read, "runtime_top_p", 0.0, 0.0, 1.0)
-    asked = top_k > 1 or 0.0 < top_p < 1.0 or temperature != 1.0
-    end_id = read("end_id")
+    chosen = top_k > 1 or 0.0 < top_p < 1.0 or temperature != 1.0
+    end_id = read_single(read, "end_id", None)
     read_number(read, "len_penalty", 1.0, -math.inf, math.inf)  # for beam search; there is one beam
     return Sampling(
-        sample=asked and top_k != 1 and temperature > 0.0,
+        sample=chosen and top_k != 1 and temperature > 0.0,
         temperature=temperature or 1.0,
         top_k=top_k,
         top_p=top_p or 1.0,
@@ -140,5 +121,5 @@ def _sampling(read: Read) -> Sampling:
         presence_penalty=read_number(read, "presence_penalty", 0.0, -2.0, 2.0),
         min_length=int(read_number(read, "min_length", 0, 0, 2**31 - 1)),
         seed=int(read_single(read, "random_seed", 0)),
-        end_id=None if end_id is None else int(read_single(read, "end_id", 0)),
+        end_id=None if end_id is None else int(end_id),
     )

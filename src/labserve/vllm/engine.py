@@ -64,7 +64,7 @@ class VllmScheduler:
             raise Refusal(DEAD)
         text = request.asked is not None
         if text:  # vLLM's own limit is that of the sequence
-            rest = self._settings.longest - len(request.prompt)
+            rest = max(0, self._settings.longest - len(request.prompt))
             request.limit = min(request.sampling.max_tokens or rest, rest)  # type: ignore[union-attr]
         whole = len(request.prompt) + max(request.limit, 1)
         if whole > self._settings.longest:
@@ -122,8 +122,8 @@ class VllmScheduler:
         return len(self._scheduler.in_flight.steps)
 
     def _known(self, ids: Iterable[str]) -> list[Request]:
-        found = map(self._requests.get, ids)
-        return [request for request in found if request is not None]
+        requests = map(self._requests.get, ids)
+        return [request for request in requests if request is not None]
 
     def _abort(self, request: Request) -> None:
         if self._requests.pop(request.handle, None):
@@ -171,10 +171,12 @@ class VllmScheduler:
             began: monotonic seconds at which the engine had nothing else to compute.
             over: when its result was there.
         """
-        here, tokens, phase = [*decided.tokens], [*decided.tokens.values()], decided.phase(self._prompts)
+        here, tokens = [*decided.tokens], [*decided.tokens.values()]
+        phase = decided.phase(self._prompts)
         if not self._requests.keys() >= decided.tokens.keys():
             left = [id in self._requests for id in here]
-            here, tokens, phase = [*compress(here, left)], [*compress(tokens, left)], "".join(compress(phase, left))
+            here, tokens = [*compress(here, left)], [*compress(tokens, left)]
+            phase = "".join(compress(phase, left))
         none = [0] * len(here)
         admitted = self._known([id for id in here if id in decided.admitted]) if decided.admitted else []
         victims = self._known(decided.preempted)
@@ -182,7 +184,8 @@ class VllmScheduler:
             self.slots.free(request)
         for request in admitted:
             self.slots.take(request, request.name or request.id)
-        shares = Shares(phase, tokens, [decided.drafted.get(id, 0) for id in here] if decided.drafted else none)
+        drafted = [decided.drafted.get(id, 0) for id in here] if decided.drafted else none
+        shares = Shares(phase, tokens, drafted)
         batch, waiting = self._known(here), self._known(decided.waiting)
         plan = StepPlan(victims, admitted, batch, waiting, shares, because_of(decided))
         tables = [*map(decided.tables.__getitem__, here)]
@@ -270,6 +273,9 @@ def sampling_params(request: Request, vocabulary: int) -> Any:
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     asked = request.sampling or Sampling()
+    # A client that wants no end token sends an id that there is not.
+    ends = asked.end_id is not None and 0 <= asked.end_id < vocabulary
+    schema = None if request.schema is None else StructuredOutputsParams(json=request.schema)
     return SamplingParams(
         max_tokens=request.limit,
         min_tokens=min(asked.min_length, request.limit),
@@ -279,11 +285,10 @@ def sampling_params(request: Request, vocabulary: int) -> Any:
         repetition_penalty=asked.repetition_penalty,
         presence_penalty=asked.presence_penalty,
         seed=asked.seed if asked.sample else None,
-        # A client that wants no end token sends an id that there is not.
-        stop_token_ids=[asked.end_id] if asked.end_id is not None and 0 <= asked.end_id < vocabulary else None,
+        stop_token_ids=[asked.end_id] if ends else None,
         # A sequence without end_id runs to its limit, as behind the other engines; but not beyond what a schema allows.
         ignore_eos=request.schema is None,
-        structured_outputs=None if request.schema is None else StructuredOutputsParams(json=request.schema),
+        structured_outputs=schema,
         logprobs=request.rivals,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,

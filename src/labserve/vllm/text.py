@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from labsched.request import End, Request
+from labsched.request import Request
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.inbox import Inbox
@@ -29,7 +29,7 @@ class TextOptions:
     stream: bool
     prompt: str  # put before the answer; "" for none
     more: Sequence[str]  # of MORE
-    said: int = 0  # characters that were sent
+    sent: int = 0  # characters of the answer so far, and so below
     tokens: int = 0
     logprobs: int = 0
 
@@ -70,11 +70,7 @@ class TextAnswers(Answers):
                 self._final.add(request.number)
 
     def last(self, request: Request) -> None:
-        sender = request.source.get_response_sender()
-        if request.end is End.CANCELLED:
-            sender.send(flags=FINAL)
-        else:
-            sender.send(response(request), FINAL)
+        request.source.get_response_sender().send(response(request), FINAL)
 
 
 def text_options(read: Read, prompt: str) -> TextOptions:
@@ -83,21 +79,20 @@ def text_options(read: Read, prompt: str) -> TextOptions:
     exclude = bool(read_single(read, "exclude_input_in_output", stream))
     if stream and not exclude:
         raise BadInput("exclude_input_in_output", "it must be true when streaming")
-    return TextOptions(
-        stream, "" if exclude else prompt, [name for name in MORE if bool(read_single(read, f"return_{name}", False))]
-    )
+    more = [name for name in MORE if read_single(read, f"return_{name}", False)]
+    return TextOptions(stream, "" if exclude else prompt, more)
 
 
 def json_of(read: Read, source: Any) -> dict[str, Any]:
     """The sampling parameters: of the tensor, else of the request itself. Raises BadInput."""
     given = read_single(read, "sampling_parameters", None)
     try:
-        found = json.loads(given if given is not None else source.parameters() or "{}")
-    except ValueError:
+        parameters = json.loads(given if given is not None else source.parameters() or "{}")
+    except (ValueError, RecursionError):
         raise BadInput("sampling_parameters", "it is not JSON") from None
-    if not isinstance(found, dict):
-        raise BadInput("sampling_parameters", f"expected an object, got {type(found).__name__}")
-    return found
+    if not isinstance(parameters, dict):
+        raise BadInput("sampling_parameters", f"expected an object, got {type(parameters).__name__}")
+    return parameters
 
 
 def sampling(given: Mapping[str, Any]) -> Any:
@@ -123,7 +118,7 @@ def sampling(given: Mapping[str, Any]) -> Any:
             values[STRUCTURED] = StructuredOutputsParams(**fields)
         except client_errors(TypeError, RecursionError) as error:
             raise BadInput(STRUCTURED, str(error)) from error
-    if int(values.get("n") or 1) != 1:
+    if values.get("n") not in (None, 1):
         raise BadInput("n", "one answer for each request, please")
     try:
         return SamplingParams(**values)
@@ -141,11 +136,13 @@ def response(request: Request) -> Any:
     options: TextOptions = request.asked
     output = request.latest
     answer = output.outputs[0]
-    piece = (options.prompt if not options.said and not options.stream else "") + answer.text[options.said :]
+    piece = answer.text[options.sent :]
+    if not options.sent and not options.stream:
+        piece = options.prompt + piece
     tensors = [_text("text_output", piece)]
     for name in options.more:
         tensors.append(_more(name, output, answer, options))
-    options.said, options.tokens = len(answer.text), len(answer.token_ids)
+    options.sent, options.tokens = len(answer.text), len(answer.token_ids)
     return pb_utils.InferenceResponse(tensors)
 
 
@@ -157,14 +154,17 @@ def _more(name: str, output: Any, answer: Any, options: TextOptions) -> Any:
     if name == "logprobs":
         new = (answer.logprobs or [])[options.logprobs :]
         options.logprobs += len(new)
-        said = [
-            {id: {"logprob": p.logprob, "rank": p.rank, "decoded_token": p.decoded_token} for id, p in each.items()}
-            for each in new
-        ]
-        return _text(name, "null" if answer.logprobs is None else json.dumps(said))
+        if answer.logprobs is None:
+            return _text(name, "null")
+        tokens = [{id: _logprob(value) for id, value in by_id.items()} for by_id in new]
+        return _text(name, json.dumps(tokens))
     if name == "num_input_tokens":
         return pb_utils.Tensor(name, np.array([len(output.prompt_token_ids)], dtype=np.uint32))
     return pb_utils.Tensor(name, np.array([len(answer.token_ids) - options.tokens], dtype=np.uint32))
+
+
+def _logprob(value: Any) -> dict[str, Any]:
+    return {"logprob": value.logprob, "rank": value.rank, "decoded_token": value.decoded_token}
 
 
 def _text(name: str, value: str) -> Any:

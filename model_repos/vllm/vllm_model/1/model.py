@@ -35,13 +35,14 @@ class TritonPythonModel:
         return self.inbox.put(requests)
 
     def serve(self):
-        """One step after the other; asleep while there is nothing to do."""
+        """One step after the other; asleep while there is nothing to do. After a failed step the server goes on."""
         self.recorder.watch(self.step)
-        while self.inbox.receive(wait=self.vllm.idle):
-            try:
-                self.step()
-            except Exception as error:
-                self.give_up(Refusal(f"the step failed: {self.guard.words(error)}"))
+        with self.inbox.served():
+            while self.inbox.receive(wait=self.vllm.idle):
+                try:
+                    self.step()
+                except Exception as error:
+                    self.give_up(Refusal(f"the step failed: {self.guard.words(error)}"))
 
     def step(self):
         self.clients.drop_gone()
