@@ -14,15 +14,24 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labserve.serving import PACKAGES
 
 Requests = list[tuple[list[int], int]]
-Stepped = tuple[float, float, float]  # began, ended, seconds in the engine
 Word = Callable[[str], str]  # a parameter of config.pbtxt; "" if there is none
-Serve = Callable[[Requests], list[Stepped]]
-WARM_UP = (4, 4)  # requests, tokens of each
+WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
+
+
+class TimedStep(NamedTuple):
+    """When a step began and ended, and how long of it the engine computed; in seconds."""
+
+    began: float
+    ended: float
+    engine_s: float
+
+
+Serve = Callable[[Requests], list[TimedStep]]
 
 
 def gpt2(word: Word) -> Serve:
@@ -37,9 +46,10 @@ def gpt2(word: Word) -> Serve:
     tokenizer = open_tokenizer(word("model_path"))
     model = GPT2(word("model_path"), threads=int(word("threads")), precision=word("precision") or "auto")
     slots = int(word("slots"))
-    decoder: Decoder = CachedDecoder(model, slots) if word("kv_cache") == "true" else RecomputingDecoder(model)
+    cached = word("kv_cache") == "true"
+    decoder: Decoder = CachedDecoder(model, slots) if cached else RecomputingDecoder(model)
 
-    def serve(requests: Requests) -> list[Stepped]:
+    def serve(requests: Requests) -> list[TimedStep]:
         waiting = deque(
             Sequence(list(ids), len(ids), len(ids) + new, None, Sampler(), Detokenizer(tokenizer))
             for ids, new in requests
@@ -57,7 +67,7 @@ def gpt2(word: Word) -> Serve:
                 if sequence.finished:
                     decoder.release(sequence)
             running = [sequence for sequence in running if not sequence.finished]
-            steps.append((began, time.monotonic(), computed - computing))
+            steps.append(TimedStep(began, time.monotonic(), computed - computing))
         return steps
 
     return serve
@@ -71,7 +81,7 @@ def inflight(word: Word) -> Serve:
 
     scheduler = open_scheduler(word, "cpu").scheduler
 
-    def serve(requests: Requests) -> list[Stepped]:
+    def serve(requests: Requests) -> list[TimedStep]:
         for number, (ids, new) in enumerate(requests):
             scheduler.submit(Request(str(number), list(ids), new, Sampling(), number=number))
         steps = []
@@ -80,7 +90,7 @@ def inflight(word: Word) -> Serve:
             step = scheduler.step()
             if failed := [request.error for request in step.ended if request.error]:
                 raise failed[0]
-            steps.append((began, time.monotonic(), step.engine_s))
+            steps.append(TimedStep(began, time.monotonic(), step.engine_s))
         return steps
 
     return serve
@@ -89,22 +99,22 @@ def inflight(word: Word) -> Serve:
 LOOPS: dict[str, Callable[[Word], Serve]] = {"gpt2": gpt2, "inflight": inflight}
 
 
-def run_alone(asked: dict[str, Any]) -> dict[str, Any]:
-    """The printed result; see above."""
-    serve = LOOPS[asked["loop"]](lambda name: str(asked["parameters"].get(name, "")))
-    requests: Requests = [(ids, new) for ids, new in asked["requests"]]
-    count, tokens = WARM_UP
-    serve([(ids, min(new, tokens)) for ids, new in requests[:count]])
+def run_alone(task: dict[str, Any]) -> dict[str, Any]:
+    """The printed result for the content of FILE; see above."""
+    serve = LOOPS[task["loop"]](lambda name: str(task["parameters"].get(name, "")))
+    requests: Requests = [(ids, new) for ids, new in task["requests"]]
+    serve([(ids, min(new, WARM_UP_TOKENS)) for ids, new in requests[:WARM_UP_REQUESTS]])
     began = time.monotonic()
     steps = serve(requests)
     return {"seconds": time.monotonic() - began, "steps": steps}
 
 
 def main() -> None:
-    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    os.environ.update(asked["env"])  # before anything that computes is imported
-    sys.path[:0] = filter(None, [os.environ.get(PACKAGES)])
-    print(json.dumps(run_alone(asked)))
+    task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    os.environ.update(task["env"])  # before anything that computes is imported
+    if packages := os.environ.get(PACKAGES):
+        sys.path.insert(0, packages)
+    print(json.dumps(run_alone(task)))
 
 
 if __name__ == "__main__":

@@ -19,4 +19,4 @@ def compute_together(
     except Exception as error:
         if len(batch) == 1:
             return [error]
-        return [result for one in batch for result in compute_together([one], compute)]
+        return [result for member in batch for result in compute_together([member], compute)]

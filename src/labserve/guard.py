@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import triton_python_backend_utils as pb_utils
 
 from labserve.params import Refusal
+from labserve.triton import refuse_request
 
 Item = TypeVar("Item")
 
@@ -21,13 +22,13 @@ class Guard:
 
     def __init__(self, args: dict[str, str]) -> None:
         self.model = args["model_name"]
-        inputs = json.loads(args["model_config"])["input"]
-        self._required = {
-            each["name"]: f"{each['data_type'].removeprefix('TYPE_')} {[int(size) for size in each['dims']]}"
-            for each in inputs
-            if not each.get("optional")
-        }
-        self._entries = 0
+        self._required: dict[str, str] = {}  # inputs that must be sent, with type and shape
+        for entry in json.loads(args["model_config"])["input"]:
+            if not entry.get("optional"):
+                kind = entry["data_type"].removeprefix("TYPE_")
+                dims = [int(size) for size in entry["dims"]]
+                self._required[entry["name"]] = f"{kind} {dims}"
+        self._entries = 0  # errors in the server's log
 
     def check(self, request: Any) -> None:
         """Raises Refusal if a required input is missing: Triton only counts them, whichever they are."""
@@ -48,8 +49,7 @@ class Guard:
         """Answer a request with an error, its last answer. If it cannot be sent either, only the log has it."""
         words = self.words(error)
         try:
-            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(words))
-            request.get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            refuse_request(request, words)
         except Exception as failed:
             pb_utils.Logger.log_error(f"{self.model} could not send an error ({words}): {failed}")
 

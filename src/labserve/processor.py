@@ -17,7 +17,8 @@ def threads_of(asked: int, folder: str) -> int:
     """As many as were asked for; for 0 one where the weights in this folder are few, else two."""
     if asked:
         return asked
-    weights = sum(path.stat().st_size for kind in ("*.safetensors", "*.bin") for path in Path(folder).glob(kind))
+    files = [*Path(folder).glob("*.safetensors"), *Path(folder).glob("*.bin")]
+    weights = sum(path.stat().st_size for path in files)
     return 1 if weights < SMALL else MOST
 
 
@@ -28,6 +29,8 @@ def has_bf16() -> bool:
         lines = CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
-    begins, names = BF16.get(platform.machine(), ("", set()))
-    words = next((line.split() for line in lines if names and line.startswith(begins)), [])
-    return not names.isdisjoint(words)
+    if platform.machine() not in BF16:
+        return False
+    heading, names = BF16[platform.machine()]
+    features = next((line.split() for line in lines if line.startswith(heading)), [])
+    return not names.isdisjoint(features)

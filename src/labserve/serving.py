@@ -18,7 +18,7 @@ PACKAGES = "LABS_PACKAGES"  # the variable of a folder whose packages come befor
 
 
 class _Later(importlib.abc.Loader):
-    """Executes a package when something of it is wanted for the first time."""
+    """Executes a package when one of its attributes is read for the first time."""
 
     def __init__(self, loader: importlib.abc.Loader, before: Mapping[str, Any]) -> None:
         self._loader, self._before = loader, before
@@ -40,8 +40,8 @@ class _Unread(ModuleType):
         return getattr(self, name)
 
 
-class _There(importlib.abc.Loader):
-    """For a module that reading another one has imported: there is nothing left to do but to give its loader back."""
+class _AlreadyImported(importlib.abc.Loader):
+    """For a module that executing another one has imported: all that is left to do is to give its loader back."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -55,15 +55,16 @@ class _There(importlib.abc.Loader):
 
 
 def _execute(package: ModuleType) -> None:
-    """Execute a package that was to come later."""
+    """Execute a package whose import was deferred."""
     if package.__spec__ and isinstance(package.__spec__.loader, _Later):
         package.__spec__.loader.read(package)
 
 
 class DeferredModule(importlib.abc.MetaPathFinder):
-    """Lets `package` come later: what is in `before` can be had of it at once, and so can its module `early`.
+    """Defers the import of `package`. Until then it has the attributes in `before`, and its module `early`.
 
-    It comes with its first other module, and with one whose name begins as one of the `heralds`.
+    It is executed before its first other module is imported, and before one whose name begins as one of the `heralds`.
+    Nothing is deferred where `wanted` is false.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class DeferredModule(importlib.abc.MetaPathFinder):
         wanted: Callable[[], bool] = lambda: True,
         heralds: Sequence[str] = (),
     ) -> None:
-        self._package, self._before, self._early, self._wanted = package, before, f"{package}.{early}", wanted
+        self._package, self._before, self._wanted = package, before, wanted
+        self._early = f"{package}.{early}"
         self._heralds = (f"{package}.", *heralds)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -86,15 +88,15 @@ class DeferredModule(importlib.abc.MetaPathFinder):
         package = sys.modules.get(self._package)
         if name.startswith(self._heralds) and name != self._early and isinstance(package, _Unread):
             _execute(package)  # its modules import each other in an order that it begins
-            there = name in sys.modules and sys.modules[name].__spec__
-            if there:  # importlib goes by the spec of a module that is there
-                there.loader = _There(there.loader)
-                return there
+            spec = sys.modules[name].__spec__ if name in sys.modules else None
+            if spec:  # importlib goes by the spec of a module that is imported
+                spec.loader = _AlreadyImported(spec.loader)
+                return spec
         return None
 
 
 def at_first_call(package: str, name: str) -> Callable[..., Any]:
-    """The function of that name in a package that comes later."""
+    """The function of that name in a package whose import is deferred: its first call executes the package."""
 
     def call(*args: Any, **named: Any) -> Any:
         _execute(sys.modules[package])
@@ -104,11 +106,11 @@ def at_first_call(package: str, name: str) -> Callable[..., Any]:
 
 
 def _unmarked(fn: Any = None, *_: Any, **__: Any) -> Any:
-    """One of MARKS, where nothing is compiled."""
+    """One of MARKS, where nothing is compiled: a decorator, with or without arguments, that changes nothing."""
     return (lambda function: function) if fn is None else fn
 
 
-class _Spread:
+class _NoInstances:
     """Stands for a class while its package is not imported: no object is an instance of it."""
 
 
@@ -119,7 +121,7 @@ def _for_cpus_alone() -> bool:
 
 
 def defer_imports() -> None:
-    """Let come later, or not at all, what transformers imports and no model of ours uses: half of a model's start."""
+    """Defer or prevent imports of transformers that no model of ours uses: they are half of a model's start."""
     # scikit-learn, if it is installed (the engines' exporter brings it), for a way of decoding; and OpenVINO's
     # telemetry, which forks a process to report each import to Google Analytics. None: "there is no such module".
     for name in ("sklearn", "openvino_telemetry"):
@@ -129,18 +131,18 @@ def defer_imports() -> None:
     assignment = {"linear_sum_assignment": at_first_call("scipy.optimize", "linear_sum_assignment")}
     # PyTorch's shapes of tensors that hold no numbers (transformers makes such), its export of graphs, and models that
     # are spread over processes (transformers asks whether a model is one).
-    of_graphs = ("transformers", "torch._decomp", "torch._dynamo.utils", "torch._functorch.aot_autograd")
+    graph_modules = ("transformers", "torch._decomp", "torch._dynamo.utils", "torch._functorch.aot_autograd")
     sys.meta_path[:0] = [
-        DeferredModule("torch._meta_registrations", {}, wanted=_for_cpus_alone, heralds=of_graphs),
+        DeferredModule("torch._meta_registrations", {}, wanted=_for_cpus_alone, heralds=graph_modules),
         DeferredModule("torch.export", {}),
-        DeferredModule("torch.distributed.fsdp", {"FullyShardedDataParallel": _Spread}),
+        DeferredModule("torch.distributed.fsdp", {"FullyShardedDataParallel": _NoInstances}),
         DeferredModule("torch._dynamo", marks, "_trace_wrapped_higher_order_op", _for_cpus_alone),
         DeferredModule("scipy.optimize", assignment),
     ]
 
 
 def prepare_stub() -> None:
-    """Nothing but inside Triton's stub, into which its own module is built."""
+    """Prepare Triton's stub, into which its own module is built; in any other process, do nothing."""
     if "c_python_backend_utils" in sys.builtin_module_names:
         if layer := os.environ.get(PACKAGES):
             sys.path.insert(0, layer)

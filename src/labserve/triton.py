@@ -91,7 +91,9 @@ def respond(request: Any, text: str | Exception, last: bool, **further: str) -> 
     if isinstance(text, Exception):
         raise text
     outputs = {"text_output": text} | {name: value for name, value in further.items() if value}
-    tensors = [pb_utils.Tensor(name, np.array([value.encode()], dtype=object)) for name, value in outputs.items()]
+    tensors = []
+    for name, value in outputs.items():
+        tensors.append(pb_utils.Tensor(name, np.array([value.encode()], dtype=object)))
     request.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)
 
 

@@ -45,10 +45,14 @@ def convert(source: Path, target: Path) -> None:
     if config.model_type == "codegen":
         weights: dict[str, Any] = {}
         for name, tensor in model.named_parameters():
-            start, attention, _ = name.partition("qkv_proj.weight")
-            parts = split(tensor.detach()) if attention else {}
-            weights |= {f"{start}{key}.weight": part for key, part in parts.items()} if attention else {name: tensor}
-        model = GPTJForCausalLM(GPTJConfig(**{key: getattr(config, key) for key in SAME}, tie_word_embeddings=False))
+            layer, attention, _ = name.partition("qkv_proj.weight")
+            if attention:
+                parts = split(tensor.detach())
+                weights |= {f"{layer}{projection}.weight": part for projection, part in parts.items()}
+            else:
+                weights[name] = tensor
+        sizes = {key: getattr(config, key) for key in SAME}
+        model = GPTJForCausalLM(GPTJConfig(**sizes, tie_word_embeddings=False))
         if unlike := set(weights) ^ {name for name, _ in model.named_parameters()}:
             raise ValueError(f"{source} has other weights than CodeGen's: {', '.join(sorted(unlike)[:4])}")
         model.load_state_dict(weights, strict=False)  # its masks are no parameters

@@ -64,14 +64,14 @@ class OpenVinoDecoder:
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         self._request = ov.Core().compile_model(model, "CPU", properties).create_infer_request()
-        self._wanted = {name for port in model.inputs for name in port.get_names()}
+        self._inputs = {name for port in model.inputs for name in port.get_names()}
         self._padding = Padding([[0]])
 
     def another(self) -> "OpenVinoDecoder":
         """The same model with keys and values of its own, for another batch."""
-        made = copy.copy(self)
-        made._request = self._request.get_compiled_model().create_infer_request()
-        return made
+        decoder = copy.copy(self)
+        decoder._request = self._request.get_compiled_model().create_infer_request()
+        return decoder
 
     def begin(self, prompts: list[list[int]]) -> Scores:
         self._padding = Padding(prompts)
@@ -89,7 +89,7 @@ class OpenVinoDecoder:
             "position_ids": self._padding.positions,
             "beam_idx": np.array(rows, dtype=np.int32),
         }
-        self._request.infer({name: value for name, value in inputs.items() if name in self._wanted})
+        self._request.infer({name: value for name, value in inputs.items() if name in self._inputs})
         # Valid until the next step: the tensor is the engine's own.
         scores: Scores = self._request.get_tensor("logits").data[:, -1]
         return scores
@@ -104,5 +104,6 @@ def _last_place_only(model: Any) -> None:
         node = node.input_value(0).get_node()
     constants = (np.array([value], dtype=np.int64) for value in (-1, 2**31, 1, 1))
     start, stop, stride, axis = (ov.opset13.constant(value) for value in constants)
-    node.input(0).replace_source_output(ov.opset13.slice(node.input_value(0), start, stop, stride, axis).output(0))
+    last_place = ov.opset13.slice(node.input_value(0), start, stop, stride, axis)
+    node.input(0).replace_source_output(last_place.output(0))
     model.validate_nodes_and_infer_types()

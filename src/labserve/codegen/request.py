@@ -48,8 +48,12 @@ class TextRow:
             return "failed"
         if len(self.ids) >= self.prompt + self.limit:
             return "length"
-        stopped = self.ids[-1] == self.end_id or any(self.ids[-len(word) :] == word for word in self.stop_words)
-        return "stop" if stopped else "cancelled"
+        return "stop" if self._stopped() else "cancelled"
+
+    def _stopped(self) -> bool:
+        """Whether its last token is the end token, or ends a stop word."""
+        made = self.ids[self.prompt :] if self.stop_words else []
+        return self.ids[-1] == self.end_id or any(made[-len(word) :] == word for word in self.stop_words)
 
     @property
     def plain(self) -> bool:
@@ -74,8 +78,7 @@ class TextRow:
     def accept(self, token: int) -> bool:
         """Append the token; whether the text goes on after it."""
         self.ids.append(token)
-        stopped = any(self.ids[self.prompt :][-len(word) :] == word for word in self.stop_words)
-        return not stopped and token != self.end_id and len(self.ids) < self.prompt + self.limit
+        return not self._stopped() and len(self.ids) < self.prompt + self.limit
 
 
 def advance(rows: list[TextRow], logits: np.ndarray[Any, Any]) -> list[int]:
@@ -161,9 +164,8 @@ def _prompts(read: Read, shape: ModelShape) -> list[list[int]]:
             raise BadInput("input_lengths", "the prompt is empty")
         prompt: list[int] = row[:length].tolist()  # a length beyond the row means all of it
         if len(prompt) >= shape.context:
-            raise BadInput(
-                "input_ids", f"{len(prompt):,} tokens; the model sees {shape.context:,}, the answer included"
-            )
+            words = f"{len(prompt):,} tokens; the model sees {shape.context:,}, the answer included"
+            raise BadInput("input_ids", words)
         if max(prompt) >= shape.vocabulary:
             raise BadInput("input_ids", f"ids must be from 0 to {shape.vocabulary - 1:,}")
         prompts.append(prompt)
@@ -187,15 +189,15 @@ def outputs(rows: list[TextRow]) -> dict[str, np.ndarray[Any, Any]]:
     """
     width = max(row.prompt + row.limit for row in rows)
     ids = np.zeros((len(rows), 1, width), dtype=np.uint32)
-    each = np.zeros((len(rows), 1, max(row.limit for row in rows)), dtype=np.float32)
+    log_probs = np.zeros((len(rows), 1, max(row.limit for row in rows)), dtype=np.float32)
     for place, row in enumerate(rows):
         ids[place, 0, : len(row.ids)] = row.ids
         ids[place, 0, len(row.ids) :] = row.end_id or 0
         if row.wants_log_probs:
-            each[place, 0, : len(row.log_probs)] = row.log_probs
+            log_probs[place, 0, : len(row.log_probs)] = row.log_probs
     return {
         "output_ids": ids,
         "sequence_length": np.array([[len(row.ids)] for row in rows], dtype=np.uint32),
-        "cum_log_probs": each.sum(axis=-1, dtype=np.float32),
-        "output_log_probs": each,
+        "cum_log_probs": log_probs.sum(axis=-1, dtype=np.float32),
+        "output_log_probs": log_probs,
     }

@@ -22,17 +22,18 @@ LOOK_AROUND = 16  # steps between two questions whether the clients are still th
 class Rows:
     """The rows of a model instance's requests. What it computes and ends, it also logs and counts (`steps`).
 
-    `most_tokens`: so many tokens' keys and values fit the memory at a time.
+    `most_tokens`: of how many tokens the keys and values fit the memory at a time.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
         folder, exact = parameter(args, "model_dir"), parameter(args, "exact") == "true"
         self.guard = Guard(args)
         self._shape = ModelShape.of(folder)
-        self.decoder = batch_decoder.load_batch_decoder(folder, device(args), int(parameter(args, "threads")), exact)
+        threads = int(parameter(args, "threads"))
+        self.decoder = batch_decoder.load_batch_decoder(folder, device(args), threads, exact)
         memory = int(parameter(args, "kv_cache_memory_mib")) * 2**20
-        number = 4 if exact else 2  # bytes
-        self.most_tokens = max(self._shape.context, memory // (self._shape.token_values * number))
+        token_bytes = self._shape.token_values * (4 if exact else 2)
+        self.most_tokens = max(self._shape.context, memory // token_bytes)
         self.slots = json.loads(args["model_config"])["max_batch_size"]
         self.steps = Steps(args, self.slots, lambda: find_tokenizer(folder))
         self._before: dict[TextRow, int] = {}  # the rows of the last step, with their places in it
@@ -43,15 +44,15 @@ class Rows:
         If it raises, each request is tried alone, so that only the culprit fails.
         """
 
-        def answers(asked: Sequence[tuple[Any, list[TextRow]]]) -> list[Any]:
-            generate([row.restart() for _, rows in asked for row in rows])
-            failed = [next((row.error for row in rows if row.error), None) for _, rows in asked]
-            return [error or outputs(rows) for error, (_, rows) in zip(failed, asked, strict=True)]
+        def answers(batch: Sequence[list[TextRow]]) -> list[Any]:
+            generate([row.restart() for rows in batch for row in rows])
+            errors = [next((row.error for row in rows if row.error), None) for rows in batch]
+            return [error or outputs(rows) for error, rows in zip(errors, batch, strict=True)]
 
         responses, good = self.guard.read(requests, self._rows_of)
-        asked = [(requests[place], rows) for place, rows in good]
-        for (place, _), tensors in zip(good, compute_together(asked, answers), strict=True):
-            responses[place] = self._response(tensors)
+        computed = compute_together([rows for _, rows in good], answers)
+        for (place, _), answer in zip(good, computed, strict=True):
+            responses[place] = self._response(answer)
         return responses
 
     def _rows_of(self, request: Any) -> list[TextRow]:
@@ -81,12 +82,15 @@ class Rows:
     def step(self, rows: list[TextRow]) -> list[TextRow]:
         """One more token for each row of the batch that is still running; returns the rows that need another one."""
         first = not self._before
+        names = [row.name for row in rows]
+        phase = ("p" if first else "d") * len(rows)
         tokens = [len(row.ids) if first else 1 for row in rows]
-        with self.steps.step([row.name for row in rows], ("p" if first else "d") * len(rows), tokens) as seen:
+        with self.steps.step(names, phase, tokens) as observed:
             if first:
                 logits = self.decoder.begin([row.ids for row in rows])
             else:
-                logits = self.decoder.step([self._before[row] for row in rows], [row.ids[-1] for row in rows])
+                keep = [self._before[row] for row in rows]
+                logits = self.decoder.step(keep, [row.ids[-1] for row in rows])
             left = [rows[place] for place in advance(rows, logits)]
             if left and (len(left[0].ids) - left[0].prompt) % LOOK_AROUND == 0:
                 left = [row for row in left if not row.request.is_cancelled()]
@@ -94,7 +98,7 @@ class Rows:
             for row in rows:
                 if row not in going_on:
                     self.steps.end(row.name, row.why)
-            seen.grown = [GrownText(row.name, row.ids, row.prompt, 0 if row.error else 1) for row in rows]
+            observed.grown = [GrownText(row.name, row.ids, row.prompt, 0 if row.error else 1) for row in rows]
         self._before = {row: place for place, row in enumerate(rows)}
         return left
 

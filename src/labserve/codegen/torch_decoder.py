@@ -15,7 +15,8 @@ class TorchDecoder:
 
         torch.set_num_threads(threads)
         dtype = torch.float32 if exact or device == "cpu" else torch.float16
-        self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).to(device).eval()
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
+        self._model = model.to(device).eval()
         self._padding = Padding([[0]])
         self._cache: Any = None
 

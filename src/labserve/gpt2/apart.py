@@ -52,15 +52,18 @@ class Texts(Loop):
         self._begin, self.decoder, self._tokenizer = begin, decoder, tokenizer
         self._desk = Desk(parameter(args, "run_dir"))
         self._kept = Kept(decoder.cache, int(parameter(args, "kept_blocks")))
-        paces = (float(parameter(args, name)) for name in ("step_ms", "token_ms", "load_ms", "load_mib_s"))
-        self._step_ms, self._token_ms, self._load_ms, self._load_mib_s = paces
+        self._step_ms = float(parameter(args, "step_ms"))
+        self._token_ms = float(parameter(args, "token_ms"))
+        self._load_ms = float(parameter(args, "load_ms"))
+        self._load_mib_s = float(parameter(args, "load_mib_s"))
         counters: dict[str, Value] = {"cached_tokens_total": 0, "moved_bytes_total": {"sent": 0, "fetched": 0}}
         super().__init__(args, count_slots(args), self._text_of, step, lambda: tokenizer, **counters)
 
     def _text_of(self, request: Any) -> Text:
         read = input_reader(request)
         sequence = self._begin(text_of(request, "text_input"), request.parameters())
-        hands_over, route = bool(read_single(read, "hand_over", False)), route_of(read_single(read, INPUT, b""))
+        hands_over = bool(read_single(read, "hand_over", False))
+        route = route_of(read_single(read, INPUT, b""))
         name = read_single(read, "handed_over", b"")
         taken_over = self._desk.fetch(name.decode(errors="replace")) if name else None
         if sequence.rivals is not None and (hands_over or taken_over):
@@ -86,7 +89,8 @@ class Texts(Loop):
         if text.taken_over:
             ids, kv = text.taken_over
             put_in_slot(self.decoder.cache, sequence.slot, 0, kv)
-            loaded, text.cached = kv.nbytes, len(ids) - 1
+            loaded = kv.nbytes
+            text.cached = len(ids) - 1
             self.steps.gauges.update(moved_bytes_total={"fetched": loaded})
         else:
             text.cached = self._kept.find(sequence.ids)
@@ -94,13 +98,15 @@ class Texts(Loop):
             self.steps.gauges.update(cached_tokens_total=text.cached)
         sequence.cached = text.cached
         if loaded:
-            paced = self._load_ms / 1e3 + (loaded / 2**20 / self._load_mib_s if self._load_mib_s else 0.0)
-            time.sleep(max(0.0, began + paced - time.monotonic()))
+            paced_s = self._load_ms / 1e3
+            if self._load_mib_s:
+                paced_s += loaded / 2**20 / self._load_mib_s
+            time.sleep(max(0.0, began + paced_s - time.monotonic()))
             self.more["loaded_bytes"] += loaded
             self.more["load_us"] += round((time.monotonic() - began) * 1e6)
         if text.taken_over:  # its first token is the other server's
             sequence.sampler.skip()
-            self.send(text, sequence.accept(ids[-1]))
+            self.send(text, sequence.accept(text.taken_over.ids[-1]))
 
     def compute(self, texts: list[Any]) -> list["str | Exception"]:
         """One pass over what is new of these: the text of the next token of each, or why there is none."""
@@ -110,7 +116,8 @@ class Texts(Loop):
         self.more["routes"] = {text.name: text.route for text in texts if text.route and not text.made}
         pieces = compute(self.decoder, [text.sequence for text in texts])
         self.more["engine_us"] = round((time.monotonic() - began) * 1e6)
-        time.sleep(max(0.0, began + (self._step_ms + self._token_ms * prompts) / 1e3 - time.monotonic()))
+        paced_s = (self._step_ms + self._token_ms * prompts) / 1e3
+        time.sleep(max(0.0, began + paced_s - time.monotonic()))
         return pieces
 
     def send(self, job: Any, piece: "str | Exception") -> None:
@@ -122,12 +129,13 @@ class Texts(Loop):
                 raise piece
             if job.hands_over and not sequence.finished:
                 kv = take_from_slot(self.decoder.cache, sequence.slot, slice(sequence.cached))
-                respond(job.request, "", last=True, handed_over=self._desk.hand_over(sequence.ids, kv))
+                name = self._desk.hand_over(sequence.ids, kv)
+                respond(job.request, "", last=True, handed_over=name)
                 self.steps.gauges.update(moved_bytes_total={"sent": kv.nbytes})
                 sequence.finish("handed over")
             else:
-                said = "" if sequence.rivals is None else as_json(sequence.log_probs, self._tokenizer)
-                respond(job.request, piece, last=sequence.finished, logprobs=said)
+                log_probs = "" if sequence.rivals is None else as_json(sequence.log_probs, self._tokenizer)
+                respond(job.request, piece, last=sequence.finished, logprobs=log_probs)
             job.why = sequence.why
         except Exception as error:
             job.why = "failed"

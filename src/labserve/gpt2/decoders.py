@@ -46,14 +46,14 @@ class CachedDecoder(Decoder):
         return f"KV cache of {self.cache.slots} slots, {self.cache.nbytes / 2**20:,.0f} MiB at most"
 
     def logits(self, batch: Batch[Sequence], scored: Batch[int] | None = None) -> torch.Tensor:
-        """As `Decoder`; or, with `scored`, scores at so many last tokens of each sequence, one below the other."""
+        """As `Decoder`. `scored`: how many last tokens of each sequence get scores, one below the other; else one."""
         for sequence in batch:
             if sequence.slot is None:
                 sequence.slot = self.cache.take()
                 if sequence.slot is None:
                     raise RuntimeError(f"all {self.cache.slots} slots of the KV cache are taken")
         running = [s for s in batch if s.cached and s.cached == len(s.ids) - 1]
-        running.sort(key=_slot)
+        running.sort(key=slot_of)
         newcomers = [s for s in batch if s.cached < len(s.ids) - 1 or not s.cached]
 
         ids: list[int] = []
@@ -64,34 +64,38 @@ class CachedDecoder(Decoder):
         for place, sequence in enumerate(running + newcomers):
             new = sequence.ids[sequence.cached :]
             if place >= len(running):
-                prompts.append(NewPrompt(len(ids), len(ids) + len(new), _slot(sequence), sequence.cached))
+                prompts.append(NewPrompt(len(ids), len(ids) + len(new), slot_of(sequence), sequence.cached))
             ids += new
-            slots += [_slot(sequence)] * len(new)
+            slots += [slot_of(sequence)] * len(new)
             positions += range(sequence.cached, len(sequence.ids))
-            last[_slot(sequence)] = len(ids) - 1
+            last[slot_of(sequence)] = len(ids) - 1
         self.cache.passes += 1
         self.cache.prompts += len(newcomers)
-        where = torch.tensor([ids, slots, positions], device=self._model.device)
-        packed = Packed(self.cache, self.cache.rows(where[1], where[2]), self._runs(running), prompts)
-        counts = zip((last[_slot(sequence)] for sequence in batch), scored or [1] * len(batch), strict=True)
-        wanted = torch.tensor([end - n for end, count in counts for n in reversed(range(count))], device=where.device)
-        logits = self._model.logits(where[0], where[2], packed.attend, wanted)
+        device = self._model.device
+        new_ids, new_slots, new_positions = torch.tensor([ids, slots, positions], device=device).unbind()
+        packed = Packed(self.cache, self.cache.rows(new_slots, new_positions), self._runs(running), prompts)
+        places: list[int] = []  # in the pass, of the tokens that are scored
+        for sequence, count in zip(batch, scored or [1] * len(batch), strict=True):
+            end = last[slot_of(sequence)] + 1
+            places += range(end - count, end)
+        logits = self._model.logits(new_ids, new_positions, packed.attend, torch.tensor(places, device=device))
         for sequence in batch:
             sequence.cached = len(sequence.ids)
         return logits
 
     def _runs(self, running: list[Sequence]) -> list[SlotRun]:
         """The running sequences, which are in the order of their slots, as runs of neighbours."""
+        device = self._model.device
         runs = []
         first = 0
         for end in range(1, len(running) + 1):
-            if end < len(running) and _slot(running[end]) == _slot(running[end - 1]) + 1:
+            if end < len(running) and slot_of(running[end]) == slot_of(running[end - 1]) + 1:
                 continue
-            lengths = torch.tensor([len(sequence.ids) for sequence in running[first:end]], device=self._model.device)
-            hidden = torch.arange(int(lengths.max()), device=self._model.device) >= lengths[:, None]
-            mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._model.device)
+            lengths = torch.tensor([len(sequence.ids) for sequence in running[first:end]], device=device)
+            hidden = torch.arange(int(lengths.max()), device=device) >= lengths[:, None]
+            mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=device)
             mask.masked_fill_(hidden, float("-inf"))
-            low = _slot(running[first])
+            low = slot_of(running[first])
             runs.append(SlotRun(slice(first, end), slice(low, low + end - first), mask[:, None, None]))
             first = end
         return runs
@@ -140,7 +144,8 @@ def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
             if sequence.grammar:
                 sequence.grammar.allowed()
         logits = decoder.logits(part)
-        chosen = choose(logits, [s.sampler for s in part], [s.grammar.mask if s.grammar else None for s in part])
+        masks = [sequence.grammar.mask if sequence.grammar else None for sequence in part]
+        chosen = choose(logits, [sequence.sampler for sequence in part], masks)
         for row, (sequence, token) in enumerate(zip(part, chosen, strict=True)):
             if sequence.rivals is not None and not isinstance(token, Exception):
                 sequence.log_probs = log_probs(logits[row], token, sequence.rivals)
@@ -155,6 +160,7 @@ def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
     return [accept(*pair) for pair in zip(batch, compute_together(batch, tokens), strict=True)]
 
 
-def _slot(sequence: Sequence) -> int:
+def slot_of(sequence: Sequence) -> int:
+    """The decoder's number of a sequence that it knows."""
     assert sequence.slot is not None
     return sequence.slot

@@ -28,9 +28,10 @@ class IterativeRunning(Running):
 
     def __init__(self, args: dict[str, str]) -> None:
         super().__init__(args, waiting=0)
-        idle = int(json.loads(args["model_config"])["sequence_batching"]["max_sequence_idle_microseconds"]) / 1e6
-        self._gather = int(parameter(args, "gather_microseconds", "0")) / 1e6
-        self.roster = Roster(self.slots, idle, self.decoder.release, self.steps)
+        batching = json.loads(args["model_config"])["sequence_batching"]
+        idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
+        self._gather_s = int(parameter(args, "gather_microseconds", "0")) / 1e6
+        self.roster = Roster(self.slots, idle_s, self.decoder.release, self.steps)
         self.live = self.roster.live
         self._here: list[Sequence] = []
         self._lock = threading.Lock()  # of the roster
@@ -82,14 +83,17 @@ class IterativeRunning(Running):
     def awaits_others(self, batch: Batch[Sequence]) -> bool:
         """Whether to give this batch back once, since others are on their way that could share its step."""
         ids = [sequence.id for sequence in batch]
-        return not ids or self.roster.out_of_step(ids) or self.roster.too_early(ids, self._gather)
+        return not ids or self.roster.out_of_step(ids) or self.roster.too_early(ids, self._gather_s)
 
-    def step(self, batch: Batch[Sequence], waiting: "Batch[Sequence] | None" = None) -> None:
+    def step(self, batch: Batch[Sequence]) -> None:
         """One more token for each sequence of the batch; see :meth:`Running.step`. Those without a slot get one."""
         self.roster.admit(batch)
-        chosen = set(batch)
-        super().step(batch, [one for one in self._here if one not in chosen] if waiting is None else waiting)
+        super().step(batch)
         self.roster.note_step([sequence.id for sequence in batch])
+
+    def _waiting(self, batch: Batch[Sequence]) -> list[str] | None:
+        chosen = set(batch)
+        return [sequence.name for sequence in self._here if sequence not in chosen]
 
     def end(self, sequence: Sequence) -> None:
         """A sequence is finished: free what it holds. Requests that come with its id now are refused for a while."""

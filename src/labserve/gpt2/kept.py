@@ -66,12 +66,12 @@ class Kept:
 
     def find(self, ids: Sequence[int]) -> int:
         """How many tokens at the beginning of `ids` are kept. Never all: the last one has to be computed."""
-        found = 0
+        tokens = 0
         for key in _keys(ids[:-1]):
             if key not in self._blocks:
                 break
-            found += SIZE
-        return found
+            tokens += SIZE
+        return tokens
 
     def load(self, ids: Sequence[int], slot: int) -> int:
         """Put the first blocks of `ids` into a slot. Returns their bytes."""
@@ -86,7 +86,8 @@ class Kept:
         """Copy the full blocks of `ids` from their slot; blocks that are kept already count as used now."""
         for place, key in enumerate(_keys(ids)):
             if key not in self._blocks:
-                self._blocks[key] = take_from_slot(self._cache, slot, slice(place * SIZE, (place + 1) * SIZE))
+                tokens = slice(place * SIZE, (place + 1) * SIZE)
+                self._blocks[key] = take_from_slot(self._cache, slot, tokens)
             self._blocks.move_to_end(key)
         while len(self._blocks) > self._most:
             self._blocks.popitem(last=False)

@@ -91,8 +91,8 @@ class Packed:
         attends causally to its own prompt, and to what was cached of it.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        for kept, new in ((keys, key), (values, value)):
-            kept.view(-1, new.shape[-1]).index_copy_(0, self.rows, new.flatten(0, 1))
+        for stored, new in ((keys, key), (values, value)):
+            stored.view(-1, new.shape[-1]).index_copy_(0, self.rows, new.flatten(0, 1))
 
         outputs = []
         for tokens, slots, mask in self.runs:
@@ -104,10 +104,11 @@ class Packed:
         for start, end, slot, cached in self.prompts:
             if cached:
                 seen = slice(cached + end - start)
-                kept = (part[slot, :, seen].transpose(0, 1)[None] for part in (keys, values))
-                outputs.append(causal(query[None, start:end], *kept)[0])
+                prompt_keys = keys[slot, :, seen].transpose(0, 1)
+                prompt_values = values[slot, :, seen].transpose(0, 1)
             else:
-                outputs.append(causal(*(part[None, start:end] for part in (query, key, value)))[0])
+                prompt_keys, prompt_values = key[start:end], value[start:end]
+            outputs.append(causal(query[None, start:end], prompt_keys[None], prompt_values[None])[0])
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
@@ -120,5 +121,6 @@ def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     if not earlier:
         return scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
-    mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril(diagonal=earlier)
+    every_pair = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+    mask = every_pair.tril(diagonal=earlier)
     return scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)

@@ -36,7 +36,8 @@ class Linear:
             return
         if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             # oneDNN has one order for any number of rows. W was converted from the file's fp32, and goes.
-            self._packed, self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), rows), None
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), rows)
+            self._weight = None
         elif kept == torch.float16 and reads_fp16():
             # FBGEMM reads fp16, and multiplies in fp32. For many rows W is read in fp32.
             self.rows = MOST_FP16

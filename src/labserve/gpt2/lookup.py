@@ -39,12 +39,16 @@ class Lookup:
 
     def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
         """Fields of the step log for the step of this batch."""
-        guessed = [len(self._drafts.get(sequence, ())) for sequence in batch]
-        return {"guessed": guessed, "accepted": [self._accepted.get(sequence, 0) for sequence in batch]}
+        return {
+            "guessed": [len(self._drafts.get(sequence, ())) for sequence in batch],
+            "accepted": [self._accepted.get(sequence, 0) for sequence in batch],
+        }
 
     def step(self, batch: Batch[Sequence]) -> list[str | Exception]:
         """One more token for each sequence, or several; the text that each answer carries, or why there is none."""
-        texts: dict[Sequence, str | Exception] = {one: one.fail(error) for one, error in self._failed.items()}
+        texts: dict[Sequence, str | Exception] = {}
+        for sequence, error in self._failed.items():
+            texts[sequence] = sequence.fail(error)
         others = [sequence for sequence in batch if sequence not in self._drafts and sequence not in texts]
         texts |= zip(others, step(self._decoder, others), strict=True)
         if drafting := [sequence for sequence in batch if sequence in self._drafts]:
@@ -52,13 +56,16 @@ class Lookup:
         return [texts[sequence] for sequence in batch]
 
     def _takes_part(self, sequence: Sequence) -> bool:
-        plain = sequence.sampler.temperature == 0.0 and sequence.grammar is None and sequence.rivals is None
-        return plain and not sequence.new and sequence.cached == len(sequence.ids) - 1
+        greedy = sequence.sampler.temperature == 0.0
+        plain = greedy and sequence.grammar is None and sequence.rivals is None
+        decodes = not sequence.new and sequence.cached == len(sequence.ids) - 1
+        return plain and decodes
 
     def _draft(self, ids: list[int], most: int) -> list[int]:
         draft = self._own.call(self._propose, ids, most)
-        whole = isinstance(draft, list) and all(type(id) is int and 0 <= id < self._decoder.vocabulary for id in draft)
-        self._own.require(whole, f"propose returned {draft!r}, which is not a list of token ids")
+        size = self._decoder.vocabulary
+        is_ids = isinstance(draft, list) and all(type(id) is int and 0 <= id < size for id in draft)
+        self._own.require(is_ids, f"propose returned {draft!r}, which is not a list of token ids")
         self._own.require(len(draft) <= most, f"propose returned {len(draft)} draft tokens, of at most {most}")
         return [*draft]
 

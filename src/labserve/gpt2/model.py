@@ -48,19 +48,22 @@ class GPT2:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         _refuse_others(config)
         tensors = _tensors(Path(folder))
-        chosen = precision_of(precision, device, weights=4 * sum(t.numel() for t in tensors.values()))
-        self.shortfall, (self._kept, self.dtype) = shortfall(chosen), chosen
-        weights = {
-            name.removeprefix("transformer."): t.to(device, self._kept).to(self.dtype) for name, t in tensors.items()
-        }
+        fp32_bytes = 4 * sum(tensor.numel() for tensor in tensors.values())
+        chosen = precision_of(precision, device, fp32_bytes)
+        self.shortfall = shortfall(chosen)
+        self._kept, self.dtype = chosen
+        weights: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            weights[name.removeprefix("transformer.")] = tensor.to(device, self._kept).to(self.dtype)
 
         def affine(name: str) -> Affine:
             return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
         def block(name: str) -> _LayerWeights:
             ln_1, ln_2 = affine(f"{name}.ln_1"), affine(f"{name}.ln_2")
-            attention, projection = (Linear(*affine(f"{name}.attn.{part}")) for part in ("c_attn", "c_proj"))
-            up, down = (Linear(*affine(f"{name}.mlp.{part}")) for part in ("c_fc", "c_proj"))
+            attention = Linear(*affine(f"{name}.attn.c_attn"))
+            projection = Linear(*affine(f"{name}.attn.c_proj"))
+            up, down = Linear(*affine(f"{name}.mlp.c_fc")), Linear(*affine(f"{name}.mlp.c_proj"))
             return _LayerWeights(ln_1, attention, projection, ln_2, up, down)
 
         self.layers, self.heads = int(config["n_layer"]), int(config["n_head"])
@@ -76,7 +79,7 @@ class GPT2:
         self.computes_in = f"{_name(self.dtype)} on {self.device}{rounded}"
 
     def pack(self, rows: int) -> None:
-        """Lay the weights out for passes of at most so many tokens, which is what a step of decoding has."""
+        """Lay the weights out for passes of at most `rows` tokens, which is what a step of decoding has."""
         for block in self._blocks:
             for part in (block.attention, block.projection, block.up, block.down):
                 part.pack(rows, self._kept)
@@ -84,8 +87,8 @@ class GPT2:
 
     def describe(self) -> str:
         """Its size and the numbers it computes in, in one line."""
-        said = ", ".join(filter(None, [self.computes_in, self.shortfall]))
-        return f"{self.layers} layers of width {self.width}, {said}"
+        shortfall = f", {self.shortfall}" if self.shortfall else ""
+        return f"{self.layers} layers of width {self.width}, {self.computes_in}{shortfall}"
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def logits(self, ids: Tensor, positions: Tensor, attend: Attend, wanted: Any) -> Tensor:
@@ -131,5 +134,5 @@ def _refuse_others(config: Mapping[str, Any]) -> None:
         "scale_attn_by_inverse_layer_idx": False,
     }
     for key, value in plain.items():
-        if (got := config.get(key, value)) != value:
-            raise ValueError(f"model_path: {key} is {got}, and this lab computes models with {value}")
+        if (configured := config.get(key, value)) != value:
+            raise ValueError(f"model_path: {key} is {configured}, and this lab computes models with {value}")

@@ -19,18 +19,19 @@ class OwnFile:
 
     def find(self, name: str) -> Any:
         """The class or function of that name. Raises ValueError if the file has none."""
-        found = getattr(self._module, name, None)
-        if not callable(found):
+        value = getattr(self._module, name, None)
+        if not callable(value):
             raise ValueError(f"{self._path.name}: it needs `{name}`")
-        return found
+        return value
 
     def call(self, function: Any, *arguments: Any) -> Any:
         """The function's value. Raises Refusal if it raises."""
         try:
             return function(*arguments)
         except Exception as error:
-            frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename) == self._path]
-            where = f", line {frames[-1].lineno}" if frames else ""
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if Path(frame.filename) == self._path]
+            where = f", line {lines[-1]}" if lines else ""
             raise Refusal(f"{self._path.name}{where}: {type(error).__name__}: {error}") from error
 
     def require(self, ok: bool, words: str) -> None:

@@ -21,23 +21,23 @@ class _OwnGrammar(Grammar):
     def __init__(self, words: list[str], end_id: int, own: OwnFile) -> None:
         self._words, self.end_id, self._own = words, end_id, own
         self._mask = own.call(own.find("Mask"), list(words), end_id)
-        self._now: NDArray[np.bool_] | None = None
+        self._allowed: NDArray[np.bool_] | None = None  # until the next token
 
     def allowed(self) -> NDArray[np.bool_]:
         """[vocabulary], true for the tokens that may come next. Raises Refusal if the file fails or allows none."""
-        if self._now is None:
-            now = self._own.call(lambda: [bool(each) for each in self._mask.allowed()])
-            self._own.require(len(now) == len(self._words), f"allowed returned {len(now)} values")
-            self._own.require(any(now), "allowed leaves no token at all")
-            self._now = np.array(now)
-        return self._now
+        if self._allowed is None:
+            allowed = self._own.call(lambda: [bool(value) for value in self._mask.allowed()])
+            self._own.require(len(allowed) == len(self._words), f"allowed returned {len(allowed)} values")
+            self._own.require(any(allowed), "allowed leaves no token at all")
+            self._allowed = np.array(allowed)
+        return self._allowed
 
     def mask(self, scores: Any) -> NDArray[Any]:
         return np.where(self.allowed(), as_array(scores), -np.inf)
 
     def accept(self, token: int) -> bool:
         self._own.call(self._mask.accept, token)
-        self._now = None
+        self._allowed = None
         return token == self.end_id
 
     def take_seconds(self) -> float:

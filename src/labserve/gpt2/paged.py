@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from labserve.gpt2.decoders import Decoder
+from labserve.gpt2.decoders import Decoder, slot_of
 from labserve.gpt2.kvcache import causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import OwnFile
@@ -54,11 +54,11 @@ class PagedDecoder(Decoder):
         positions: list[int] = []
         places: list[tuple[int, int]] = []  # block, and place in it
         for sequence in computed:
-            table = self._tables[_number(sequence)]
+            table = self._tables[slot_of(sequence)]
             ids += sequence.ids[sequence.cached :]
             positions += range(sequence.cached, len(sequence.ids))
             places += [(table[at // SIZE], at % SIZE) for at in range(sequence.cached, len(sequence.ids))]
-        last = list(itertools.accumulate(len(one.ids) - one.cached for one in computed))
+        ends = list(itertools.accumulate(len(sequence.ids) - sequence.cached for sequence in computed))
         where = torch.tensor(places, device=self._model.device)
         rows = {sequence: row for row, sequence in enumerate(computed)}
 
@@ -67,14 +67,16 @@ class PagedDecoder(Decoder):
             self._keys[layer, where[:, 0], :, where[:, 1]] = key
             self._values[layer, where[:, 0], :, where[:, 1]] = value
             outputs, start = [], 0
-            for sequence, end in zip(computed, last, strict=True):
-                table = self._tables[_number(sequence)]
-                kept = (part[layer, table].transpose(1, 2).flatten(0, 1) for part in (self._keys, self._values))
-                outputs.append(causal(query[None, start:end], *(part[None, : len(sequence.ids)] for part in kept))[0])
+            for sequence, end in zip(computed, ends, strict=True):
+                table = self._tables[slot_of(sequence)]
+                tokens = slice(len(sequence.ids))
+                keys = self._keys[layer, table].transpose(1, 2).flatten(0, 1)[None, tokens]
+                values = self._values[layer, table].transpose(1, 2).flatten(0, 1)[None, tokens]
+                outputs.append(causal(query[None, start:end], keys, values)[0])
                 start = end
             return torch.cat(outputs)
 
-        wanted = torch.tensor([end - 1 for end in last], device=self._model.device)
+        wanted = torch.tensor([end - 1 for end in ends], device=self._model.device)
         new = torch.tensor([ids, positions], device=self._model.device)
         scores = self._model.logits(new[0], new[1], attend, wanted)
         for sequence in batch:
@@ -101,9 +103,9 @@ class PagedDecoder(Decoder):
     def _begin(self, sequence: Sequence, other: Sequence) -> None:
         number, count = next(self._numbers), len(sequence.ids)
         if other is sequence:
-            found = self._own.call(self._manager.allocate, number, list(sequence.ids))
-            self._own.require(type(found) is int and 0 <= found < count, f"allocate returned {found!r}")
-            sequence.cached = self._found[sequence.name] = found
+            cached = self._own.call(self._manager.allocate, number, list(sequence.ids))
+            self._own.require(type(cached) is int and 0 <= cached < count, f"allocate returned {cached!r}")
+            sequence.cached = self._found[sequence.name] = cached
         else:
             self._own.call(self._manager.fork, other.slot, number)
             self._found[sequence.name] = count
@@ -111,17 +113,19 @@ class PagedDecoder(Decoder):
         self._read_table(sequence)
 
     def _read_table(self, sequence: Sequence) -> None:
-        number, needed = _number(sequence), -(-len(sequence.ids) // SIZE)
+        number, needed = slot_of(sequence), -(-len(sequence.ids) // SIZE)
         table = self._own.call(lambda: [int(block) for block in self._manager.table(number)])
         inside = all(0 <= block < self.blocks for block in table)
         self._own.require(inside and len(table) == needed, f"table({number}) is {table}; {needed} blocks are needed")
         self._tables[number], self._tokens[number] = table, len(sequence.ids)
 
     def _copy(self, copy: Any) -> None:
-        ok = isinstance(copy, tuple) and len(copy) == 2 and all(type(n) is int and 0 <= n < self.blocks for n in copy)
-        self._own.require(ok, f"append returned {copy!r}")
+        is_pair = isinstance(copy, tuple) and len(copy) == 2
+        known = is_pair and all(type(block) is int and 0 <= block < self.blocks for block in copy)
+        self._own.require(known, f"append returned {copy!r}")
         source, target = copy
-        self._keys[:, target], self._values[:, target] = self._keys[:, source], self._values[:, source]
+        self._keys[:, target] = self._keys[:, source]
+        self._values[:, target] = self._values[:, source]
         self._copied += 1
 
     def release(self, sequence: Sequence) -> None:
@@ -130,8 +134,3 @@ class PagedDecoder(Decoder):
         if number is not None and self._tables.pop(number, None) is not None:
             self._tokens.pop(number, None)
             self._own.call(self._manager.free, number)
-
-
-def _number(sequence: Sequence) -> int:
-    assert sequence.slot is not None
-    return sequence.slot

@@ -50,7 +50,9 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
         case "auto" if weights < LARGE:
             return FP32
         case "auto":
-            return BF16 if has_bf16() else FP16_WEIGHTS if reads_fp16() else FP32
+            if has_bf16():
+                return BF16
+            return FP16_WEIGHTS if reads_fp16() else FP32
     raise ValueError(f"precision: '{word}' is not one of auto, fp32, bf16, fp16")
 
 
@@ -65,5 +67,7 @@ def shortfall(precision: Precision) -> str:
 
 def reads_fp16() -> bool:
     """Whether this processor makes fp32 of fp16 as it reads it (F16C, of x86), which is what FBGEMM's products need."""
-    ask = getattr(torch.cpu, "get_capabilities", None)  # PyTorch 2.9, which ARM has, cannot be asked
-    return bool(ask and ask().get("f16c")) and "fbgemm" in torch.backends.quantized.supported_engines
+    if not hasattr(torch.cpu, "get_capabilities"):  # PyTorch 2.9, which ARM has
+        return False
+    f16c = bool(torch.cpu.get_capabilities().get("f16c"))
+    return f16c and "fbgemm" in torch.backends.quantized.supported_engines

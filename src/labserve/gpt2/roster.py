@@ -91,9 +91,10 @@ class Roster:
         If they are too few, it asks whether the clients of the sequences outside the execution have gone.
         """
         here = set(ids)
-        missing = sorted((id for id in self.running if id not in here), key=lambda id: self.running[id].seen)
-        wanted = len(here - self.running.keys()) - (self.slots - len(self.running))
-        if wanted > 0:
+        missing = [id for id in self.running if id not in here]
+        missing.sort(key=lambda id: self.running[id].seen)
+        newcomers = len(here - self.running.keys())
+        if newcomers > self.slots - len(self.running):
             self._ask(missing)
         silent = [id for id in missing if id in self.running and self._silent(self.running[id])]
         return self.slots - len(self.running) + len(silent)
@@ -128,7 +129,8 @@ class Roster:
             if sequence.running:
                 continue
             if len(self.running) == self.slots:
-                silent = self.running.pop(min(self.running, key=lambda other: self.running[other].seen))
+                longest_silent = min(self.running, key=lambda id: self.running[id].seen)
+                silent = self.running.pop(longest_silent)
                 self._release(silent)
                 silent.running = False
                 self._steps.evict(silent.name)
@@ -164,7 +166,11 @@ class Roster:
         if self.stamp.now - self._looked < LOOK_S:
             return
         self._looked = self.stamp.now
-        silent = [id for id, one in self.live.items() if self._silent(one) and self.stamp.now - one.asked >= PATIENCE_S]
+        silent = [
+            id
+            for id, sequence in self.live.items()
+            if self._silent(sequence) and self.stamp.now - sequence.asked >= PATIENCE_S
+        ]
         for id in silent[:MOST_ASKED]:
             self._drop_cancelled(id)
 
@@ -203,7 +209,9 @@ class Roster:
 
     def _ask(self, ids: list[int]) -> None:
         """Others want the slots of these: free them up to the first one whose client is still there."""
-        if self.stamp.now - self._asked >= ASK_S and not all(self._drop_cancelled(id) for id in ids):
+        if self.stamp.now - self._asked < ASK_S:
+            return
+        if not all(self._drop_cancelled(id) for id in ids):
             self._asked = self.stamp.now
 
     def _drop_cancelled(self, id: int) -> bool:

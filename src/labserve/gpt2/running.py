@@ -37,8 +37,10 @@ class Running:
     def __init__(self, args: dict[str, str], **gauges: Value) -> None:
         self.slots = count_slots(args)
         self._new, self.decoder, self._tokenizer = load_with_tokenizer(args)
+        self._lookup: lookup.Lookup | None = None
         own = file_beside(args, lookup.FILE)
-        self._lookup = lookup.Lookup(self.decoder, own) if own and isinstance(self.decoder, CachedDecoder) else None
+        if own and isinstance(self.decoder, CachedDecoder):
+            self._lookup = lookup.Lookup(self.decoder, own)
         self.guard = Guard(args)
         self.steps = Steps(args, self.slots, lambda: self._tokenizer, **gauges)
         self._rescheduled = "sequence_batching" in json.loads(args["model_config"])
@@ -89,11 +91,10 @@ class Running:
         sequence.name = self.steps.arrive(request, str(sequence.id or ""))
         return sequence
 
-    def step(self, batch: Batch[Sequence], waiting: "Batch[Sequence] | None" = None) -> None:
+    def step(self, batch: Batch[Sequence]) -> None:
         """One more token for each sequence of the batch, sent to its client.
 
         A sequence with its last token, or one that fails, is `finished`; an error of one does not affect the others.
-        `waiting` are the sequences without a slot.
         """
         if not batch:
             return
@@ -103,21 +104,20 @@ class Running:
         if self._lookup:
             tokens = [count + drafted for count, drafted in zip(tokens, self._lookup.propose(batch), strict=True)]
         before = [len(sequence.ids) for sequence in batch]
-        queue = None if waiting is None else [sequence.name for sequence in waiting]
         try:
-            with self.steps.step(names, phase, tokens, queue) as seen:
+            with self.steps.step(names, phase, tokens, self._waiting(batch)) as observed:
                 started = time.monotonic()
                 texts = self._lookup.step(batch) if self._lookup else step(self.decoder, batch)
-                seen.more["engine_us"] = round((time.monotonic() - started) * 1e6)
+                observed.more["engine_us"] = round((time.monotonic() - started) * 1e6)
                 if grammars := [sequence.grammar for sequence in batch if sequence.grammar]:
-                    seen.more["mask_us"] = round(sum(grammar.take_seconds() for grammar in grammars) * 1e6)
-                seen.more |= (self._lookup or self.decoder).observed(batch)
-                for place, found in enumerate(seen.more.get("cached", ())):
-                    tokens[place] -= found  # known only after the blocks were taken
-                seen.pieces = ["" if isinstance(text, Exception) else text for text in texts]
+                    observed.more["mask_us"] = round(sum(grammar.take_seconds() for grammar in grammars) * 1e6)
+                observed.more |= (self._lookup or self.decoder).observed(batch)
+                for place, cached in enumerate(observed.more.get("cached", ())):
+                    tokens[place] -= cached  # known only after the blocks were taken
+                observed.pieces = ["" if isinstance(text, Exception) else text for text in texts]
                 for sequence, text, count in zip(batch, texts, before, strict=True):
                     made = 0 if isinstance(text, Exception) else len(sequence.ids) - count
-                    seen.grown.append(GrownText(sequence.name, sequence.ids, sequence.prompt, made))
+                    observed.grown.append(GrownText(sequence.name, sequence.ids, sequence.prompt, made))
                     self._send(sequence, text)
                     if sequence.finished:
                         self.end(sequence)
@@ -126,11 +126,15 @@ class Running:
                 self.decoder.release(sequence)
             raise
 
+    def _waiting(self, batch: Batch[Sequence]) -> list[str] | None:
+        """The names of the sequences without a slot while this batch is computed; None where none can wait."""
+        return None
+
     def _send(self, sequence: Sequence, text: "str | Exception") -> None:
         """Answer with the text of the new token. If it is an error, or cannot be sent, the sequence ends here."""
         try:
-            said = as_json(sequence.log_probs, self._tokenizer) if sequence.rivals is not None else ""
-            respond(sequence.request, text, last=sequence.finished, logprobs=said)
+            log_probs = "" if sequence.rivals is None else as_json(sequence.log_probs, self._tokenizer)
+            respond(sequence.request, text, last=sequence.finished, logprobs=log_probs)
             if not sequence.finished and self._has_left(sequence):
                 sequence.finish("cancelled")
                 respond(sequence.request, "", last=True)

@@ -91,7 +91,7 @@ def new_sequence(
     `context` is how many tokens the model can see at most, `end_id` the token that ends a text, `grammars` makes the
     grammar of a request that asks for one. Raises BadInput, which names the input at fault.
     """
-    asked = parse_parameters(parameters, FIELDS)
+    given = parse_parameters(parameters, FIELDS)
     # Few tokens spell more than a dozen bytes: what is longer than this is refused before it costs anything.
     words = text(prompt, "text_input", most_bytes=64 * context)
     ids: list[int] = tokenizer.encode(words).ids
@@ -100,15 +100,20 @@ def new_sequence(
     room = context - len(ids)
     if room < 1:
         raise BadInput("text_input", f"{len(ids):,} tokens; the model sees {context:,}, the answer included")
-    wanted = asked.get("max_tokens", min(DEFAULT_MAX_TOKENS, room))
-    if wanted > room:
-        raise BadInput("max_tokens", f"{wanted:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
-    eos = None if asked.get("ignore_eos", False) else end_id
-    made = Sequence(
-        ids, len(ids), len(ids) + wanted, eos, Sampler.of(asked), Detokenizer(tokenizer), asked.get("logprobs")
+    limit = given.get("max_tokens", min(DEFAULT_MAX_TOKENS, room))
+    if limit > room:
+        raise BadInput("max_tokens", f"{limit:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
+    sequence = Sequence(
+        ids,
+        prompt=len(ids),
+        limit=len(ids) + limit,
+        eos=None if given.get("ignore_eos") else end_id,
+        sampler=Sampler.of(given),
+        detokenizer=Detokenizer(tokenizer),
+        rivals=given.get("logprobs"),
     )
-    if STRUCTURED in asked:
+    if STRUCTURED in given:
         if grammars is None:
             raise BadInput(STRUCTURED, "this model cannot mask tokens")
-        made.grammar = grammars.open(asked[STRUCTURED])
-    return made
+        sequence.grammar = grammars.open(given[STRUCTURED])
+    return sequence

@@ -41,9 +41,9 @@ class Answers:
             return
         ids = (request.prompt + request.output)[-CONTEXT - len(tokens) :]
         scored = request.scored.of(tokens) if request.scored else [""] * len(tokens)
-        for index, (token, said) in enumerate(zip(tokens, scored, strict=True), len(ids) - len(tokens)):
+        for index, (token, log_probs) in enumerate(zip(tokens, scored, strict=True), len(ids) - len(tokens)):
             last = request.end is not None and index == len(ids) - 1
-            send_tokens(request.source, [token], ids[max(0, index - CONTEXT) : index], last, said)
+            send_tokens(request.source, [token], ids[max(0, index - CONTEXT) : index], last, log_probs)
             if last:
                 self._final.add(request.number)
 
@@ -64,9 +64,12 @@ class Answers:
 
     def last(self, request: Request) -> None:
         """Send the final response of a request whose last token did not carry the final flag."""
-        whole = request.end is not End.CANCELLED and not (self.decoupled and request.streaming)
-        said = join_token_texts(request.scored.of(request.output)) if whole and request.scored else ""
-        send_tokens(request.source, request.prompt + request.output if whole else [], [], last=True, log_probs=said)
+        streamed = self.decoupled and request.streaming
+        if request.end is End.CANCELLED or streamed:
+            send_tokens(request.source, [], [], last=True)
+            return
+        log_probs = join_token_texts(request.scored.of(request.output)) if request.scored else ""
+        send_tokens(request.source, request.prompt + request.output, [], last=True, log_probs=log_probs)
 
     def refuse(self, number: int, error: Exception) -> None:
         """Send an error as the final response of a request that was not submitted."""

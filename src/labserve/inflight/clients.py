@@ -25,10 +25,8 @@ class Clients:
     def __init__(self, scheduler: Scheduler | VllmScheduler, answers: Answers) -> None:
         self._scheduler, self._answers = scheduler, answers
         self._round: list[Request] = []  # requests that are still to be asked about
-        self._due, self._gap = (
-            time.monotonic() + ASK_S,
-            ASK_S,
-        )  # when the next question is due (monotonic seconds), and time between two
+        self._due = time.monotonic() + ASK_S  # when the next question is due, in monotonic seconds
+        self._gap = ASK_S  # seconds between two questions
         self._next = 0  # where in the queue the next round begins
         self._asked: set[int] = set()  # the numbers of admitted requests that were asked about in this round
 
@@ -39,10 +37,10 @@ class Clients:
         while self._due < began:
             if not self._round:
                 self._begin()
-            asked = time.monotonic()
+            started = time.monotonic()
             if self._round and (request := self._round.pop()).end is None:
                 self._cancelled(request)
-            self._due += max(self._gap, (time.monotonic() - asked) / MOST)
+            self._due += max(self._gap, (time.monotonic() - started) / MOST)
 
     def _begin(self) -> None:
         """A new round."""
@@ -56,7 +54,8 @@ class Clients:
         """Whether clients of requests that would join have gone; such requests are cancelled."""
         new = [request for request in admitted if request.number not in self._asked]
         self._asked.update(request.number for request in new)
-        return sum(self._cancelled(request) for request in new) > 0
+        cancelled = [self._cancelled(request) for request in new]
+        return any(cancelled)
 
     def _cancelled(self, request: Request) -> bool:
         gone: bool = request.source.is_cancelled()

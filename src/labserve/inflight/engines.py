@@ -50,8 +50,8 @@ def open_engine(
         token_bytes=token_bytes,
         block_size=module.BLOCK_SIZE,
     )
-    more = {} if device == "cpu" else {"device": device}
-    engine = kind(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **more)
+    where = {} if device == "cpu" else {"device": device}
+    engine = kind(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **where)
     engine.warm_up()
     if stored != AUTO and engine.cache_bytes > (kv.blocks + batch) * kv.block_size * own_bytes:
         features = replace(features, kv_precision=AUTO)  # the engine ignored the setting: `labctl status` says so

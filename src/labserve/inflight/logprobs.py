@@ -56,6 +56,7 @@ class RequestScores:
         return [as_json(self._of(token), self._tokenizer) for token in tokens]
 
     def _of(self, token: int) -> Any:
+        """The log probabilities of the token and its rivals, by id."""
         return self._request.scores.pop(0)
 
 
@@ -64,10 +65,13 @@ class _Computed(RequestScores):
 
     def __init__(self, request: Request, tokenizer: Tokenizer, reader: OpenVinoDecoder) -> None:
         super().__init__(request, tokenizer)
-        self._reader, self._last = reader, -1
+        self._reader = reader
+        self._last: int | None = None  # the token before, which the reader has not read yet
 
     def _of(self, token: int) -> Any:
-        begun = self._last >= 0
-        scores = self._reader.step([0], [self._last]) if begun else self._reader.begin([self._request.prompt])
+        if self._last is None:
+            scores = self._reader.begin([self._request.prompt])
+        else:
+            scores = self._reader.step([0], [self._last])
         self._last = token
         return log_probs(scores[0], token, self._request.rivals or 0)

@@ -38,9 +38,8 @@ class OpenVinoEngine:
     """One compiled model.
 
     `exact` computes in fp32 throughout (the cache may still have another `kv_precision`); otherwise in the processor's
-    fastest type (bf16 where it has it). Up to `batch`
-    sequences may run at a time; the cache has a spare block for each of them beyond `kv`, so that the engine's own
-    eviction never interferes with the scheduler's.
+    fastest type (bf16 where it has it). Up to `batch` sequences may run at a time; the cache has a spare block for each
+    of them beyond `kv`, so that the engine's own eviction never interferes with the scheduler's.
     """
 
     def __init__(self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, features: Features) -> None:
@@ -50,8 +49,10 @@ class OpenVinoEngine:
         config.max_num_seqs = batch
         config.dynamic_split_fuse = True  # prompts share a step with decoding; the scheduler decides whether in pieces
         config.enable_prefix_caching = features.kv_cache_reuse
-        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": (count := threads_of(threads, folder))}
-        if count == 1:  # with AMX some small models in bf16 divide by zero (OpenVINO 2026.4.1), and their process dies
+        threads = threads_of(threads, folder)
+        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
+        if threads == 1:
+            # With AMX some small models in bf16 divide by zero (OpenVINO 2026.4.1), and their process dies.
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # all but AMX
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
@@ -72,9 +73,8 @@ class OpenVinoEngine:
         """Begin a sequence and return its handle. Raises BadInput for what the engine cannot do."""
         if self._features.speculation != NONE and sampling.min_length and sampling.end_id is not None:
             # It forbids the end token by how many tokens there are before a step, and takes several in one.
-            raise BadInput(
-                "min_length", f"engine=openvino cannot keep it beside speculation={self._features.speculation}"
-            )
+            words = f"engine=openvino cannot keep it beside speculation={self._features.speculation}"
+            raise BadInput("min_length", words)
         self._count += 1
         prompt = ov.Tensor(np.array([ids], dtype=np.int64))
         draft = self._features.num_assistant_tokens
@@ -139,18 +139,22 @@ class OpenVinoEngine:
 def _in_the_text(ids: Sequence[int], most: int) -> int:
     """How many tokens prompt lookup drafts: what followed the same last few tokens when they came first.
 
-    The longest match counts, of at most `NGRAM` tokens and half the text. Searched as bytes, which takes microseconds.
+    The longest match counts, of at most `NGRAM` tokens (or half of a text that is no longer). It is searched as bytes,
+    which takes microseconds.
     """
     if most < 1:
         return 0
     text = array("I", ids)
     width, data = text.itemsize, text.tobytes()
-    for size in range(min(NGRAM, len(ids) // 2 if len(ids) <= NGRAM else NGRAM), 0, -1):
-        place = data.find(data[-size * width :])
-        while place % width:
-            place = data.find(data[-size * width :], place + 1)
-        if place // width < len(ids) - size:
-            return min(most, len(ids) - place // width - size)
+    longest = NGRAM if len(ids) > NGRAM else len(ids) // 2
+    for size in range(longest, 0, -1):
+        end = data[-size * width :]
+        byte = data.find(end)
+        while byte % width:  # it begins in the middle of a token
+            byte = data.find(end, byte + 1)
+        following = len(ids) - byte // width - size
+        if following > 0:
+            return min(most, following)
     return 0
 
 

@@ -181,7 +181,8 @@ class Recorder:
         tables = ",".join(table.text for table in step.block_ids)  # of an engine that has them
         some: dict[str, Any] = {}
         if step.ahead_s:
-            some |= {"ahead_us": round(step.ahead_s * 1e6), "in_vain": step.in_vain}
+            some["ahead_us"] = round(step.ahead_s * 1e6)
+            some["in_vain"] = step.in_vain
         for name, seconds in (("mask_us", step.mask_s), ("paced_us", step.paced_s)):
             if seconds is not None:
                 some[name] = round(seconds * 1e6)
@@ -207,7 +208,7 @@ class Recorder:
         )
 
     def _rest(self, after: After) -> None:
-        """Nobody is left."""
+        """No request is left: write what has ended, and the metrics."""
         self._gauges.update(running=0, waiting=0, kv_blocks_used=0, **self._account.waiting([]))
         if after.ended:
             self._log.write(

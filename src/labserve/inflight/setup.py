@@ -15,8 +15,7 @@ from labsched.scheduler import Scheduler
 from labserve.inflight.engines import open_engine
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
-from labserve.vllm.setup import VllmSetup
-from labserve.vllm.setup import set_up_vllm as vllm
+from labserve.vllm.setup import VllmSetup, set_up_vllm
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +59,15 @@ AnySetup = Setup | VllmSetup
 
 
 def open_scheduler(word: Callable[[str], str], device: str, beside: Path | None = None) -> AnySetup:
-    """The scheduler that a model's configuration asks for, with its engine: the labs' own, or vLLM's. See `set_up`.
+    """The scheduler that a model's configuration asks for, with its engine: the labs' own, or vLLM's.
+
+    See `set_up_scheduler` and `set_up_vllm`.
 
     Args:
         beside: the folder of model.py, in which a ``scheduler.py`` may take the place of either.
     """
     if word("engine") == "vllm":
-        return vllm(word, device, beside)
+        return set_up_vllm(word, device, beside)
     return set_up_scheduler(word, device, scheduler_beside(beside) if beside else Scheduler)
 
 

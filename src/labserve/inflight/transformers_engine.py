@@ -7,6 +7,7 @@ transformers' own manager computes in a thread of its own; here each step is ask
 import itertools
 import queue
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -85,11 +86,9 @@ class TransformersEngine:
                 self._manager._generation_step()
                 self._processor.update_batch()
         finished = self._manager.output_router.output_queue  # `read` looks at the states themselves
-        while True:
-            try:
+        with suppress(queue.Empty):
+            while True:
                 finished.get_nowait()
-            except queue.Empty:
-                return
 
     def read(self, handle: TransformersHandle) -> tuple[list[int], bool]:
         """Raises RuntimeError if the engine gave the sequence up."""

@@ -50,7 +50,8 @@ class LogitsModel:
                     tensor = pb_utils.Tensor(self.output, np.ascontiguousarray(part))
                     responses[place] = pb_utils.InferenceResponse([tensor])
             line["ids"] = request_names([requests[place] for place, _ in good])
-            line.update({"rows": [place for place, _ in good], "tokens": [block.size for block in blocks]})
+            line["rows"] = [place for place, _ in good]
+            line["tokens"] = [block.size for block in blocks]
         return responses
 
     def logits(self, blocks: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
@@ -61,9 +62,8 @@ class LogitsModel:
         if not ids.size:
             raise BadInput(self.input, "there is no token in it")
         if ids.min() < 0 or 0 < self.vocabulary <= ids.max():
-            raise BadInput(
-                self.input, f"ids from {ids.min()} to {ids.max()}; the model knows 0 to {self.vocabulary - 1}"
-            )
+            words = f"ids from {ids.min()} to {ids.max()}; the model knows 0 to {self.vocabulary - 1}"
+            raise BadInput(self.input, words)
         return ids
 
     def finalize(self) -> None:

@@ -11,7 +11,8 @@ def pad(blocks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
     A causal model's logits at a position depend on nothing to its right, so what the fill gives is simply cut off.
     """
-    rows, width = sum(len(block) for block in blocks), max(block.shape[1] for block in blocks)
+    rows = sum(len(block) for block in blocks)
+    width = max(block.shape[1] for block in blocks)
     padded = np.zeros((rows, width), dtype=np.int64)
     top = 0
     for block in blocks:

@@ -161,12 +161,10 @@ class StepClock:
         if shown.items() <= self._shown.items():
             return
         self._shown = {**shown, "t": round(time.monotonic(), 6)}
-        try:
+        with suppress(OSError):  # the state cannot be shown, and the step goes on
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._shown, separators=(",", ":")))
             part.replace(self._state)
-        except OSError:  # the state cannot be shown, and the step goes on
-            pass
 
     # -- standing still and going on --------------------------------------------------------------------------------
 

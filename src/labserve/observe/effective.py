@@ -1,7 +1,7 @@
 """For `labctl status`: what is in force, and why where it is not what was asked for."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,11 +18,12 @@ def note(run_dir: str, settings: Iterable[InForce]) -> None:
     """
     if not run_dir:
         return
-    said: Mapping[str, object] = {
-        one.name: {"asked": one.asked, "effective": one.effective, "reason": one.reason} for one in settings
+    by_name = {
+        setting.name: {"asked": setting.asked, "effective": setting.effective, "reason": setting.reason}
+        for setting in settings
     }
     path = Path(run_dir) / FILE
     temporary = path.with_suffix(".part")
     with suppress(OSError):  # a server serves also if it cannot write this file
-        temporary.write_text(json.dumps(said), encoding="utf-8")
+        temporary.write_text(json.dumps(by_name), encoding="utf-8")
         temporary.replace(path)

@@ -31,7 +31,8 @@ class Executions:
         Set its field `ids` if some of the requests turned out not to be served: the line is about these ids.
         """
         self._clock.wait(lambda: {"ids": ids})
-        started, line = time.monotonic(), dict[str, Any]()
+        started = time.monotonic()
+        line: dict[str, Any] = {}
         yield line
         if served := line.pop("ids", ids):
             self.log.write(started, served, **line)
@@ -71,7 +72,8 @@ class SequenceExecutions(Executions):
         """Surround an execution of these requests. Those that fill empty slots (READY is 0) are only counted."""
         rows = [row for row, request in enumerate(requests) if control(request, "READY")]
         ids = [self._id_of(requests[row]) for row in rows]
-        starts, ends = ([control(requests[row], name) for row in rows] for name in ("START", "END"))
+        starts = [control(requests[row], "START") for row in rows]
+        ends = [control(requests[row], "END") for row in rows]
         self._clock.wait(lambda: {"ids": ids})
         started = time.monotonic()
         yield

@@ -50,8 +50,8 @@ class _ObservedRequest:
 
 
 class _Sender:
-    def __init__(self, seen: _ObservedRequest, sender: Any) -> None:
-        self._seen, self._sender = seen, sender
+    def __init__(self, request: _ObservedRequest, sender: Any) -> None:
+        self._request, self._sender = request, sender
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sender, name)
@@ -59,8 +59,8 @@ class _Sender:
     def send(self, *response: Any, **more: Any) -> None:
         self._sender.send(*response, **more)
         flags = more.get("flags", response[1] if len(response) > 1 else 0)
-        self._seen.sent += bool(response[:1] or more.get("response"))
-        self._seen.final = self._seen.final or bool(flags & FINAL)
+        self._request.sent += bool(response[:1] or more.get("response"))
+        self._request.final = self._request.final or bool(flags & FINAL)
 
 
 class Observer:
@@ -112,27 +112,28 @@ class Observer:
             self._note(error)
             raise
         finally:
-            ids = [control(one, "CORR_ID", name) for one, name in zip(real, request_names(real), strict=True)]
-            empty, widest = len(requests) - len(real), self.held.widest()
-            self.log.write(began, ids, empty=empty, widest=widest, kept=self.held.grown())
+            names = request_names(real)
+            ids = [control(request, "CORR_ID", name) for request, name in zip(real, names, strict=True)]
+            empty = len(requests) - len(real)
+            self.log.write(began, ids, empty=empty, widest=self.held.widest(), kept=self.held.grown())
 
     # -- decoupled ----------------------------------------------------------------------------------------------------
 
     def _stream(self, requests: Sequence[Any]) -> None:
         began = time.monotonic()
-        seen = self._handed_on(requests)
-        before = self._computed()
+        handed_on = self._handed_on(requests)
+        passes, prompts = self._computed()
         error: Exception | None = None
         try:
-            if seen:
-                self.model.execute(list(seen))
+            if handed_on:
+                self.model.execute(list(handed_on))
         except Exception as raised:
             error = raised
             self._note(error)
-        passes, prompts = (now - then for now, then in zip(self._computed(), before, strict=True))
-        self._record(began, seen, passes, prompts)
-        for one in seen:
-            self._release(one, error)
+        passes_now, prompts_now = self._computed()
+        self._record(began, handed_on, passes_now - passes, prompts_now - prompts)
+        for request in handed_on:
+            self._release(request, error)
         self.turns += 1
 
     def _handed_on(self, requests: Sequence[Any]) -> list[_ObservedRequest]:
@@ -141,49 +142,49 @@ class Observer:
         Triton promises no order in which requests that were given back come again, and not that they come together.
         So every other turn their order is the reverse, and the first that still waits is late once.
         """
-        fresh = [one for one in requests if one.flags() & START]
-        self.line += [one.correlation_id() for one in fresh]
-        again = [one for one in requests if not one.flags() & START]
+        new = [request for request in requests if request.flags() & START]
+        self.line += [request.correlation_id() for request in new]
+        again = [request for request in requests if not request.flags() & START]
         first = self.line[0] if self.line else None
-        for one in list(again):
-            id = one.correlation_id()
+        for request in list(again):
+            id = request.correlation_id()
             if id == first and id not in self.kept_back:
                 self.kept_back.add(id)
-                again.remove(one)
-                one.set_release_flags(RESCHEDULE)
+                again.remove(request)
+                request.set_release_flags(RESCHEDULE)
         if self.turns % 2:
             again.reverse()
-        return [_ObservedRequest(one) for one in (*again, *fresh)]
+        return [_ObservedRequest(request) for request in (*again, *new)]
 
     def _computed(self) -> tuple[int, int]:
         """Forward passes and prompts of the model's decoder since it was loaded."""
         return getattr(self.held.cache, "passes", 0), getattr(self.held.cache, "prompts", 0)
 
-    def _record(self, began: float, seen: Sequence[_ObservedRequest], passes: int, prompts: int) -> None:
+    def _record(self, began: float, handed_on: Sequence[_ObservedRequest], passes: int, prompts: int) -> None:
         """The turn's line in the step log.
 
         `passes`: forward passes of the decoder; `prompts`: prompts that it computed; `left_out`: requests between their
         first and last answer that were handed over and got no answer; `overtaken`: requests that wait while a later
         one has its first answer.
         """
-        answered = [one for one in seen if one.sent]
-        ids = [one.correlation_id() for one in answered]
+        answered = [request for request in handed_on if request.sent]
+        ids = [request.correlation_id() for request in answered]
         first = [id for id in ids if id not in self.running]
-        left_out = sum(not one.sent for one in seen if one.correlation_id() in self.running)
+        left_out = sum(not request.sent for request in handed_on if request.correlation_id() in self.running)
         waiting = [id for id in self.line if id not in first]
         last = max((self.line.index(id) for id in first if id in self.line), default=-1)
         overtaken = sum(self.line.index(id) < last for id in waiting)
         self.line = waiting
         self.running |= set(ids)
-        for one in seen:
-            if one.final or not one.release & RESCHEDULE:
-                self.running.discard(one.correlation_id())
-                self.kept_back.discard(one.correlation_id())
+        for request in handed_on:
+            if request.final or not request.release & RESCHEDULE:
+                self.running.discard(request.correlation_id())
+                self.kept_back.discard(request.correlation_id())
         if ids or left_out or passes:
             self.log.write(
                 began,
                 ids,
-                made=[one.sent for one in answered],
+                made=[request.sent for request in answered],
                 prefill=len(first),
                 left_out=left_out,
                 overtaken=overtaken,
@@ -193,25 +194,26 @@ class Observer:
                 slots_used=getattr(self.held.cache, "used", None),
             )
 
-    def _release(self, one: _ObservedRequest, error: Exception | None) -> None:
+    def _release(self, observed: _ObservedRequest, error: Exception | None) -> None:
         """Give a request back, or end it. What Triton could not go on with is noted, and does not reach it."""
-        if one.final:
-            if one.release & RESCHEDULE and not error:
+        if observed.final:
+            if observed.release & RESCHEDULE and not error:
                 self._write(FINISHED)
         elif error:
-            refuse_request(one.request, f"the model raised {type(error).__name__}")
-        elif one.release & RESCHEDULE:
-            one.request.set_release_flags(one.release)
+            refuse_request(observed.request, f"the model raised {type(error).__name__}")
+        elif observed.release & RESCHEDULE:
+            observed.request.set_release_flags(observed.release)
         else:
             self._write(DROPPED)
-            refuse_request(one.request, DROPPED)
+            refuse_request(observed.request, DROPPED)
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def _note(self, error: Exception) -> None:
-        pb_utils.Logger.log_error("".join(traceback.format_exception(type(error), error, error.__traceback__)))
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == str(self.path)]
-        self._write(f"{type(error).__name__}: {error}", frames[-1].lineno if frames else None, exception=True)
+        pb_utils.Logger.log_error("".join(traceback.format_exception(error)))
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(self.path)]
+        self._write(f"{type(error).__name__}: {error}", lines[-1] if lines else None, exception=True)
 
     def _write(self, words: str, line: "int | None" = None, exception: bool = False) -> None:
         """Write a fault. Faults have a file of their own, because a failed step is not in the step log."""

@@ -90,8 +90,11 @@ class Gauges:
         """Set gauges to their new values, add to counters, observe a value of a histogram."""
         with self._lock:
             for name, new in values.items():
-                for label, value in new.items() if isinstance(new, Mapping) else (("", new),):
-                    self._take(name, label, value)
+                if isinstance(new, Mapping):
+                    for label, value in new.items():
+                        self._take(name, label, value)
+                else:
+                    self._take(name, "", new)
             self._use({name: values[name] for pair in USAGE for name in pair if name in values})
 
     def arrived(self, name: str, request: Any = None, at: float | None = None) -> None:
@@ -169,7 +172,7 @@ class Gauges:
             self._values[name, label] = before + value
 
     def flush(self) -> None:
-        """Tell the server what is new."""
+        """Send the server what is new."""
         with self._lock:
             values, self._values = self._values, {}
             observed, self._observed = self._observed, {}
@@ -183,9 +186,9 @@ class Gauges:
                     self._metric(name, label).set(value)
                     self._shown[name, label] = value
                 values.pop((name, label))
-            for (name, label), every in observed.items():
+            for (name, label), observations in observed.items():
                 metric = self._metric(name, label)
-                for value in thin_out(every):
+                for value in thin_out(observations):
                     metric.observe(value)
         except Exception:
             with self._lock:  # keep the values that the server did not get for the next time
@@ -197,13 +200,16 @@ class Gauges:
 
     def _metric(self, name: str, label: str) -> Any:
         if (name, label) not in self._metrics:
-            shown, kinds = METRICS[name], pb_utils.MetricFamily
-            kind = kinds.HISTOGRAM if shown.buckets else kinds.COUNTER if name.endswith("_total") else kinds.GAUGE
+            shown = METRICS[name]
             if name not in self._families:
-                self._families[name] = kinds(name=f"labs_{name}", description=shown.help, kind=kind)
-            labels = {"model": self._model, **({shown.label: label} if shown.label else {})}
-            more = {"buckets": list(shown.buckets)} if shown.buckets else {}
-            self._metrics[name, label] = self._families[name].Metric(labels=labels, **more)
+                self._families[name] = pb_utils.MetricFamily(
+                    name=f"labs_{name}", description=shown.help, kind=_kind(name, shown)
+                )
+            labels = {"model": self._model}
+            if shown.label:
+                labels[shown.label] = label
+            buckets = {"buckets": list(shown.buckets)} if shown.buckets else {}
+            self._metrics[name, label] = self._families[name].Metric(labels=labels, **buckets)
         return self._metrics[name, label]
 
     def close(self) -> None:
@@ -213,6 +219,15 @@ class Gauges:
             self.flush()
 
 
-def thin_out(values: Sequence[float], most: int = MOST_OBSERVATIONS) -> list[float]:
-    """At most so many of them, evenly taken."""
-    return [values[index * len(values) // most] for index in range(most)] if len(values) > most else list(values)
+def _kind(name: str, shown: Shown) -> Any:
+    """Triton's kind of a metric."""
+    if shown.buckets:
+        return pb_utils.MetricFamily.HISTOGRAM
+    return pb_utils.MetricFamily.COUNTER if name.endswith("_total") else pb_utils.MetricFamily.GAUGE
+
+
+def thin_out(values: Sequence[float], most: int = MOST_OBSERVATIONS) -> Sequence[float]:
+    """At most `most` of the values, taken evenly."""
+    if len(values) <= most:
+        return values
+    return [values[index * len(values) // most] for index in range(most)]

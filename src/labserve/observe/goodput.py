@@ -40,7 +40,8 @@ class GoodputCounter:
     """Counts the requests that have ended; one that its client gave up counts on neither side."""
 
     def __init__(self) -> None:
-        self._limits = {name: float(limit) for name, limit in LIMIT.findall(os.environ.get("LABS_SLO", ""))}
+        limits = LIMIT.findall(os.environ.get("LABS_SLO", ""))
+        self._limits = {name: float(limit) for name, limit in limits}
         self._classes: set[str] = set()
 
     def kind(self, request: Any) -> str:

@@ -1,7 +1,6 @@
 """The things that a model keeps: how many are in its containers, and its KV cache."""
 
 from collections import deque
-from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -38,9 +37,11 @@ class Held:
         if ids is not None:
             self._widest = max(self._widest or 0, len(ids))
 
-    def widest(self) -> "int | None":
-        """The most rows of one forward pass since this was asked last; None for a model without a torch module."""
-        widest, self._widest = self._widest, None if self._widest is None else 0
+    def widest(self) -> int | None:
+        """The most rows of one forward pass since the last call; None for a model without a torch module."""
+        widest = self._widest
+        if widest is not None:
+            self._widest = 0
         return widest
 
     def _count(self) -> int:
@@ -56,13 +57,12 @@ class Held:
             if parts is None:
                 continue
             known.add(id(value))
-            found = list(parts)
             if _contains(value):
-                count += len(found)
-            todo += found
+                count += len(parts)
+            todo += parts
         return count
 
-    def _parts(self, value: Any) -> "Iterable[Any] | None":
+    def _parts(self, value: Any) -> list[Any] | None:
         """The content of a container, or of an object of the learner's own class; None for anything else."""
         if isinstance(value, dict):
             return list(value.values())

@@ -32,10 +32,10 @@ class Later:
         self._calls.put((function, args, named))
 
     def settle(self) -> None:
-        """Return when all calls are made."""
-        made = threading.Event()
-        self._calls.put((made.set, (), {}))
-        made.wait(END_S)
+        """Return when all calls are made, or after END_S seconds."""
+        settled = threading.Event()
+        self._calls.put((settled.set, (), {}))
+        settled.wait(END_S)
 
     def close(self) -> None:
         """Make the calls that are left, and no more."""

@@ -35,25 +35,23 @@ class Steps:
     Args:
         args: those of Triton's `initialize`.
         slots: how many requests may run at a time.
-        tokenizer: opens the one that spells the step log's texts; gives None if there is none.
+        tokenizer: opens the tokenizer for the step log's texts; returns None if there is none.
         gauges: further metrics that this model has, each with its first value.
     """
 
     def __init__(
-        self,
-        args: dict[str, str],
-        slots: int,
-        tokenizer: Callable[[], "Tokenizer | None"] = lambda: None,
-        **gauges: Value,
+        self, args: dict[str, str], slots: int, tokenizer: Callable[[], "Tokenizer | None"], **gauges: Value
     ) -> None:
         run_dir, model = parameter(args, "run_dir", ""), args["model_name"]
         self.log = WatchedLog(run_dir, model, instance(args))
         self.clock = StepClock(run_dir, model, instance(args))
-        self.gauges = Gauges(model, **{"slots": slots, "running": 0, "steps_total": 0, "tokens_total": 0, **gauges})
+        first: dict[str, Value] = {"slots": slots, "running": 0, "steps_total": 0, "tokens_total": 0, **gauges}
+        self.gauges = Gauges(model, **first)
         self.slots = Slots(slots)
         self._texts = StepTexts(self.log, tokenizer)
         self._names = RequestNames()
-        self._joined: list[str] = []  # these three since the last line
+        # Requests that joined, lost their slot or ended (and why) since the last line.
+        self._joined: list[str] = []
         self._evicted: list[str] = []
         self.ended: dict[str, str] = {}
 
@@ -111,7 +109,8 @@ class Steps:
         Yields what is to be filled in. If the step raises, nothing is logged and its requests are forgotten.
         """
         line: dict[str, Any] = {"rows": [self.slots.of(name) for name in names], "phase": phase, "tokens": tokens}
-        line |= {} if waiting is None else queue_fields(waiting, "no slot")
+        if waiting is not None:
+            line |= queue_fields(waiting, "no slot")
         step = ObservedStep()
         try:
             self.clock.wait(lambda: {"ids": list(names), **line, "seats": self.slots.names})

@@ -47,13 +47,10 @@ class StepTexts:
             if name not in self._known:
                 grown = self._known[name] = Detokenizer(self._tokenizer)
                 prompts[name] = self._decode(ids[:prompt])[:MOST_PROMPT]
-                if earlier := "".join(grown.add(token) for token in ids[prompt : len(ids) - made]):
+                if earlier := _spell(grown, ids[prompt : len(ids) - made]):
                     before[name] = earlier
         if pieces is None:
-            pieces = [
-                "".join(self._known[name].add(token) for token in ids[len(ids) - made :]) if made else ""
-                for name, ids, _, made in batch
-            ]
+            pieces = [_spell(self._known[name], ids[len(ids) - made :]) for name, ids, _, made in batch]
         return {"texts": list(pieces), "prompts": prompts, "before": before}
 
     def forget(self, name: str) -> None:
@@ -64,6 +61,10 @@ class StepTexts:
         assert self._tokenizer is not None
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
+
+
+def _spell(text: Detokenizer, ids: Sequence[int]) -> str:
+    return "".join(map(text.add, ids))
 
 
 def find_tokenizer(folder: str) -> Tokenizer | None:

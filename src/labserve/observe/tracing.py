@@ -70,12 +70,11 @@ class Tracer:
             return
         spans, self._ended = self._ended, []
         resource = {"attributes": [_attribute("service.name", f"labs-{self._model}")]}
-        body = {
-            "resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "labserve"}, "spans": spans}]}]
-        }
-        asked = urllib.request.Request(self._url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        scope = {"scope": {"name": "labserve"}, "spans": spans}
+        body = {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+        export = urllib.request.Request(self._url, json.dumps(body).encode(), {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(asked, timeout=TIMEOUT_S):
+            with urllib.request.urlopen(export, timeout=TIMEOUT_S):
                 pass
         except urllib.error.HTTPError:  # the receiver answered, and would refuse them again
             pass

@@ -8,17 +8,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from labserve.observe.clock import CONTROL
 
 BOUND_S = 20.0  # no execution of the labs takes that long
 BOUND = "LABS_STUCK_S"  # another bound, for a server that is asked nothing long
 LOOK_S = 1.0
-# The frame that must come back, and where it is now: file and line.
-Find = Callable[["FrameType | None"], "tuple[FrameType, str, int] | None"]
+
+
+class RunningFrame(NamedTuple):
+    """The frame that must come back, and where its call is now."""
+
+    frame: FrameType
+    file: str
+    line: int
+
+
+Find = Callable[[FrameType | None], RunningFrame | None]
 
 
 class _Mark:
@@ -44,7 +54,7 @@ class Watchdog:
         model: str,
         bound: float | None = None,
         look: float = LOOK_S,
-        find: "Find | None" = None,
+        find: Find | None = None,
         what: str = "one execution",
     ) -> None:
         self.steps = 0
@@ -75,26 +85,23 @@ class Watchdog:
         if running is None or self._clock.exists():  # a model held by the clock is not stuck
             self._forget()
             return
-        execute, file, line = running
         # The mark is on the frame itself: to keep the frame, to know it again, would keep its requests alive.
-        if self._mark is None or execute.f_trace is not self._mark:
+        if self._mark is None or running.frame.f_trace is not self._mark:
             self._forget()
-            self._mark = execute.f_trace = _Mark()
+            self._mark = running.frame.f_trace = _Mark()
         elif time.time() - self._mark.since >= self._bound:
             report = {
                 "model": self._model,
                 "what": self._what,
                 "since": self._mark.since,
                 "steps": self.steps,
-                "file": file,
-                "line": line,
+                "file": running.file,
+                "line": running.line,
             }
-            try:
+            with suppress(OSError):  # the report cannot be written; the model must not fail for it
                 part = self._path.with_suffix(".part")
                 part.write_text(json.dumps(report), encoding="utf-8")
                 part.replace(self._path)
-            except OSError:  # the report cannot be written; the model must not fail for it
-                pass
 
     def _forget(self) -> None:
         if self._mark is not None:
@@ -121,27 +128,33 @@ def _frames() -> "dict[int, FrameType]":
                 gc.enable()
 
 
-def execution(frame: FrameType | None, code: CodeType | None = None) -> tuple[FrameType, str, int] | None:
+def execution(frame: FrameType | None, code: CodeType | None = None) -> RunningFrame | None:
     """The frame of an execution below which `frame` runs, and the innermost file and line in the model's own folder.
 
     It is a call of `code`; of a model's `execute` where there is none.
     """
     inner: dict[str, tuple[str, int]] = {}
     while frame is not None:
-        file, folder = frame.f_code.co_filename, os.path.dirname(frame.f_code.co_filename)  # noqa: PTH120
+        file = frame.f_code.co_filename
+        folder = os.path.dirname(file)  # noqa: PTH120
         inner.setdefault(folder, (file, frame.f_lineno))
-        execute = frame.f_code.co_name == "execute" and "requests" in frame.f_code.co_varnames
-        if frame.f_code is code if code else execute:
-            return frame, *inner[folder]
+        if code:
+            executes = frame.f_code is code
+        else:
+            executes = frame.f_code.co_name == "execute" and "requests" in frame.f_code.co_varnames
+        if executes:
+            return RunningFrame(frame, *inner[folder])
         frame = frame.f_back
     return None
 
 
-def loading(frame: FrameType | None, file: str) -> tuple[FrameType, str, int] | None:
+def loading(frame: FrameType | None, file: str) -> RunningFrame | None:
     """The outermost frame of that file, and the innermost line in it: while it is imported or initialised."""
-    found: tuple[FrameType, str, int] | None = None
+    outermost: FrameType | None = None
+    line = 0
     while frame is not None:
         if frame.f_code.co_filename == file:
-            found = (frame, file, found[2] if found else frame.f_lineno)
+            line = line or frame.f_lineno
+            outermost = frame
         frame = frame.f_back
-    return found
+    return RunningFrame(outermost, file, line) if outermost else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labsched.steplog import MOST_BYTES, StepLog
+from labsched.steplog import StepLog
 from labserve.observe.replica import own_folder
 from labserve.observe.watchdog import Watchdog
 
@@ -13,9 +13,9 @@ from labserve.observe.watchdog import Watchdog
 class WatchedLog(StepLog):
     """A step log in the stack's run folder `run_dir`; where that is "", there is neither a log nor a watchdog."""
 
-    def __init__(self, run_dir: str, model: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, run_dir: str, model: str, instance: str) -> None:
         folder = own_folder(run_dir)
-        super().__init__(folder, model, instance, most_bytes)
+        super().__init__(folder, model, instance)
         self._watchdog: Watchdog | None = None
         if run_dir:
             self._watchdog = Watchdog(Path(folder) / f"stuck-{model}-{instance}.json", model)

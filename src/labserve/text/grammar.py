@@ -82,7 +82,9 @@ class Grammar:
     def _check(self) -> None:
         if self._matcher.is_error():
             why = _first_line(self._matcher.get_error())
-            raise BadInput(STRUCTURED, "no text follows this schema" if why.startswith("NoExtension") else why)
+            if why.startswith("NoExtension"):
+                why = "no text follows this schema"
+            raise BadInput(STRUCTURED, why)
 
 
 class Grammars:
@@ -112,17 +114,15 @@ class Grammars:
         self._busy = threading.Thread(target=_put, args=(made, self._make, json.dumps(schema)), daemon=True)
         self._busy.start()
         try:
-            found = made.get(timeout=COMPILED_S)
+            result = made.get(timeout=COMPILED_S)
         except Empty:
             raise BadInput(STRUCTURED, f"the schema is too complex: it takes more than {COMPILED_S:g} s") from None
         self._busy.join()
-        if isinstance(found, Refusal):
-            raise found
-        if isinstance(found, ValueError):
-            raise BadInput(STRUCTURED, _first_line(str(found))) from None
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(result, ValueError) and not isinstance(result, Refusal):
+            raise BadInput(STRUCTURED, _first_line(str(result))) from None
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _load(self) -> Callable[[str], Grammar]:
         try:

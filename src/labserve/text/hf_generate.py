@@ -53,26 +53,26 @@ class Generator:
         stop = _Stop(prompts, self._most_seconds)
         longest = max(len(prompt.ids) for prompt in prompts)
         # Generation goes on at the right, so that the padding stands on the left.
-        fill = [longest - len(prompt.ids) for prompt in prompts]
+        padding = [longest - len(prompt.ids) for prompt in prompts]
+        ids = [[self._pad] * count + prompt.ids for count, prompt in zip(padding, prompts, strict=True)]
+        mask = [[0] * count + [1] * (longest - count) for count in padding]
         device = self._model.device
-        ids = torch.tensor([[self._pad] * n + p.ids for n, p in zip(fill, prompts, strict=True)], device=device)
-        mask = torch.tensor([[0] * n + [1] * len(p.ids) for n, p in zip(fill, prompts, strict=True)], device=device)
         with torch.inference_mode():
             out = self._model.generate(
-                ids,
-                attention_mask=mask,
+                torch.tensor(ids, device=device),
+                attention_mask=torch.tensor(mask, device=device),
                 max_new_tokens=max(prompt.limit for prompt in prompts),
                 do_sample=False,
                 pad_token_id=self._pad,
                 stopping_criteria=StoppingCriteriaList([stop]),
             )
         known = len(self.tokenizer)
-        rows = [
-            [i for i in row[n : longest + prompt.limit].tolist() if i < known]
-            for row, n, prompt in zip(out, fill, prompts, strict=True)
-        ]
-        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-        return [stop.ended.get(place, text) for place, text in enumerate(texts)]
+        answers: list[str | Exception] = []
+        for place, (row, count, prompt) in enumerate(zip(out.tolist(), padding, prompts, strict=True)):
+            spelled = [id for id in row[count : longest + prompt.limit] if id < known]
+            words = self.tokenizer.decode(spelled, skip_special_tokens=True)
+            answers.append(stop.ended.get(place, words))
+        return answers
 
 
 class _Stop:
@@ -89,10 +89,9 @@ class _Stop:
             if self._made >= prompt.limit or place in self.ended:
                 continue
             if time.monotonic() > self._deadline:
-                self.ended[place] = BadInput(
-                    "max_tokens",
-                    f"after {self._most_seconds:g} s {self._made:,} of {prompt.limit:,} tokens are made; ask for fewer",
-                )
+                progress = f"{self._made:,} of {prompt.limit:,} tokens are made"
+                words = f"after {self._most_seconds:g} s {progress}; ask for fewer"
+                self.ended[place] = BadInput("max_tokens", words)
             elif self._made % LOOK_AROUND == 0 and prompt.gone():
                 self.ended[place] = Refusal("the request was cancelled by its client")
         done = [self._made >= prompt.limit or place in self.ended for place, prompt in enumerate(self._prompts)]
@@ -125,7 +124,9 @@ def read_prompts(read: Read, gone: Callable[[], bool], generator: Generator) -> 
     if len(limits) not in (1, len(texts)):
         raise BadInput("max_tokens", f"{len(limits)} numbers for {len(texts)} texts")
     prompts = []
-    for raw, limit in zip(texts, limits * (len(texts) // len(limits) or 1), strict=True):
+    if len(limits) == 1:
+        limits *= len(texts)
+    for raw, limit in zip(texts, limits, strict=True):
         ids = generator.tokenizer.encode(text(raw, "text_input", 64 * generator.context))
         room = generator.context - len(ids)
         if not ids or room < 1:

@@ -32,20 +32,20 @@ def log_probs(logits: Any, token: int, count: int) -> dict[int, LogProb]:
     scores -= scores.max()
     scores -= np.log(np.exp(scores).sum())
     best = np.argsort(-scores, kind="stable")[:count]
-    ranks = {int(id): place + 1 for place, id in enumerate(best)}
+    ranks = {int(id): rank for rank, id in enumerate(best, 1)}
     ranks = {token: ranks.get(token) or 1 + int((scores > scores[token]).sum())} | ranks
     return {id: LogProb(max(float(scores[id]), LEAST), rank) for id, rank in ranks.items()}
 
 
-def as_json(found: Mapping[int, LogProb], tokenizer: Tokenizer) -> str:
+def as_json(by_id: Mapping[int, LogProb], tokenizer: Tokenizer) -> str:
     """One token's, as vllm_backend's output `logprobs` writes those of a response: a list with an object for each."""
-    spelled = {
-        id: {"logprob": p.logprob, "rank": p.rank, "decoded_token": tokenizer.decode([id], skip_special_tokens=False)}
-        for id, p in found.items()
-    }
+    spelled = {}
+    for id, value in by_id.items():
+        text = tokenizer.decode([id], skip_special_tokens=False)
+        spelled[id] = {"logprob": value.logprob, "rank": value.rank, "decoded_token": text}
     return json.dumps([spelled])
 
 
 def join_token_texts(texts: Sequence[str]) -> str:
-    """The texts of several tokens (`as_json`) as that of all of them."""
+    """The texts of several tokens (`as_json`) as one text for all of them."""
     return json.dumps([token for text in texts for token in json.loads(text)])

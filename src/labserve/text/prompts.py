@@ -54,9 +54,10 @@ def word_table(
     for row in lists.reshape(len(lists), -1):
         ids: list[int] = []
         offsets: list[int] = []
-        for raw in row:
-            for word in (text(raw, name, MOST_BYTES) if raw else "").split(","):
-                for spelling in spell(word) if word.strip(" ") else ():
+        for raw in filter(None, row):
+            words = [word for word in text(raw, name, MOST_BYTES).split(",") if word.strip(" ")]
+            for word in words:
+                for spelling in spell(word):
                     ids += spelling
                     offsets.append(len(ids))
         flat.append(ids)

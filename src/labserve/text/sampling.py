@@ -48,11 +48,11 @@ class Sampler:
 
         A top_k of -1 is off, as in vLLM.
         """
-        asked = {name: params[name] for name in ("temperature", "top_k", "top_p", "seed") if name in params}
-        if asked:
-            asked.setdefault("temperature", 1.0)
-            asked["top_k"] = max(0, asked.get("top_k", 0))
-        return cls(**asked)
+        given = {name: params[name] for name in ("temperature", "top_k", "top_p", "seed") if name in params}
+        if given:
+            given.setdefault("temperature", 1.0)
+            given["top_k"] = max(0, given.get("top_k", 0))
+        return cls(**given)
 
     def draw(self, logits: Any) -> int:
         """A token id drawn from `logits` [vocab]; the largest logit must be finite."""
@@ -88,11 +88,10 @@ def choose(
         mask = masks[row] if masks else None
         if not math.isfinite(best):
             tokens.append(ArithmeticError("the model's scores are not finite numbers"))
-        elif mask is None:
-            tokens.append(sampler.draw(logits[row]) if sampler.temperature > 0.0 else token)
+        elif sampler.temperature > 0.0:
+            tokens.append(sampler.draw(mask(logits[row]) if mask else logits[row]))
         else:
-            scores = mask(logits[row])
-            tokens.append(sampler.draw(scores) if sampler.temperature > 0.0 else int(scores.argmax()))
+            tokens.append(int(mask(logits[row]).argmax()) if mask else token)
     return tokens
 
 

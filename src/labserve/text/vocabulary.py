@@ -16,7 +16,8 @@ def alphabet() -> Mapping[str, int]:
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    characters = {chr(byte): byte for byte in printable}
+    return characters | {chr(code): byte for code, byte in enumerate(others, 256)}
 
 
 def spelling(tokenizer: Any) -> dict[int, bytes]:
@@ -38,7 +39,7 @@ def is_whole_text(raw: bytes) -> bool:
 
 
 def mask(words: Mapping[int, bytes], size: int) -> NDArray[np.bool_]:
-    """[size], true for the ids whose bytes are `whole`; ids beyond the tokenizer's vocabulary have no text at all."""
+    """[size], true for the ids whose bytes are text by themselves; ids beyond the tokenizer's have no text at all."""
     allowed = np.zeros(size, dtype=bool)
     allowed[[id for id, raw in words.items() if id < size and is_whole_text(raw)]] = True
     return allowed

@@ -20,8 +20,15 @@ from labserve.vllm.setup import ENVIRONMENT, IN_FLIGHT
 from labserve.vllm.watched import watched_scheduler
 
 HEAD = 64  # numbers of an attention head: any that vLLM takes, for none is computed
-TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HEAD, "intermediate_size": HEAD}
-ONE = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HEAD,
+    "intermediate_size": HEAD,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+}
 
 
 class CountedVllm(VllmScheduler):
@@ -47,7 +54,8 @@ class _CountingLLM:
     """
 
     def __init__(self, config: Any, scheduler: Any, hasher: Any, ahead: int = 1) -> None:
-        self.vllm_config, self._scheduler, self._hasher, self._ahead = config, scheduler, hasher, ahead
+        self.vllm_config = config
+        self._scheduler, self._hasher, self._ahead = scheduler, hasher, ahead
         self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
         self._in_flight: deque[tuple[Any, Any]] = deque()  # a decision, and its result
         self.answers: dict[str, Any] = {}  # by the request's id
@@ -58,11 +66,8 @@ class _CountingLLM:
 
         answer = self.answers[id]
         if not answer.word:  # a stop word is found by the caller, as on the server
-            if (
-                self._ahead > 1
-                and len(answer.tokens) < params.max_tokens
-                and answer.tokens.count(answer.tokens[-1]) == 1
-            ):
+            ends_early = len(answer.tokens) < params.max_tokens
+            if self._ahead > 1 and ends_early and answer.tokens.count(answer.tokens[-1]) == 1:
                 params.stop_token_ids = answer.tokens[-1:]  # the last token is known only when it is made
             else:
                 params.max_tokens = len(answer.tokens)
@@ -89,19 +94,20 @@ class _CountingLLM:
         if self._scheduler.has_requests():
             output = self._scheduler.schedule()
             self._in_flight.append((output, self._computed(output)))
-            if len(self._in_flight) < self._ahead and (output.num_scheduled_tokens or self._scheduler.has_requests()):
+            more = output.num_scheduled_tokens or self._scheduler.has_requests()
+            if more and len(self._in_flight) < self._ahead:
                 return []
         if not self._in_flight:
             return []
-        found = self._scheduler.update_from_output(*self._in_flight.popleft())
+        by_client = self._scheduler.update_from_output(*self._in_flight.popleft())
         return [
             SimpleNamespace(
-                request_id=one.request_id,
-                outputs=[SimpleNamespace(token_ids=one.new_token_ids, finish_reason=one.finish_reason)],
-                finished=one.finish_reason is not None,
+                request_id=change.request_id,
+                outputs=[SimpleNamespace(token_ids=change.new_token_ids, finish_reason=change.finish_reason)],
+                finished=change.finish_reason is not None,
             )
-            for outputs in found.values()
-            for one in outputs.outputs
+            for outputs in by_client.values()
+            for change in outputs.outputs
         ]
 
     def _computed(self, output: Any) -> Any:
@@ -110,11 +116,11 @@ class _CountingLLM:
 
         ids = list(output.num_scheduled_tokens)
         sampled = []
-        for one in (self._scheduler.requests[id] for id in ids):
+        for request in (self._scheduler.requests[id] for id in ids):
             # This step's tokens are counted already, and so is its new one, where others are in flight.
-            place = one.num_output_tokens + max(0, one.num_output_placeholders - 1)
-            answer = self.answers[one.request_id].tokens
-            sampled.append([] if one.is_prefill_chunk else [answer[min(place, len(answer) - 1)]])
+            place = request.num_output_tokens + max(0, request.num_output_placeholders - 1)
+            answer = self.answers[request.request_id].tokens
+            sampled.append([] if request.is_prefill_chunk else [answer[min(place, len(answer) - 1)]])
         return ModelRunnerOutput(ids, {id: place for place, id in enumerate(ids)}, sampled)
 
 
@@ -132,11 +138,13 @@ def make_counted_vllm(word: Word, context: int, vocabulary: int, record: str = "
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    static, ahead = BATCHING[word("gpt_model_type") or "inflight_batching"], word("async_scheduling") == "true"
+    static = BATCHING[word("gpt_model_type") or "inflight_batching"]
+    ahead = word("async_scheduling") == "true"
     kind = AsyncScheduler if ahead else Scheduler
     if record:
         kind = recording_class(kind, record)
-    scheduler = of_kind(watched_scheduler(kind, Gate(settings.max_running) if static else None), config, settings)
+    gate = Gate(settings.max_running) if static else None
+    scheduler = of_kind(watched_scheduler(kind, gate), config, settings)
     engine = _CountingLLM(config, scheduler, hasher(config, settings), IN_FLIGHT if ahead else 1)
     return CountedVllm(engine, settings, static)
 
@@ -149,7 +157,7 @@ def vllm_configuration(settings: VllmSettings, word: Word, vocabulary: int) -> A
     with tempfile.TemporaryDirectory() as folder:
         longest = settings.arguments["max_model_len"]
         sizes = {"vocab_size": vocabulary, "max_position_embeddings": longest}
-        (Path(folder) / "config.json").write_text(json.dumps({**TINY, **ONE, **sizes}), encoding="utf-8")
+        (Path(folder) / "config.json").write_text(json.dumps({**TINY, **sizes}), encoding="utf-8")
         own = {name: json.loads(word(name)) for name in ARGUMENTS if word(name)}
         arguments = {**settings.arguments, **own, "model": folder, "skip_tokenizer_init": True}
         config: Any = EngineArgs(**arguments).create_engine_config()

@@ -55,11 +55,13 @@ class VllmSettings:
             _refuse_heads("model", shape)
             if word("speculation") == DRAFT:
                 _refuse_heads("draft_model", ModelShape.of(word("draft_model")))
-        features, limit = _features(word, STEP_TOKENS[device.partition(":")[0]]), int(word("max_num_sequences") or 16)
+        features = _features(word, STEP_TOKENS[device.partition(":")[0]])
+        limit = int(word("max_num_sequences") or 16)
         fp32 = word("exact") == "true" or (not gpu and not has_bf16())
         cache = word("kv_cache_dtype") or "auto"
         block_size = int(word("block_size") or BLOCK_SIZE)
-        token_bytes = shape.token_values * CACHE_BYTES["float32" if fp32 and cache == "auto" else cache]
+        stored = "float32" if fp32 and cache == "auto" else cache
+        token_bytes = shape.token_values * CACHE_BYTES[stored]
         kv = KVBudget.of(
             word("max_tokens_in_paged_kv_cache"),
             word("kv_cache_free_gpu_mem_fraction"),
@@ -106,15 +108,19 @@ class VllmSettings:
     def of_engine(cls, arguments: dict[str, Any], config: Any) -> "VllmSettings":
         """The values in force in an engine that was made from `arguments`, by its `VllmConfig`."""
         scheduler, cache, draft = config.scheduler_config, config.cache_config, config.speculative_config
+        speculation = NONE
+        if draft:
+            speculation = PROMPT_LOOKUP if draft.method == "ngram" else DRAFT
         features = Features(
             chunked_context=scheduler.enable_chunked_prefill,
             max_num_tokens=scheduler.max_num_batched_tokens,
             kv_cache_reuse=cache.enable_prefix_caching,
-            speculation=NONE if draft is None else PROMPT_LOOKUP if draft.method == "ngram" else DRAFT,
+            speculation=speculation,
             num_assistant_tokens=draft.num_speculative_tokens if draft else 0,
         )
         kv = KVBudget(cache.num_gpu_blocks - NULL_BLOCKS, cache.block_size)
-        return cls(arguments, kv, features, scheduler.max_num_seqs, min(config.model_config.max_model_len, kv.tokens))
+        longest = min(config.model_config.max_model_len, kv.tokens)
+        return cls(arguments, kv, features, scheduler.max_num_seqs, longest)
 
     def in_force(self, word: Word, config: Any) -> list[InForce]:
         """For ``labserve.observe.effective``: what vLLM made of the words.
@@ -135,14 +141,14 @@ class VllmSettings:
             ("kv_cache_dtype", "", cache.cache_dtype),
             ("scheduling", "scheduling_policy", scheduler.policy),
         ]
-        said = [
-            InForce(name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
-            for name, theirs, value in rows
-        ]
+        values = []
+        for name, theirs, value in rows:
+            effective = str(value).lower().removeprefix("torch.")
+            values.append(InForce(name, word(name), effective, f"vLLM's {theirs}" if theirs else ""))
         dtype = str(config.model_config.dtype).removeprefix("torch.")
         return [
             InForce("batch_scheduler_policy", asked, "max_utilization", "" if asked == "max_utilization" else always),
-            *said,
+            *values,
             InForce("dtype", "", dtype),
             InForce("async_scheduling", word("async_scheduling"), str(bool(scheduler.async_scheduling)).lower()),
             InForce("speculation", self.features.speculation, self.features.speculation),

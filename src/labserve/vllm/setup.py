@@ -113,12 +113,12 @@ def arguments_beside(folder: Path | None) -> dict[str, Any]:
     if folder is None or not (folder / ARGUMENTS).exists():
         return {}
     try:
-        found = json.loads((folder / ARGUMENTS).read_text(encoding="utf-8"))
+        arguments = json.loads((folder / ARGUMENTS).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{ARGUMENTS}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(arguments, dict):
         raise ValueError(f'{ARGUMENTS}: it holds an object, such as {{"max_num_seqs": 8}}')
-    return found
+    return arguments
 
 
 def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
@@ -144,8 +144,9 @@ def open_vllm_engine(
 ) -> Any:
     """A `vllm.LLMEngine` in this process, whose scheduler is watched: vLLM's own, or the subclass `beside`."""
     locale.setlocale(locale.LC_ALL, "C.UTF-8")  # Triton's stub says ASCII, and PyTorch reads files as text
-    environment = {name: value for name, value in ENVIRONMENT.items() if not (compiled and name == NO_COMPILER)}
-    os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
+    for name, value in ENVIRONMENT.items():
+        if not (compiled and name == NO_COMPILER):
+            os.environ.setdefault(name, value)
     import torch
     from vllm import EngineArgs, LLMEngine
     from vllm.config import StructuredOutputsConfig
@@ -154,15 +155,11 @@ def open_vllm_engine(
 
     ahead = bool(arguments.get("async_scheduling"))
     kind = class_beside(beside, AsyncScheduler if ahead else Scheduler)
-    structured = {
-        name: StructuredOutputsConfig(**value)  # vLLM takes an object here
-        for name, value in arguments.items()
-        if name == "structured_outputs_config" and isinstance(value, dict)
-    }
+    structured = arguments.get("structured_outputs_config")
+    if isinstance(structured, dict):  # vLLM takes an object here
+        arguments = {**arguments, "structured_outputs_config": StructuredOutputsConfig(**structured)}
     gate = Gate(int(arguments["max_num_seqs"])) if static else None
-    engine = LLMEngine.from_engine_args(
-        EngineArgs(**arguments | structured, scheduler_cls=watched_scheduler(kind, gate))
-    )
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched_scheduler(kind, gate)))
     core = engine.engine_core.engine_core
     # A schema is compiled when its request comes, not beside the steps: a request never waits for that in the queue.
     core.structured_output_manager._use_async_grammar_compilation = False

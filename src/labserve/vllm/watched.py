@@ -36,9 +36,10 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
     """
 
     class Watched(kind):  # type: ignore[misc]
-        """`in_flight`: the steps that are decided and computed; `landed`: the one whose result has come since it was
-        last taken. While `grounded` no step is decided, and vLLM only waits for those in flight: it asks
-        `has_requests` before it decides. `tables` are the block tables of a step that was decided.
+        """`in_flight`: the steps that are decided and computed; `landed`: the one whose result has come.
+
+        While `grounded` no step is decided, and vLLM only waits for those in flight: it asks `has_requests` before it
+        decides.
         """
 
         waiting: Any  # vLLM's `RequestQueue`
@@ -56,12 +57,12 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
         def schedule(self, *args: Any, **named: Any) -> Any:
             began = time.monotonic()
             output = super().schedule(*args, **named) if gate is None else self._through(gate, *args, **named)
-            found = decision(self, output, began)
-            self.tables = found.tables = block_tables(self, output, self.tables)
-            if gate and found.waiting and gate.closed(self.requests[found.waiting[0]]):
+            decided = decision(self, output, began)
+            self.tables = decided.tables = block_tables(self, output, self.tables)
+            if gate and decided.waiting and gate.closed(self.requests[decided.waiting[0]]):
                 full = len(self.running) >= self.max_num_running_reqs
-                found.because = Reason("no slot" if full else "batch closed")
-            self.in_flight.add(output, found)
+                decided.because = Reason("no slot" if full else "batch closed")
+            self.in_flight.add(output, decided)
             return output
 
         def _through(self, gate: Gate, *args: Any, **named: Any) -> Any:
@@ -101,7 +102,7 @@ def block_tables(scheduler: Any, output: Any, before: Mapping[str, BlockIds]) ->
     cached, ids = output.scheduled_cached_reqs, output.num_scheduled_tokens
     tables = dict(zip(ids, map(before.get, ids), strict=True))
     changed = [id for id, new in zip(cached.req_ids, cached.new_block_ids, strict=True) if new is not None]
-    changed += [one.req_id for one in output.scheduled_new_reqs]
+    changed += [request.req_id for request in output.scheduled_new_reqs]
     if None in tables.values():
         changed += [id for id, table in tables.items() if table is None]
     table_of = scheduler.kv_cache_manager.get_block_ids
