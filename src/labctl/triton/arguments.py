@@ -73,8 +73,8 @@ def receiver(asked: str) -> str:
         return ""
     try:
         parts = urlsplit(asked)
-        port = parts.port or USUAL_PORT
-    except ValueError:  # a bracket without its other one, a port of letters
+        port = USUAL_PORT if parts.port is None else parts.port
+    except ValueError:  # an unmatched bracket, a port of letters
         parts, port = urlsplit(""), 0
     if parts.scheme != SCHEME or not parts.hostname or not port or parts.username or parts.query:
         raise LabError(
@@ -83,4 +83,5 @@ def receiver(asked: str) -> str:
             f"--set trace=otlp://127.0.0.1:{USUAL_PORT}",
             code="trace-receiver-invalid",
         )
-    return f"http://{parts.hostname}:{port}{parts.path.rstrip('/') or PATH}"
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname  # an IPv6 address
+    return f"http://{host}:{port}{parts.path.rstrip('/') or PATH}"

@@ -11,8 +11,7 @@ from typing import Any
 from labkit import nofollow
 from labsched.steplog import parse_step_line
 
-RECENT_BYTES = 2 * 2**20  # of each log, for a page that comes later
-AT_ONCE = 2**20
+RECENT_BYTES = 2 * 2**20  # of each log: for a page that comes later, and at most at a time
 
 
 @dataclass
@@ -33,7 +32,7 @@ class StepLogTail:
         """The lines that were written since the last call, in order of time; at first the recent ones."""
         lines: list[Mapping[str, Any]] = []
         for path in self._folder.glob("steps-*.jsonl"):
-            if not path.stem.rpartition(".")[2].isdigit():  # one that was rotated away: read before
+            if not path.stem.rpartition(".")[2].isdigit():  # else it was rotated, and is read already
                 lines += self._lines(path)
         return sorted(lines, key=lambda line: line["t"])
 
@@ -49,7 +48,7 @@ class StepLogTail:
                 if status.st_size == known.place:
                     return []
                 stream.seek(known.place)
-                data = stream.read(max(AT_ONCE, RECENT_BYTES))
+                data = stream.read(RECENT_BYTES)
         except OSError:
             return []
         known.place += len(data)
