@@ -54,7 +54,7 @@ def machine_checks(cache: Path) -> list[DoctorCheck]:
 def from_error(
     name: str, ask: Callable[[], object], weight: Literal["warn", "fail"] = "fail", found: str = ""
 ) -> DoctorCheck:
-    """A check whose answer is a text (``found`` where it gives none), or a LabError."""
+    """A check that is ok unless ``ask`` raises LabError; it shows ``found``, or else the answer."""
     try:
         answer = ask()
         return DoctorCheck(name, "ok", found or str(answer))
