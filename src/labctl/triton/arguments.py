@@ -26,8 +26,8 @@ def server_arguments(
 ) -> list[str]:
     """The arguments that every server has; ``folders`` are Triton's, of backends and caches, by its options' words.
 
-    A model that fails to load must not end the server (``--exit-on-error=false``): then the repository index can
-    tell which model it was and why, in Triton's own words.
+    A model that fails to load must not end the server (``--exit-on-error=false``), so that the repository index names
+    the model and the reason, in Triton's own words.
     """
     values: dict[str, object] = {
         "model-repository": repository,
@@ -64,11 +64,12 @@ def trace_arguments(stack: str, url: str) -> list[str]:
 
 
 def http_header(secret: str) -> dict[str, str]:
+    """The header of an HTTP request that opens Triton's closed APIs."""
     return {KEY: secret} if secret else {}
 
 
 def receiver(asked: str) -> str:
-    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none). Raises LabError: it is none."""
+    """The URL of the OTLP/HTTP receiver that ``--set trace=`` names; "" for "". Raises LabError: it is not one."""
     if not asked:
         return ""
     try:

@@ -12,7 +12,8 @@ class Times {
     const { store } = this.page;
     if (!groups.length) groups = store.lanes.map((lane, index) => {
       const own = store.requests.filter((request) => request.lane === index);
-      return [lane.name, lane.steps.length ? lane.steps[0].t - lane.steps[0].d : 0, own.map(({ id }) => id), [index]];
+      const [first] = lane.steps;
+      return [lane.name, first ? first.time - first.duration : 0, own.map(({ id }) => id), [index]];
     });
     this.phases = groups.map((group) => this.phase(...group)).filter(({ rows }) => rows.length);
     $("times").hidden = !this.phases.length;
@@ -26,7 +27,8 @@ class Times {
   phase(title, zero, ids, lanes) {
     const { store } = this.page, wanted = new Set(ids);
     const own = store.requests.filter((request) => lanes.includes(request.lane) && wanted.has(request.id) && request.at.length);
-    const index = own.reduce((best, { lane }) => (best < 0 || store.lanes[lane].steps.length > store.lanes[best].steps.length ? lane : best), -1);
+    const stepsOf = (lane) => store.lanes[lane]?.steps.length ?? -1;
+    const index = own.reduce((best, { lane }) => (stepsOf(lane) > stepsOf(best) ? lane : best), -1);
     const rows = own.filter(({ lane }) => lane === index).map((request) => this.row(store.lanes[index], request, zero));
     rows.sort((a, b) => a.arrived - b.arrived);
     const canvas = el("canvas", { tabIndex: 0 });
@@ -51,10 +53,11 @@ class Times {
     const index = this.page.store.requests.indexOf(request);
     const steps = request.at.filter((place) => place >= lane.first).map((place) => {
       const step = lane.at(place);
-      return { place, began: step.t - step.d - zero, end: step.t - zero, prefill: memberOf(step, index).prefill };
+      return { place, began: step.time - step.duration - zero, end: step.time - zero, prefill: memberOf(step, index).prefill };
     });
     const sent = this.page.store.arrived(request.id, steps[0].end + zero);
-    const queued = request.from === undefined ? steps[0].began : lane.at(request.from).t - lane.at(request.from).d - zero;
+    const firstWait = lane.at(request.from);
+    const queued = firstWait ? firstWait.time - firstWait.duration - zero : steps[0].began;
     const arrived = Math.min(steps[0].began, sent === undefined ? queued : sent - zero);
     const waits = [[arrived, steps[0].began]];
     for (const out of request.out) {

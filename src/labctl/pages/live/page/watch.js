@@ -53,7 +53,7 @@ class Page {
     this.views.forEach((view) => view.draw());
     this.fit();
     this.times.open(recording.groups || []); // at the first requests; "All" shows the others
-    this.seek(Math.min(...this.store.lanes.filter((lane) => lane.steps.length).map((lane) => lane.steps[0].t)));
+    this.seek(Math.min(...this.store.lanes.filter((lane) => lane.steps.length).map((lane) => lane.steps[0].time)));
   }
 
   take(events) {
@@ -142,7 +142,7 @@ class Page {
     const lanes = this.store.lanes.filter((lane, i) => only === null || i === only);
     const times = lanes.map((lane) => {
       const place = lane.placeAt(this.now) + (by > 0 ? 0 : -2);
-      return place >= lane.first && place < lane.end ? lane.at(place).t : by > 0 ? Infinity : -Infinity;
+      return lane.at(place)?.time ?? (by > 0 ? Infinity : -Infinity);
     });
     const time = by > 0 ? Math.min(...times) : Math.max(...times);
     if (Number.isFinite(time)) this.seek(time);

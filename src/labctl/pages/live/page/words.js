@@ -21,7 +21,8 @@ function sentence(store, lane, request, before) {
     const index = store.requests.indexOf(request), own = (place) => memberOf(lane.at(place), index), last = steps.at(-1);
     const kept = steps.filter((place) => place >= lane.first);
     const made = kept.reduce((sum, place) => sum + own(place).tokens, 0);
-    const where = kept.length > 1 ? `steps ${lane.at(kept[0]).n} to ${lane.at(last).n}` : `step ${lane.at(last).n}`;
+    const numbers = [lane.at(kept[0]).number, lane.at(last).number];
+    const where = kept.length > 1 ? `steps ${numbers[0]} to ${numbers[1]}` : `step ${numbers[1]}`;
     parts.push(`${made ? `${count(made, "token")} in ` : ""}${where}, slot ${own(last).slot + 1}`);
   }
   const out = request.out.filter((place) => place < before).length;
@@ -32,7 +33,7 @@ function sentence(store, lane, request, before) {
 
 /** "waited 374 tokens for request 1": what the others got between its arrival, as far as that is known, and its first step. */
 function waitOf(store, lane, request, begun, over) {
-  const came = store.arrived(request.id, begun > lane.first && begun < lane.end ? lane.at(begun).t : Infinity);
+  const came = store.arrived(request.id, begun > lane.first && begun < lane.end ? lane.at(begun).time : Infinity);
   const from = Math.max(lane.first, Math.min(request.from ?? begun, came === undefined ? begun : lane.placeAt(came)));
   const others = new Set();
   let tokens = 0;
