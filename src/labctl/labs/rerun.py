@@ -148,7 +148,9 @@ def _standing(clock: Clock) -> Iterator[Clock]:
 
 def _requests(state: ClockState) -> int:
     """The requests in the model, as its clock file says."""
-    return len(state["ids"]) + state.get("queue", 0) if state["state"] == "held" else state.get("left", 0)
+    if state["state"] == "held":
+        return len(state["ids"]) + state.get("queue", 0)
+    return state.get("left", 0)
 
 
 def _left(clock: Clock, timeout: float) -> int:

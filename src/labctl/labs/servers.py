@@ -114,10 +114,10 @@ class Servers(ExitStack):
         """The present server with the new settings; None if another one is needed."""
         session, runtime = self._session, before.runtime
         # The record is read again: a client may have had replicas killed and started.
-        found = before if session.dry else session.find(before.name)
-        if not found or stack != before.name or (not session.dry and replicas.missing_replicas(found)):
+        now = before if session.dry else session.find(before.name)
+        if not now or stack != before.name or (not session.dry and replicas.missing_replicas(now)):
             return None
-        old = found.record
+        old = now.record
         before = replace(before, record=old)
         wanted = before.with_options(options)
         new = record_of(wanted, old.endpoints, old.owner)

@@ -72,8 +72,10 @@ def judge_verdict(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0)
         text = verdict.text.format(value=value, m=numbers)
     except (KeyError, ValueError, IndexError, TypeError, AttributeError):
         text = f"{verdict.name}: {value:g}"
-    missed = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET
-    return VerdictResult(verdict.name, text, float(value), met, MET if met else missed, bound, taken)
+    word = MET
+    if not met:
+        word = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET
+    return VerdictResult(verdict.name, text, float(value), met, word, bound, taken)
 
 
 def verdict_section(verdicts: Sequence[VerdictResult]) -> str:

@@ -115,14 +115,12 @@ def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
     yield from _references(f"{where}.tokenizer", stack.tokenizer, early | LATE | made)
     for name, probe in stack.probes.items():
         yield from _references(f"{where}.probes.{name}", probe.body, early - {"release"})
-    asked = {f"probes.{name}": name for name in stack.probes} | (
-        {"bench.model": stack.bench.model} if stack.bench else {}
-    )
-    yield from (
-        f"{where}.{key}: the stack has no model '{model}'; it has: {', '.join(stack.models)}"
-        for key, model in asked.items()
-        if model not in stack.models
-    )
+    models = {f"probes.{name}": name for name in stack.probes}
+    if stack.bench:
+        models["bench.model"] = stack.bench.model
+    for key, model in models.items():
+        if model not in stack.models:
+            yield f"{where}.{key}: the stack has no model '{model}'; it has: {', '.join(stack.models)}"
 
 
 def _references(where: str, value: Any, known: set[str]) -> Iterator[str]:
@@ -211,7 +209,8 @@ def value_problems(lab: Lab) -> Iterator[str]:
             where = f"stacks.{name}{layer}"
             conditions += [(f"{where}.replacements", edit.when) for edit in content.replacements]
             for path, value in _walk(where, content.model_dump(include={*FILLED, "artifacts", "probes"})):
-                if isinstance(value, dict) and "map" in value and (value.keys() >= CHOICE or "setting" not in value):
+                is_choice = isinstance(value, dict) and "map" in value
+                if is_choice and (value.keys() >= CHOICE or "setting" not in value):
                     yield from _map(declared, path, value)
     for phase in lab.run.phases if lab.run else ():
         yield from _values(lab, f"run.phases.{phase.name}.set", phase.set)
@@ -263,6 +262,6 @@ def _map(declared: Mapping[str, Setting], where: str, choice: Mapping[str, Any])
         return
     for value in options:
         yield from _written(f"{where}.map", declared[key], value)
-    given = {format_setting(value) for value in options}
-    if missing := [value for value in declared[key].values() if value not in given]:
+    covered = {format_setting(value) for value in options}
+    if missing := [value for value in declared[key].values() if value not in covered]:
         yield f"{where}.map: nothing for {key}={' or '.join(missing)}"

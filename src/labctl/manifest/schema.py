@@ -232,20 +232,20 @@ def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) ->
     for variant in stack.variants.values():
         if not condition_holds(variant.settings_when, settings):
             continue
-        asked = " ".join(f"{key}={format_setting(settings[key])}" for key in variant.settings_when)
+        values = " ".join(f"{key}={format_setting(settings[key])}" for key in variant.settings_when)
         served = profile in variant.profiles
         if variant.refused and served:
             raise LabError(
-                f"this stack is not served with {asked}",
+                f"this stack is not served with {values}",
                 variant.refused,
                 "another value (labctl list)",
                 code="setting-not-served",
             )
         if served:
             stack = _over(stack, variant)
-        elif asked and not variant.refused and variant.settings_when not in here:
+        elif values and not variant.refused and variant.settings_when not in here:
             raise LabError(
-                f"{asked} is not served on the {profile} profile",
+                f"{values} is not served on the {profile} profile",
                 f"it is served on: {', '.join(variant.profiles)}",
                 f"--profile {variant.profiles[0]}, or another value (labctl list)",
                 code="setting-not-on-profile",

@@ -166,11 +166,12 @@ class Hub(Audience):
     def _take_ask(self, event: AskEvent) -> None:
         if "name" in event:
             event = {**event, "called": self._names[event["name"]]}
-        known = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
-        if event.get("first") and not known.get("first"):
-            self._counters.first_token(self.head.get("into", {}).get(known["model"], known["model"]), event["first"])
-        known.update(event)
-        over = [number for number, asked in self._asked.items() if asked["state"] != SENT]
+        asked = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
+        if event.get("first") and not asked.get("first"):
+            shown_model = self.head.get("into", {}).get(asked["model"], asked["model"])
+            self._counters.first_token(shown_model, event["first"])
+        asked.update(event)
+        over = [number for number, request in self._asked.items() if request["state"] != SENT]
         for number in over[: max(0, len(self._asked) - MOST)]:  # a request in flight is never forgotten
             del self._asked[number]
         self._pass_on([], [event])

@@ -81,11 +81,11 @@ class Packing:
 
     def _unseen(self, number: int, text: str) -> str:
         """The part of a request's text that came while no texts were logged."""
-        known = "".join(self._texts[number])
-        if not text.startswith(known):  # the model has forgotten the beginning
+        logged = "".join(self._texts[number])
+        if not text.startswith(logged):  # the model has forgotten the beginning
             self._texts[number] = [""] * len(self._texts[number])
             return text
-        return text[len(known) :]
+        return text[len(logged) :]
 
     def document(self) -> dict[str, Any]:
         """Lanes; requests as [lane, id, label, name]; each text and the lengths of its parts, where there are texts.
