@@ -100,7 +100,9 @@ class Times {
 
   hover(phase, event) {
     const row = phase.rows[Math.floor((event.clientY - phase.canvas.getBoundingClientRect().top) / TIMES.row)];
-    this.page.tip(row ? `${this.words(row)}\n${this.page.store.title(this.page.store.requests.indexOf(row.request))}` : "", { left: event.clientX + 14, top: event.clientY + 14 });
+    const { store } = this.page;
+    const text = row ? `${this.words(row)}\n${store.title(store.requests.indexOf(row.request))}` : "";
+    this.page.tip(text, { left: event.clientX + 14, top: event.clientY + 14 });
   }
 
   draw() {
@@ -144,12 +146,12 @@ class Times {
       context.fillStyle = WAIT_COLOR;
       context.fillRect(left, middle - 1, Math.max(1, long), 2);
       context.fillRect(left, middle - 4, 1.5, 8);
-      const said = `waits ${seconds(to - from)}`;
-      if (long < context.measureText(said).width + 10) continue;
+      const words = `waits ${seconds(to - from)}`, wide = context.measureText(words).width;
+      if (long < wide + 10) continue;
       context.fillStyle = "#fff";
-      context.fillRect(left + 4, middle - 6, context.measureText(said).width + 4, 12);
+      context.fillRect(left + 4, middle - 6, wide + 4, 12);
       context.fillStyle = WAIT_COLOR;
-      context.fillText(said, left + 6, middle + 4);
+      context.fillText(words, left + 6, middle + 4);
     }
     for (const { began, end, prefill } of steps) {
       const left = this.x(began), long = Math.max(0.5, this.x(end) - left);

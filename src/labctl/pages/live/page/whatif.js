@@ -72,7 +72,9 @@ class WhatIf {
     view.worded = this.words;
     const at = newest && (newest.at[1] || newest.at[0]);
     const heading = newest?.words === this.words
-      ? el("button", { type: "button", textContent: `First difference: step ${at}`, title: "Show it in both strips", onclick: () => this.go() })
+      ? el("button", {
+        type: "button", textContent: `First difference: step ${at}`, title: "Show it in both strips", onclick: () => this.go(),
+      })
       : el("p", { textContent: this.words });
     view.parted.dataset.step = at || "";
     const row = (cells, tag) => el("tr", {}, ...cells.map((textContent) => el(tag, { textContent })));
