@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -79,7 +79,8 @@ def pair_lanes(
 
     Raises LabError: there are none.
     """
-    for key in (lambda lane: lane.key, lambda lane: lane.key.model):
+    keys: list[Callable[[InstanceSteps], Hashable]] = [lambda lane: lane.key, lambda lane: lane.key.model]
+    for key in keys:
         by_key = {key(lane): lane for lane in others}
         pairs = [(lane, by_key[key(lane)]) for lane in some if key(lane) in by_key]
         if pairs and len({key(lane) for lane in some}) == len(some) and len(by_key) == len(others):
