@@ -20,8 +20,8 @@ ARG PACKAGES=client
 COPY requirements/$PACKAGES.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     /build/install-packages.sh /build/$PACKAGES.txt
-# What no client reads: pip, packages' own tests, the symbols of libraries, and of transformers the models, which need
-# PyTorch. (What stands in *.libs has been moved by the wheels' makers, and would not survive.)
+# Remove what no client reads: pip, packages' own tests, the symbols of libraries, and transformers' models, which need
+# PyTorch. (Libraries in *.libs have been rewritten by the wheels' makers: strip would break them.)
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends binutils
 RUN cd /opt/labs/lib/python3.11/site-packages \

@@ -50,7 +50,7 @@ COPY src/labsched /opt/labs/labsched
 COPY src/labserve /opt/labs/labserve
 COPY docker/serve.sh /usr/local/bin/serve
 COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks
-# A user without an entry in /etc/passwd: what asks for its name (PyTorch's and Triton's caches) is told one.
+# The user has no entry in /etc/passwd, and PyTorch's and Triton's caches ask for its name: USER and LOGNAME give one.
 # Ranks of OpenMPI may not read each other's memory in a container without capabilities, and so need not try (by the
 # names of OpenMPI 4 and 5).
 ENV PYTHONPATH=/opt/labs HOME=/tmp USER=labs LOGNAME=labs PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \

@@ -92,27 +92,25 @@ def scheduled(
     """Every step until all requests are answered, and the scheduler as it is then."""
     engine = CountingEngine(budget)
     kv = KVBudget(blocks, block_size)
-    of = engine.scheduler = Scheduler(engine, kv, policy, slots, static, Features(True, budget, reuse))
+    scheduler = engine.scheduler = Scheduler(engine, kv, policy, slots, static, Features(True, budget, reuse))
     requests = {arrival.name: Request(arrival.name, list(arrival.prompt), arrival.answer) for arrival in arrivals}
     steps: list[Step] = []
-    late = max(arrival.step for arrival in arrivals)
-    while len(steps) < late or not of.idle:
+    last_arrival = max(arrival.step for arrival in arrivals)
+    while len(steps) < last_arrival or not scheduler.idle:
         for arrival in arrivals:
             if arrival.step == len(steps) + 1:
-                of.submit(requests[arrival.name])
-        steps.append(step(of, kv))
-    return steps, of
+                scheduler.submit(requests[arrival.name])
+        steps.append(step(scheduler, kv))
+    return steps, scheduler
 
 
-def step(of: Scheduler, kv: KVBudget) -> Step:
-    done = of.step()
+def step(scheduler: Scheduler, kv: KVBudget) -> Step:
+    done = scheduler.step()
     parts = zip(done.batch, done.slots, done.phase, done.computed, done.claims, strict=True)
-    shares = [
-        Share(
-            request.id, slot, letter == "p", request in done.ended, tokens, min(kv.needed(request.tokens), claim), claim
-        )
-        for request, slot, letter, tokens, claim in parts
-    ]
+    shares = []
+    for request, slot, letter, tokens, claim in parts:
+        in_use = min(kv.needed(request.tokens), claim)
+        shares.append(Share(request.id, slot, letter == "p", request in done.ended, tokens, in_use, claim))
     return Step(shares, [request.id for request in done.waiting], [request.id for request in done.preempted])
 
 
@@ -170,7 +168,7 @@ PREFIXES = [
 ]
 
 
-class Found(NamedTuple):
+class CachedPrompt(NamedTuple):
     """A request of the prefix tree: the ids of its prompt's full blocks, and the tokens that it found in the cache."""
 
     name: str
@@ -179,20 +177,21 @@ class Found(NamedTuple):
     prompt: int
 
 
-def prefix_tree(arrivals: Sequence[Arrival] = PREFIXES) -> list[Found]:
+def prefix_tree(arrivals: Sequence[Arrival] = PREFIXES) -> list[CachedPrompt]:
     """Prompts under prefix caching. Each joins one step after the previous one."""
     engine = CountingEngine(1000)
     kv = KVBudget(100, 4)
-    of = engine.scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, 4, False, Features(True, 1000, True))
+    features = Features(True, 1000, True)
+    scheduler = engine.scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, 4, False, features)
     requests = [Request(arrival.name, list(arrival.prompt), arrival.answer) for arrival in arrivals]
     for request in requests:
-        of.submit(request)
-        of.step()
-    assert of.memory.blocks is not None
-    names: dict[int, int] = {}
-    found = []
+        scheduler.submit(request)
+        scheduler.step()
+    assert scheduler.memory.blocks is not None
+    numbers: dict[int, int] = {}  # of blocks, by their identity
+    prompts = []
     for request in requests:
-        held = of.memory.blocks.of(request)[0][: len(request.prompt) // kv.block_size]
-        ids = [names.setdefault(id(block), len(names)) for block in held]
-        found.append(Found(request.id, ids, request.found, len(request.prompt)))
-    return found
+        full_blocks = scheduler.memory.blocks.of(request)[0][: len(request.prompt) // kv.block_size]
+        ids = [numbers.setdefault(id(block), len(numbers)) for block in full_blocks]
+        prompts.append(CachedPrompt(request.id, ids, request.found, len(request.prompt)))
+    return prompts

@@ -6,7 +6,7 @@ python scripts/dashboards.py
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,11 @@ class Panel:
     unit: str = NUMBER
     kind: str = "timeseries"
     width: int = 8
-    said: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    description: str = ""
 
 
-def rate(metric: str, by: str = "model", chosen: str = REPLICA) -> str:
-    return f"sum by ({by}) (rate({metric}{chosen}[$__rate_interval]))"
+def rate(metric: str, by: str = "model") -> str:
+    return f"sum by ({by}) (rate({metric}{REPLICA}[$__rate_interval]))"
 
 
 def per_request(part: str) -> str:
@@ -56,7 +55,7 @@ SCHEDULER = [
         "Batch heat map",
         {"{{le}}": f"sum by (le) (increase(labs_batch_size_bucket{REPLICA}[$__rate_interval]))"},
         kind="heatmap",
-        said="How many requests shared a step.",
+        description="How many requests shared a step.",
     ),
     Panel(
         "Waiting against running",
@@ -117,14 +116,14 @@ BOTH = [
         "Triton says: requests that wait",
         {"{{model}}": f"sum by (model) (nv_inference_pending_request_count{OURS})"},
         width=12,
-        said="A model with its own loop takes a request over at once: to Triton it waits no longer.",
+        description="A model with its own loop takes a request over at once: to Triton it waits no longer.",
     ),
     Panel("What happened: requests that wait", {"{{model}}": f"sum by (model) (labs:waiting{OURS})"}, width=12),
     Panel(
         "Triton says: mean batch",
         {"{{model}}": f"{rate('nv_inference_count')} / {rate('nv_inference_exec_count')}"},
         width=12,
-        said="Executions are hand-overs, not steps.",
+        description="Executions are hand-overs, not steps.",
     ),
     Panel("What happened: mean batch of a step", {"{{model}}": mean("labs_batch_size")}, width=12),
     Panel(
@@ -132,7 +131,7 @@ BOTH = [
         {"{{model}}": f"{rate('nv_inference_request_duration_us')} / {rate('nv_inference_request_success')} / 1e6"},
         SECONDS,
         width=12,
-        said="A decoupled request is done for Triton when execute returns.",
+        description="A decoupled request is done for Triton when execute returns.",
     ),
     Panel(
         "What happened: mean time to first token",
@@ -172,25 +171,26 @@ def dashboard(name: str) -> dict[str, Any]:
 
 
 def _panel(panel: Panel, number: int, left: int, top: int) -> dict[str, Any]:
-    heat = panel.kind == "heatmap"
+    heat_map = panel.kind == "heatmap"
+    options: dict[str, Any] = {"legend": {"showLegend": True, "displayMode": "list", "placement": "bottom"}}
+    if heat_map:
+        options = {"calculate": False, "yAxis": {"unit": "short"}}
     return {
         "id": number,
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.said,
+        "description": panel.description,
         "datasource": SOURCE,
         "gridPos": {"x": left, "y": top, "w": panel.width, "h": HEIGHT},
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "options": {"calculate": False, "yAxis": {"unit": "short"}}
-        if heat
-        else {"legend": {"showLegend": True, "displayMode": "list", "placement": "bottom"}},
+        "options": options,
         "targets": [
             {
                 "refId": chr(ord("A") + place),
                 "datasource": SOURCE,
                 "expr": expression,
                 "legendFormat": legend,
-                **({"format": "heatmap"} if heat else {}),
+                **({"format": "heatmap"} if heat_map else {}),
             }
             for place, (legend, expression) in enumerate(panel.queries.items())
         ],

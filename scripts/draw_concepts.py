@@ -283,9 +283,9 @@ def balancing() -> Canvas:
         for replica in (0, 1):
             top = 104.0 + 88 * replica
             canvas.box((left + 160, top, left + 225, top + 62), f"{replica + 1}", [])
-            mine = [name for number, name in enumerate(requests) if replica_of(number, name) == replica]
-            canvas.arrow((start, 170), (left + 158, top + 31), INK if mine else "#cccccc")
-            for number, name in enumerate(mine):
+            served = [name for number, name in enumerate(requests) if replica_of(number, name) == replica]
+            canvas.arrow((start, 170), (left + 158, top + 31), INK if served else "#cccccc")
+            for number, name in enumerate(served):
                 canvas.queued(left + 166 + 18 * (number % 3), top + 25 + 18 * (number // 3), [name])
         for number, line in enumerate(lines):
             canvas.text(left + 112, 268 + 17 * number, line, 11, fill=GREY, anchor="ma")

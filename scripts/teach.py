@@ -86,7 +86,7 @@ def section(text: str, heading: str) -> str:
 
 def script(heading: str) -> list[Row]:
     """The rows of a script in instructor.md, with the slides that each opens."""
-    found, begins = [], 0
+    rows, begins = [], 0
     shown: set[str] = set()
     for minutes, what in re.findall(r"^\| (\d+) \| (.+) \|$", section(read(INSTRUCTOR), heading), re.M):
         row = Row(begins, int(minutes), what)
@@ -99,9 +99,9 @@ def script(heading: str) -> list[Row]:
         for slide in row.slides:
             commands = "".join(f"\n\n    {command}" for command in row.commands)
             slide.notes = f"**{row.clock}**, {row.minutes} min: {row.title}{commands}\n\n{slide.notes}"
-        found.append(row)
+        rows.append(row)
         begins += row.minutes
-    return found
+    return rows
 
 
 def slides(what: str) -> Iterator[Slide]:

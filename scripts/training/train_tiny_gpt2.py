@@ -66,8 +66,8 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> torch.Te
 
 
 def train(model: GPT2LMHeadModel, data: torch.Tensor, steps: int, report_every: int = 100) -> None:
-    """Adam with a warm-up and a cosine. Short windows stand at random positions of the context, so that every
-    position is learned; every eighth window is as long as the context, so that far looks are learned too."""
+    """Train with AdamW, a warm-up and a cosine. Short windows are put at random positions of the context, so that every
+    position is learned; every eighth window is as long as the context, so that far references are learned too."""
     rng = random.Random(SEED)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.05)
     warm = max(1, steps // 20)
@@ -96,9 +96,8 @@ def train(model: GPT2LMHeadModel, data: torch.Tensor, steps: int, report_every: 
 @torch.inference_mode()
 def held_out_loss(model: GPT2LMHeadModel, data: torch.Tensor, width: int = 512, rows: int = 24) -> float:
     """Mean negative log-likelihood per token, in nats."""
-    losses = [
-        model(input_ids=(b := data[i * width : (i + 1) * width][None]), labels=b).loss.item() for i in range(rows)
-    ]
+    windows = [data[row * width : (row + 1) * width][None] for row in range(rows)]
+    losses = [model(input_ids=window, labels=window).loss.item() for window in windows]
     return sum(losses) / len(losses)
 
 
@@ -120,10 +119,10 @@ def baselines(data: torch.Tensor, held_out: torch.Tensor, vocabulary: int) -> tu
 
 
 def portable(folder: Path) -> None:
-    """Say it as old libraries know it too (NVIDIA's images have them), and let everybody read the files.
+    """Rewrite a tokenizer's files so that old libraries, as in NVIDIA's images, can read them, and every user may.
 
-    The tokenizer's class by the name that transformers 4 and 5 have for it; its merges as texts, not as pairs, which
-    the tokenizers library reads from 0.20 on.
+    The tokenizer's class gets the name that transformers 4 and 5 share. Merges become texts: only tokenizers 0.20 and
+    newer read pairs.
     """
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))

@@ -60,9 +60,9 @@ def distil(draft: LlamaForCausalLM, target: LlamaForCausalLM, data: torch.Tensor
         starts = [rng.randrange(len(data) - width) for _ in range(rows)]
         batch = torch.stack([data[start : start + width] for start in starts])
         with torch.inference_mode():
-            wanted = log_softmax(target(input_ids=batch).logits, -1)
-        said = log_softmax(draft(input_ids=batch).logits, -1)
-        loss = kl_div(said, wanted.clone(), log_target=True, reduction="sum") / batch.numel()
+            of_target = log_softmax(target(input_ids=batch).logits, -1)
+        of_draft = log_softmax(draft(input_ids=batch).logits, -1)
+        loss = kl_div(of_draft, of_target.clone(), log_target=True, reduction="sum") / batch.numel()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

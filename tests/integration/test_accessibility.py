@@ -100,10 +100,11 @@ def test_axe_finds_nothing_on_a_timeline_which_is_whole_at_200_percent(timeline:
 
 def test_a_timeline_says_in_words_how_long_a_request_waited_for_another(timeline: Any) -> None:
     timeline.get_by_role("button", name="m: the steps in words").click()
-    timeline.locator(".told li").first.wait_for()
+    timeline.locator("#seek").fill("1000")  # the end: a recording opens at its first step
+    timeline.locator(".told li", has_text="request B").wait_for()
     assert timeline.locator(".told li").all_inner_texts() == [
-        "request 2 waited 374 tokens for request 1; 2 tokens in steps 375 to 376, slot 1; ended: length",
-        "request 1 did not wait; 374 tokens in steps 1 to 374, slot 1; ended: length",
+        "request B waited 374 tokens for request A; 2 tokens in steps 375 to 376, slot 1; ended: length",
+        "request A did not wait; 374 tokens in steps 1 to 374, slot 1; ended: length",
     ]
 
 
@@ -114,22 +115,22 @@ def test_a_request_that_waits_is_told_in_words_as_long_as_it_does(shown: Shown) 
         shown.step("m", ["1", "2"], made=[1, 2], waiting=["3"], why="no slot", queue=1)
     shown.page.get_by_role("button", name="m: the steps in words").click()
     told = shown.page.locator(".told li")
-    told.get_by_text("request 3 has waited 9 tokens for requests 1 and 2 (no slot)", exact=True).wait_for()
+    told.get_by_text("request C has waited 9 tokens for requests A and B (no slot)", exact=True).wait_for()
     shown.step("m", ["1", "3"], made=[1, 1], ended={"3": "stop"}, evicted=["2"])
     told.get_by_text(
-        "request 3 waited 9 tokens for requests 1 and 2 (no slot); 1 token in step 4", exact=False
+        "request C waited 9 tokens for requests A and B (no slot); 1 token in step 4", exact=False
     ).wait_for()
     told.get_by_text(
-        "request 2 did not wait; 6 tokens in steps 1 to 3, slot 2; preempted 1 time", exact=True
+        "request B did not wait; 6 tokens in steps 1 to 3, slot 2; preempted 1 time", exact=True
     ).wait_for()
 
 
 def test_who_has_the_focus_on_a_waiting_request_keeps_it_while_the_page_goes_on(shown: Shown) -> None:
     shown.head("Lab 05", "m")
     shown.step("m", ["1"], waiting=["2", "3"], why="no slot", queue=2)
-    shown.page.locator(".chip", has_text="3").focus()
+    shown.page.locator(".chip[data-request='3']").focus()
     shown.step("m", ["2"], waiting=["3"], why="no slot", queue=1, ended={"1": "length"})
-    assert shown.page.evaluate("document.activeElement.textContent") == "3 no slot"
+    assert shown.page.evaluate("document.activeElement.textContent") == "C no slot"
 
 
 def test_nothing_moves_by_itself_for_a_person_who_wants_less_motion(shown: Shown) -> None:

@@ -20,15 +20,16 @@ pytestmark = pytest.mark.night
 SEEDS, STEPS = (1, 2), 400
 SHOWN = """(index, place, time) => {
     const { store } = watching, state = store.stateAt(index, place), lane = store.lanes[index];
-    const name = (request) => store.requests[request].id, members = [];
-    for (let k = 0; state.step && k < state.step.r.length; k += 5) members.push(state.step.r[k]);
+    const name = (request) => store.requests[request].id, packed = state.step?.members ?? [];
+    const members = packed.filter((_, k) => k % 5 === 0);
     const here = [...members, ...state.seated.values()];
     const texts = new Map(here.map((one) => [name(one), store.textOf(one, place, 1e6)]));
     return {
-        step: state.step?.n ?? 0, batch: members.map(name), waiting: state.waiting.map(name),
+        step: state.step?.number ?? 0, batch: members.map(name), waiting: state.waiting.map(name),
         seats: Object.fromEntries([...state.seated].map(([seat, one]) => [seat, name(one)])),
         queue: state.waiting.length + state.more, why: [...new Set([state.why].flat())].sort().join(", "),
-        kv: state.kv || [0, 0], blocks: Object.fromEntries([...state.blocks].map(([one, count]) => [name(one), count])),
+        kv: [state.kv?.used ?? 0, state.kv?.blocks ?? 0],
+        blocks: Object.fromEntries([...state.blocks].map(([one, count]) => [name(one), count])),
         texts: Object.fromEntries(texts), rate: Math.round(lane.rate(place, time) * 1e3) / 1e3,
     };
 }"""
@@ -38,7 +39,7 @@ LIVE = f"""(told) => told.map(([events, index, time]) => {{
 }})"""
 REPLAYED = f"""() => watching.store.lanes.map((lane, index) =>
     Array.from({{ length: lane.end + 1 }}, (_, place) => place).slice(1).map((place) =>
-        ({SHOWN})(index, place, lane.at(place - 1).t)))"""
+        ({SHOWN})(index, place, lane.at(place - 1).time)))"""
 
 
 def shown(view: ModelView) -> dict[str, Any]:

@@ -18,7 +18,7 @@ OTHER = f"what if {POLICY}"
 # The colour of the line that stands before a step's column, half way up its lane.
 MARKED = """([model, number]) => {
     const view = watching.views.find((view) => view.lane.model === model), strip = view.strip;
-    const place = view.lane.steps.findIndex((step) => step.n === number) + view.lane.first;
+    const place = view.lane.steps.findIndex((step) => step.number === number) + view.lane.first;
     const x = strip.xOf(place, watching.placeOf(view.index)) * strip.scale, y = 40 * strip.scale;
     return [...strip.context.getImageData(Math.max(0, x), y, 1, 1).data].slice(0, 3);
 }"""
@@ -56,7 +56,7 @@ def test_the_strip_of_another_policy_appears_and_marks_the_step_at_which_it_part
             visitor.until("!watching.dirty && !watching.stale")
             assert visitor.page.evaluate(MARKED, [ENGINE, real]) == RED
             assert visitor.page.evaluate(MARKED, [OTHER, other]) == RED
-            together = "watching.views.find((view) => view.whatIf).lane.steps.map((step) => step.r.length / 5)"
+            together = "watching.views.find((view) => view.whatIf).lane.steps.map((step) => step.members.length / 5)"
             assert max(visitor.page.evaluate(together)) == 1
             assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 1280
             visitor.page.get_by_role("button", name=f"What if: {POLICY}").click()

@@ -59,7 +59,7 @@ def test_an_error_stands_below_what_came_of_the_text(page: Client) -> None:
 
 @pytest.mark.parametrize("prompt", ["", " \n"])
 def test_an_empty_prompt_asks_no_model_and_says_what_to_do(page: Client, prompt: str) -> None:
-    assert answers(page, prompt) == [chat.NOTHING]
+    assert answers(page, prompt) == [chat.NO_PROMPT]
 
 
 def test_a_clock_that_stands_still_is_said_before_an_answer_comes(page: Client) -> None:

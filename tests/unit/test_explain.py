@@ -150,6 +150,16 @@ def test_two_runs_that_never_part_say_so_and_one_that_is_over_has_parted(tmp_pat
     assert found["ids"]["C"] == ["c", "8c"]
 
 
+def test_runs_whose_requests_all_have_the_same_label_are_compared(tmp_path: Path) -> None:
+    folders = [run(tmp_path / "a"), run(tmp_path / "b", Policy.GUARANTEED_NO_EVICT, names="8")]
+    for folder, prefix in zip(folders, ("", "8"), strict=True):
+        lines = [{"phase": "load", "label": "question", "id": f"{prefix}{name}"} for name, *_ in REQUESTS]
+        (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (lane,) = story.of_result(folders[0])
+    assert lane.labels == {"a": "question", "b": "question#2", "c": "question#3"}
+    assert "3 requests, 0 steps alike; the runs part at step 1" in explain("--diff", *folders)
+
+
 def test_two_phases_of_one_run_are_compared_by_their_files(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", phase="small")
     run(folder, phase="large", blocks=50)

@@ -21,6 +21,7 @@ from labserve.observe.tracing import Tracer
         ("otlp://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
         ("otlp://collector", "http://collector:4318/v1/traces"),
         ("otlp://collector:80/own/path/", "http://collector:80/own/path"),
+        ("otlp://[::1]:4318", "http://[::1]:4318/v1/traces"),
     ],
 )
 def test_a_receiver_is_a_host_and_a_port(asked: str, url: str) -> None:
@@ -28,7 +29,7 @@ def test_a_receiver_is_a_host_and_a_port(asked: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["127.0.0.1:4318", "http://127.0.0.1:4318", "otlp://:4318", "otlp://h:x", "otlp://u@h:1"]
+    "asked", ["127.0.0.1:4318", "http://127.0.0.1:4318", "otlp://:4318", "otlp://h:x", "otlp://h:0", "otlp://u@h:1"]
 )
 def test_anything_else_is_refused_with_an_example(asked: str) -> None:
     with lab_error("trace-receiver-invalid"):

@@ -18,7 +18,7 @@ from labctl.pages.live import whatif
 from labctl.pages.live.lines import Instance
 from labctl.pages.live.parting import find_parting
 from labctl.pages.live.state import LiveState
-from labctl.pages.live.story import InstanceSteps
+from labctl.pages.live.story import InstanceSteps, LaneKey
 from labctl.pages.live.terminal import TerminalState
 from labctl.pages.live.whatif import WhatIf
 from labkit.names import LetterNames
@@ -103,7 +103,9 @@ def test_the_first_difference_and_its_reasons_are_those_of_explain_diff(policy: 
     for lines in ([line for line in lines_of(log) if "ids" in line], steps):
         instance, names = Instance(), LetterNames()
         names.update({str(n): str(n) for n in range(30)})  # as the event has them
-        sides.append(InstanceSteps("", "", "engine", "0", [instance.whole(line) for line in lines], dict(names), names))
+        sides.append(
+            InstanceSteps(LaneKey("", "", "engine", "0"), [instance.whole(line) for line in lines], dict(names), names)
+        )
     wanted = find_parting(*sides).sides
     event = what_if.events[-1]
     assert wanted and event["at"] == [wanted[0].step, wanted[1].step]

@@ -1,4 +1,4 @@
-// The page: which exercise, what is written, and what the worker says of it. Texts go in as text, never as HTML.
+// The page: the exercise, the learner's answer, and the worker's verdict. Texts go in as text, never as HTML.
 const $ = (id) => document.getElementById(id);
 const exercises = JSON.parse($("exercises").textContent);
 const texts = new Map(); // what was written for each, while the page is open
@@ -10,13 +10,13 @@ const made = (tag, textContent) => Object.assign(document.createElement(tag), { 
 const chosen = () => exercises[$("which").selectedIndex];
 
 function show() {
-  const one = chosen();
+  const exercise = chosen();
   hints = 0;
-  const task = one.task.trim().replace(/([^\n])\n(?=[^\n\s\d-])/g, "$1 "); // a paragraph is one line
+  const task = exercise.task.trim().replace(/([^\n])\n(?=[^\n\s\d-])/g, "$1 "); // a paragraph is one line
   $("task").replaceChildren(...task.split("`").map((part, i) => (i % 2 ? made("code", part) : part)));
-  $("file").textContent = one.file;
-  $("source").value = texts.get(one.id) ?? one.starter;
-  $("hint").disabled = !one.hints.length;
+  $("file").textContent = exercise.file;
+  $("source").value = texts.get(exercise.id) ?? exercise.starter;
+  $("hint").disabled = !exercise.hints.length;
   say("");
 }
 
@@ -48,11 +48,11 @@ function answer({ data }) {
   if (data.progress) return say(data.progress);
   running(false);
   if (data.error) return stop(data.error);
-  const said = JSON.parse(data.said);
-  if (said.rows) return say("Played on six traces.", said.columns, said.rows);
-  if (said.foul) return say(said.foul);
-  const rows = said.checks.map((one) => [one.ok ? "holds" : "fails", one.name, one.expected, one.measured]);
-  say(said.verdict, ["", "expectation", "expected", "measured"].map((name) => name || "result"), rows);
+  const result = JSON.parse(data.result);
+  if (result.rows) return say("Played on six traces.", result.columns, result.rows);
+  if (result.foul) return say(result.foul);
+  const rows = result.checks.map((check) => [check.ok ? "holds" : "fails", check.name, check.expected, check.measured]);
+  say(result.verdict, ["result", "expectation", "expected", "measured"], rows);
 }
 
 $("which").onchange = show;

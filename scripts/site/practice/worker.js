@@ -1,4 +1,4 @@
-// Python, in a thread of its own: Pyodide from npm's files on a public CDN, each with the hash that it must have.
+// Runs Python in a thread of its own: Pyodide, in npm's files on a public CDN, each checked by its hash.
 const VERSION = "0.28.3";
 const FROM = `https://cdn.jsdelivr.net/npm/pyodide@${VERSION}/`;
 const PACKAGES = `https://cdn.jsdelivr.net/pyodide/v${VERSION}/full/`; // with the hashes of pyodide-lock.json
@@ -9,6 +9,7 @@ const HASHES = {
   "python_stdlib.zip": "sha384-3iWptIFECvk1VbDttuo8ZRZG8fk0MaHphrxgsJg6Rl40GnKqRLPRRuA7h+648E5D",
   "pyodide-lock.json": "sha384-kW8BHvD8flyCLy52v2Ca0t5mO5oCeKABys/zXNtKhH8+Mgxf/rnKFeksLsjy0y5Y",
 };
+const TYPES = { ".js": "text/javascript", ".wasm": "application/wasm" };
 const checked = new Map(); // address: the file, as it was when its hash was right
 const fetchAnything = self.fetch.bind(self), importAnything = self.importScripts.bind(self);
 
@@ -16,14 +17,17 @@ self.fetch = async (address, options) => {
   const held = checked.get(String(address.url ?? address));
   return held ? new Response(held, { headers: { "content-type": held.type } }) : fetchAnything(address, options);
 };
-self.importScripts = (...all) => importAnything(...all.map((one) => (checked.has(one) ? URL.createObjectURL(checked.get(one)) : one)));
+self.importScripts = (...addresses) => {
+  const local = (address) => (checked.has(address) ? URL.createObjectURL(checked.get(address)) : address);
+  importAnything(...addresses.map(local));
+};
 
 async function start() {
   postMessage({ progress: "Loading Python (about 13 MB, once) ..." });
   await Promise.all(Object.entries(HASHES).map(async ([name, integrity]) => {
     const answer = await fetchAnything(FROM + name, { integrity, mode: "cors", credentials: "omit" });
     if (!answer.ok) throw new Error(`${FROM}${name}: ${answer.status}`);
-    const type = name.endsWith(".wasm") ? "application/wasm" : name.endsWith(".js") ? "text/javascript" : "application/octet-stream";
+    const type = TYPES[name.slice(name.lastIndexOf("."))] ?? "application/octet-stream";
     checked.set(FROM + name, new Blob([await answer.arrayBuffer()], { type }));
   }));
   self.importScripts(`${FROM}pyodide.js`);
@@ -43,7 +47,7 @@ self.onmessage = async ({ data: { id, source } }) => {
     if (id === "arena") await ready.loadPackage(["numpy", "pyyaml"]);
     postMessage({ progress: "Checking ..." });
     const browser = ready.pyimport("browser");
-    postMessage({ said: id === "arena" ? browser.arena(source) : browser.check(id, source) });
+    postMessage({ result: id === "arena" ? browser.arena(source) : browser.check(id, source) });
   } catch (error) {
     postMessage({ error: `It did not work: ${error.message ?? error}` });
   }

@@ -60,10 +60,10 @@ def pick(rng: random.Random, items: Sequence[str], skew: float = 1.5) -> str:
 
 
 def function(rng: random.Random, signature: str, does: str, *body: str) -> str:
-    """A definition, half of the time told in words above it or inside it."""
-    told = rng.random()
-    comment = f"# return {does}\n" if told < 0.3 else ""
-    doc = [f'"""Return {does}."""'] if 0.3 <= told < 0.55 else []
+    """A definition, half of the time with a comment above it or a docstring."""
+    kind = rng.random()
+    comment = f"# return {does}\n" if kind < 0.3 else ""
+    doc = [f'"""Return {does}."""'] if 0.3 <= kind < 0.55 else []
     return f"{comment}def {signature}:\n" + "".join(f"    {line}\n" for line in [*doc, *body])
 
 

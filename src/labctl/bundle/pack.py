@@ -66,11 +66,11 @@ class Estimate:
         return self.wheels / NET + self.total / DISK
 
     def __str__(self) -> str:
-        size, time = f"{self.total / 1e9:.1f}", f"{max(1, round(self.seconds / 60))}"
-        most, longest = (self.total + MADE) / 1e9, (self.seconds + MADE_S + MADE / DISK) / 60
-        more = f" (up to {most:.1f} GB and {longest:.0f} min: {self.to_make} weights and engines are made first)"
-        wheels = f"{self.wheels / 1e9:.1f} GB of it are wheels to download"
-        return f"about {size} GB and {time} min{more if self.to_make else ''}; {wheels}"
+        text = f"about {self.total / 1e9:.1f} GB and {max(1, round(self.seconds / 60))} min"
+        if self.to_make:
+            most, longest = (self.total + MADE) / 1e9, (self.seconds + MADE_S + MADE / DISK) / 60
+            text += f" (up to {most:.1f} GB and {longest:.0f} min: {self.to_make} weights and engines are made first)"
+        return f"{text}; {self.wheels / 1e9:.1f} GB of it are wheels to download"
 
 
 class _Hashing:
@@ -102,7 +102,7 @@ def write_bundle(
     images: Sequence[str],
     listener: Listener,
 ) -> int:
-    """Write the bundle and return its size in bytes; no half-written file is left.
+    """Write the bundle and return its size in bytes. No half-written file is left.
 
     Args:
         labs: two-digit numbers of the labs that it serves.
@@ -129,13 +129,15 @@ def write_bundle(
             packed = [(workspace.root / path, str(path)) for path in checkout_files(workspace.root)]
             packed.append((workspace.root / INSTALLER, "install"))
             packed += [(path, f"{FOLDER}/cache/{path.relative_to(workspace.cache)}") for path in _below(folders)]
-            made = _below([stage / "wheels", *([stage / "images.tar"] if images else [])])
-            packed += [(path, f"{FOLDER}/{path.relative_to(stage)}") for path in made]
+            gathered = [stage / "wheels"]
+            if images:
+                gathered.append(stage / "images.tar")
+            packed += [(path, f"{FOLDER}/{path.relative_to(stage)}") for path in _below(gathered)]
             for path, name in packed:
-                sums[name] = _add(tar, path, name)
-            sums[f"{FOLDER}/about"] = _text(tar, f"{FOLDER}/about", machine_requirements(workspace, labs))
+                sums[name] = _add_file(tar, path, name)
+            sums[f"{FOLDER}/about"] = _add_text(tar, f"{FOLDER}/about", machine_requirements(workspace, labs))
             listing = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
-            _text(tar, f"{FOLDER}/SHA256SUMS", listing)
+            _add_text(tar, f"{FOLDER}/SHA256SUMS", listing)
         size = part.stat().st_size
         part.replace(target)
     listener.done(f"{size / 1e6:,.0f} MB")
@@ -170,16 +172,16 @@ def _wheels(workspace: Workspace, stage: Path, listener: Listener) -> None:
 
 
 def _below(places: Iterable[Path]) -> list[Path]:
-    """All files of folders, and files themselves; nothing of a cache that is in the making."""
-    paths = [path for place in places for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()]
+    """All files of folders, and files themselves; without the locks of a cache."""
+    paths = [path for place in places for path in (place, *place.rglob("*")) if path.is_file()]
     return sorted(path for path in paths if not path.name.endswith(".lock"))
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> str:
-    """Add a file under that name; its hash."""
+def _add_file(tar: tarfile.TarFile, path: Path, name: str) -> str:
+    """Add a file under that name. Returns its hash."""
     with path.open("rb") as stream:
         info = tar.gettarinfo(str(path.resolve()), name, stream)
-        info.type, info.linkname = tarfile.REGTYPE, ""  # hard links of a cache are files of their own here
+        info.type, info.linkname = tarfile.REGTYPE, ""  # a hard link of a cache becomes a file of its own
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         hashing = _Hashing(stream)
@@ -187,8 +189,8 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> str:
     return hashing.digest.hexdigest()
 
 
-def _text(tar: tarfile.TarFile, name: str, text: str) -> str:
-    """Add a text as a file; its hash."""
+def _add_text(tar: tarfile.TarFile, name: str, text: str) -> str:
+    """Add a text as a file. Returns its hash."""
     info, data = tarfile.TarInfo(name), text.encode()
     info.size = len(data)
     tar.addfile(info, BytesIO(data))
@@ -196,22 +198,25 @@ def _text(tar: tarfile.TarFile, name: str, text: str) -> str:
 
 
 def checkout_files(root: Path) -> list[Path]:
-    """Relative paths, sorted, without what is not committed. Raises LabError if git does not list a clone's."""
+    """The checkout's own files, as sorted relative paths: what git tracks, or else what .gitignore does not exclude.
+
+    Raises LabError: git does not list a clone's files.
+    """
     if (root / ".git").exists():
         paths = [Path(name) for name in _tracked(root).split("\0") if name]
         return sorted(path for path in paths if (root / path).is_file())
     ignored = [line for line in (root / ".gitignore").read_text(encoding="utf-8").splitlines() if line.strip("/")]
-    return sorted(
-        relative
-        for path in root.rglob("*")
-        if path.is_file()
-        and (relative := path.relative_to(root)).parts[0] not in OURS
-        and (path.name == ".gitkeep" or not is_litter(relative))
-        and not any(_ignores(line, relative) for line in ignored)
-    )
+
+    def is_own(path: Path) -> bool:
+        litter = is_litter(path) and path.name != ".gitkeep"
+        return path.parts[0] not in OURS and not litter and not any(_ignores(line, path) for line in ignored)
+
+    files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    return sorted(path for path in files if is_own(path))
 
 
 def _tracked(root: Path) -> str:
+    """The tracked files, as git lists them: with a null character after each."""
     why = "git is not installed"
     with contextlib.suppress(OSError):
         ended = processes.run_short(["git", "-C", str(root), "ls-files", "-z"], root, GIT_S)

@@ -304,7 +304,8 @@ def _steps(row: StoryEvent) -> str:
 
 
 def _lane(lane: InstanceSteps) -> dict[str, Any]:
-    return {"model": lane.model, "instance": lane.instance, "phase": lane.phase, "replica": lane.replica}
+    key = lane.key
+    return {"model": key.model, "instance": key.instance, "phase": key.phase, "replica": key.replica}
 
 
 def _row(row: StoryEvent) -> dict[str, Any]:

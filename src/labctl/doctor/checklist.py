@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import DoctorCheck, from_error, machine_checks
@@ -40,21 +41,22 @@ def checklist(
     names = ("compose",) if plan and plan.release else ("local", "compose")
     runtimes = [_check_runtime(runtime_named(name), profile) for name in names]
     if any(check.state == "ok" for check in runtimes):  # one of them is enough
-        runtimes = [DoctorCheck(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in runtimes]
+        runtimes = [check if check.state == "ok" else replace(check, state="warn") for check in runtimes]
     compose_answers = runtimes[-1].state == "ok"
     checks += [*runtimes, *([_engine_disk()] if compose_answers else [])]
     checks.append(from_error("ports 8000-8002", claim_ports, "warn", "free"))
     if expose:
-        found, remedy = "a token, but no TLS", "only on a network that you trust"
-        remedy = f"{remedy} (docs/operate/security.md)"
-        checks += [DoctorCheck(f"--expose on {name}", "warn", found, remedy) for name in names]
+        remedy = "only on a network that you trust (docs/operate/security.md)"
+        checks += [DoctorCheck(f"--expose on {name}", "warn", "a token, but no TLS", remedy) for name in names]
         checks.append(from_error("Envoy", lambda: str(envoy_binary()), "warn"))
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
     checks += [_check_layer(layer(name, workspace, profile), plan) for name in NAMES]
-    for artifact in plan.artifacts if plan else ():
-        ready, remedy = artifact.ready(workspace), f"labctl up {plan.name}" if plan else ""
-        checks.append(DoctorCheck.of(ready, artifact.title, "cached" if ready else "to be made", remedy, "warn"))
+    if plan:
+        for artifact in plan.artifacts:
+            ready = artifact.ready(workspace)
+            state = "cached" if ready else "to be made"
+            checks.append(DoctorCheck.of(ready, artifact.title, state, f"labctl up {plan.name}", "warn"))
     if workshop:
         from labctl.doctor import workshop as questions  # numpy: only where it is asked for
 
@@ -65,9 +67,9 @@ def checklist(
 def _check_runtime(runtime: Runtime, profile: str) -> DoctorCheck:
     def ask() -> str:
         runtime.check(profile)
-        local = runtime.name == "local"
-        triton = wheel.TRITON_OF_WHEEL.get
-        return f"Triton {triton(wheel.find_wheel().version, '')}" if local else docker_engine.describe_engine()
+        if runtime.name == "local":
+            return f"Triton {wheel.TRITON_OF_WHEEL.get(wheel.find_wheel().version, '')}"
+        return docker_engine.describe_engine()
 
     return from_error(f"runtime {runtime.name}", ask)
 

@@ -25,7 +25,7 @@ from labctl.workspace import Workspace
 from labkit.disk import free_bytes
 
 PLAIN_CUDA = 12  # of the plain image's own backends
-GPU_SHM = "2g"  # compose.gpu.yaml's own
+GPU_SHM = "2g"  # as compose.gpu.yaml has it
 SHM_NEEDED = 2**30
 BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
 BUILD_COPIES = 2  # of the weights in the machine's memory at a time: read and converted, or converted and serialised
@@ -58,16 +58,22 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
 
 
 def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
-    """What computes on the GPU: TensorRT-LLM of an image, and whether PyTorch of the package index."""
-    if plan is None or plan.release:
-        return (plan.release if plan else None), False
+    """What computes on the GPU: the release of an image, and whether PyTorch of the package index does."""
+    if plan is None:
+        return None, False
+    if plan.release:
+        return plan.release, False
     return None, not plan.stack.image_only
 
 
 def driver(version: str, release: Release | None, pytorch: bool = False) -> DoctorCheck:
     """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
     name = "NVIDIA driver"
-    cuda = PACKAGES_CUDA if pytorch else int(release.cuda.partition(".")[0]) if release else PLAIN_CUDA
+    cuda = PLAIN_CUDA
+    if pytorch:
+        cuda = PACKAGES_CUDA
+    elif release:
+        cuda = int(release.cuda.partition(".")[0])
     if oldest := nvidia.too_old(version, cuda):
         return DoctorCheck(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
     if release and nvidia.numbers(version) < nvidia.numbers(release.driver):
@@ -119,31 +125,15 @@ def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
 
 
 def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspace) -> DoctorCheck:
-    """Held against the GPU with the least room among those of the engine; all other models are on the first."""
+    """Compares with the GPU of the engine that has the least free memory; all other models are on the first GPU."""
     room = [gpu.free for gpu in gpus[: plan.ranks] if gpu.free is not None]
     free, whole = min(room, default=0), gpus[0].memory or 0
     found = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free" if room else "the driver does not say how much is free"
-    tokens, copies = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0), plan.stack.copies
-    wanted: dict[str, int | None] = {}
-    for build in builds:
-        shape, options = MemoryShape.of(build.source, workspace), build.options
-        least = tokens or options["max_input_len"] + options["max_output_len"]
-        wanted["the engine and its smallest KV cache"] = shape.engine(options, least) if shape else None
-    if copies:
-        shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
-        wanted[f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"] = (
-            shape.copies(copies) if shape else None
-        )
-        if plan.stack.llmapi is not None:
-            wanted["the LLM API's KV cache and CUDA graphs"] = shape.kv_cache(tokens) + GRAPHS if shape else None
-        if "kv_cache_memory_mib" in plan.settings:
-            size = int(plan.settings["kv_cache_memory_mib"]) * 2**20
-            fit = f" of {tokens or size // shape.kv_cache(1):,} tokens" if shape else ""
-            wanted[f"the KV cache{fit}"] = size
-    known = {what: size for what, size in wanted.items() if size is not None}
-    if len(known) < len(wanted):
+    sizes = _memory_needed(plan, builds, workspace)
+    if sizes is None:
         return DoctorCheck("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
-    needed, parts = sum(known.values()), " + ".join(f"{what} {size / 1e9:.1f}" for what, size in known.items())
+    needed = sum(sizes.values())
+    parts = " + ".join(f"{part} {size / 1e9:.1f}" for part, size in sizes.items())
     needs = f"{found}; needed {needed / 1e9:.1f} GB ({parts})"
     if not room:
         remedy = "see that the MIG slice, or the memory of this machine, has that much"
@@ -157,8 +147,31 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
     return DoctorCheck.of(free >= needed, "GPU memory", needs, ", ".join(ways))
 
 
+def _memory_needed(plan: Plan, builds: list[Build], workspace: Workspace) -> dict[str, int] | None:
+    """The bytes that each part of a stack takes on a GPU; None if a model's size is not known."""
+    tokens, copies = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0), plan.stack.copies
+    sizes: dict[str, int] = {}
+    for build in builds:
+        shape, options = MemoryShape.of(build.source, workspace), build.options
+        if shape is None:
+            return None
+        least = tokens or options["max_input_len"] + options["max_output_len"]
+        sizes["the engine and its smallest KV cache"] = shape.engine(options, least)
+    if copies:
+        shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
+        if shape is None:
+            return None
+        sizes[f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"] = shape.copies(copies)
+        if plan.stack.llmapi is not None:
+            sizes["the LLM API's KV cache and CUDA graphs"] = shape.kv_cache(tokens) + GRAPHS
+        if "kv_cache_memory_mib" in plan.settings:
+            size = int(plan.settings["kv_cache_memory_mib"]) * 2**20
+            sizes[f"the KV cache of {tokens or size // shape.kv_cache(1):,} tokens"] = size
+    return sizes
+
+
 def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck | None:
-    """Weights pass through the machine's memory: of all copies at the same time, or of an engine that is built."""
+    """Weights pass through the machine's memory: all copies at the same time, or those of an engine's build."""
     copies = max(plan.stack.copies, BUILD_COPIES * builds)
     shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace) if copies else None
     if shape is None:
@@ -171,21 +184,22 @@ def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck 
 def _shm(plan: Plan) -> DoctorCheck:
     """The container's /dev/shm lies in the machine's memory."""
     size = plan.stack.server.shm_size or os.environ.get("LABS_SHM_SIZE") or GPU_SHM
-    wanted, free = _bytes(size), psutil.virtual_memory().available
-    if wanted < SHM_NEEDED:
+    limit, free = _bytes(size), psutil.virtual_memory().available
+    if limit < SHM_NEEDED:
         return DoctorCheck("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")
-    if free < wanted:
+    if free < limit:
         found = f"{size} for the container, but {free / 1e9:.1f} GB of memory are free"
-        return DoctorCheck(
-            "shared memory", "warn", found, "free some memory: pages of /dev/shm are taken as they are used"
-        )
+        remedy = "free some memory: pages of /dev/shm are taken as they are used"
+        return DoctorCheck("shared memory", "warn", found, remedy)
     return DoctorCheck("shared memory", "ok", f"{size} for the container")
 
 
 def _bytes(size: str) -> int:
-    """A size as Docker writes it ("256m"); 0 if it is none."""
+    """A size as Docker writes it ("256m") in bytes; 0 if it is not one."""
     match = re.fullmatch(r"(\d+)([bkmg]?)b?", size.strip().lower())
-    return int(match[1]) * {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]] if match else 0
+    if match is None:
+        return 0
+    return int(match[1]) * {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]]
 
 
 def _disk(build: Build, workspace: Workspace) -> DoctorCheck:

@@ -19,7 +19,7 @@ COPY_OVERHEAD = 5 * 10**8  # bytes: a CUDA context of a process of its own
 
 @dataclass(frozen=True)
 class MemoryShape:
-    """A model's sizes by its config.json; all results are bytes, and ``width`` is the bytes of a number."""
+    """A model's sizes by its config.json. All results are bytes; ``width`` is the bytes of a number."""
 
     config: Mapping[str, Any]
 
@@ -58,7 +58,7 @@ class MemoryShape:
         return int(tokens * 2 * self.config["num_hidden_layers"] * self._kv * width)
 
     def engine(self, options: Mapping[str, Any], kv_tokens: int) -> int:
-        """What an engine with these options takes on each of its GPUs; its KV cache must hold ``kv_tokens``."""
+        """The bytes on each GPU of an engine with these options, whose KV cache must hold ``kv_tokens``."""
         width = 1 if options["quantization"] == "fp8" else 2
         # For each token of a step: both halves of the gated layer, and four rows of the layer's width. Upstream's own
         # figure: Llama 7B with a profile of 64 x 2048 tokens takes about 25 GB in all.

@@ -40,12 +40,13 @@ class DoctorCheck:
 def machine_checks(cache: Path) -> list[DoctorCheck]:
     """The checks of this machine that have nothing to do with a runtime."""
     python, numpy = platform.python_version(), version("numpy")
-    known = (3, 11) <= sys.version_info[:2] < (3, 13)
-    found = numpy if numpy.startswith("1.26.") else f"{numpy} (Triton's stub corrupts tensors beside numpy 2)"
+    supported = (3, 11) <= sys.version_info[:2] < (3, 13)
+    numpy_1 = numpy.startswith("1.26.")
+    found = numpy if numpy_1 else f"{numpy} (Triton's stub corrupts tensors beside numpy 2)"
     return [
-        DoctorCheck.of(known, "Python", python, "use Python 3.11 or 3.12"),
+        DoctorCheck.of(supported, "Python", python, "use Python 3.11 or 3.12"),
         *([_libc()] if platform.system() == "Linux" else []),
-        DoctorCheck.of(found == numpy, "numpy", found, "make setup"),
+        DoctorCheck.of(numpy_1, "numpy", found, "make setup"),
         *([_shm()] if platform.system() == "Linux" else []),
         _disk(cache),
     ]
@@ -54,7 +55,7 @@ def machine_checks(cache: Path) -> list[DoctorCheck]:
 def from_error(
     name: str, ask: Callable[[], object], weight: Literal["warn", "fail"] = "fail", found: str = ""
 ) -> DoctorCheck:
-    """A check whose answer is a text (``found`` where it gives none), or a LabError."""
+    """A check that is ok unless ``ask`` raises LabError; it shows ``found``, or else the answer."""
     try:
         answer = ask()
         return DoctorCheck(name, "ok", found or str(answer))

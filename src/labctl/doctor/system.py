@@ -1,4 +1,4 @@
-"""Which system this machine is, as ``labctl doctor`` says it: WSL, and systems that only run containers."""
+"""The system of this machine, as ``labctl doctor`` reports it: WSL, and systems that only run containers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def system_check() -> DoctorCheck:
     """The system and its processor. WSL 2 is a Linux; WSL 1 has no kernel of its own, and runs no container."""
     system, release = f"{platform.system()} {platform.machine()}", platform.release()
     if platform.system() == "Linux" and WSL in release.lower():
-        second = "wsl2" in release.lower() or WSL in release  # WSL 1 writes it with a capital
-        system += f" (WSL {2 if second else 1})"
-        if not second:
+        is_wsl_2 = "wsl2" in release.lower() or WSL in release  # WSL 1 writes it with a capital
+        system += f" (WSL {2 if is_wsl_2 else 1})"
+        if not is_wsl_2:
             return DoctorCheck(
                 "system", "fail", system, "in PowerShell: wsl --set-version NAME 2 (wsl --list shows the names)"
             )

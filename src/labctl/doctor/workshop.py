@@ -1,7 +1,7 @@
-"""The night before a workshop: has this machine room for the labs, and how long will they take on it?
+"""For the night before a workshop: whether this machine has room for the labs, and how long they will take on it.
 
-The yardstick is what a lab mostly does on a CPU: it reads weights from memory, multiplies matrices, and runs Python. Of
-many short rounds the best counts, so that other work on the machine disturbs little.
+The yardstick is what a lab mostly does on a CPU: it reads weights from memory, multiplies matrices, and runs Python.
+The best of many short rounds counts, so that other work on the machine has little influence.
 """
 
 from __future__ import annotations

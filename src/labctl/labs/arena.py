@@ -15,7 +15,6 @@ from labctl import repository
 from labctl.clock.clock import PATIENCE_S
 from labctl.labs import rerun
 from labctl.labs.servers import ephemeral_stack
-from labctl.manifest.settings import parse_assignments
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.stack.session import Session
@@ -71,39 +70,37 @@ def play_policies(
     """
     pairs = [PolicyResult(Standing(path.stem, {}), Standing(path.stem, {})) for path in policies]
     for reuse in (False, True):  # of the KV cache, which is a setting of the server
-        some = {
-            name: _fit_to_model(trace) for name, trace in traces.items() if any(one.prefixes for one in trace) == reuse
+        fitted = {
+            name: _fit_to_model(trace)
+            for name, trace in traces.items()
+            if any(arrival.prefixes for arrival in trace) == reuse
         }
-        if not some:
+        if not fitted:
             continue
         with _serving(session, reuse) as server:
-            answers = {name: server.answers(arrivals) for name, arrivals in some.items()}
-            for place, path in enumerate(policies):
-                for name, arrivals in some.items():
-                    if not (pairs[place].replay.foul or pairs[place].server.foul):
+            answers = {name: server.answers(arrivals) for name, arrivals in fitted.items()}
+            for path, pair in zip(policies, pairs, strict=True):
+                for name, arrivals in fitted.items():
+                    if not (pair.replay.foul or pair.server.foul):
                         tell(path.stem, name)
-                        _play_both(server, path, name, arrivals, answers[name], pairs[place])
+                        _play_both(server, path, name, arrivals, answers[name], pair)
     return pairs
 
 
 def policy_result_json(pair: PolicyResult) -> dict[str, Any]:
     """A pair as JSON knows it."""
-    sides = {"replay": pair.replay, "triton": pair.server}
-    return {
-        "policy": pair.replay.name,
-        **{
-            name: {"disqualified": side.foul, "why": side.why, "trace": side.trace, "games": dict(side.games)}
-            for name, side in sides.items()
-        },
-        "part_at_step": {name: found.step if found else None for name, found in pair.partings.items()},
-    }
+    document: dict[str, Any] = {"policy": pair.replay.name}
+    for name, side in (("replay", pair.replay), ("triton", pair.server)):
+        document[name] = {"disqualified": side.foul, "why": side.why, "trace": side.trace, "games": dict(side.games)}
+    document["part_at_step"] = {name: parting.step if parting else None for name, parting in pair.partings.items()}
+    return document
 
 
 def _fit_to_model(trace: Sequence[Arrival]) -> list[Arrival]:
     """The requests as the model can take them: with numbers for names, and prompts that leave room for the answer."""
     return [
-        replace(one, name=str(number), prompt=min(one.prompt, CONTEXT - 1 - one.limit))
-        for number, one in enumerate(trace, 1)
+        replace(arrival, name=str(number), prompt=min(arrival.prompt, CONTEXT - 1 - arrival.limit))
+        for number, arrival in enumerate(trace, 1)
     ]
 
 
@@ -128,7 +125,7 @@ def _play_both(
 
 @dataclass(frozen=True)
 class _Server:
-    """The server with the arena's scheduler beside its model; ``folder`` is where that looks for its game."""
+    """The server with the arena's scheduler beside its model; ``folder`` is where the scheduler looks for its game."""
 
     http: str
     grpc: str
@@ -137,47 +134,44 @@ class _Server:
     folder: Path
 
     def answers(self, arrivals: Sequence[Arrival]) -> dict[str, list[int]]:
-        """What the model answers where an answer is to end before its limit: the whole of it is the stop word then."""
+        """The model's answer to each request that is to end before its limit: all of it becomes the stop word."""
         lengths = rerun.as_sent(arrivals)
         records = rerun.send_on_time(self.grpc, lengths, VOCABULARY, IN_FLIGHT, 10 * PATIENCE_S)
         return {
-            one.name: [int(token) for _, text in record.responses for token in text.split()]
-            for one, record in zip(arrivals, records, strict=True)
-            if one.word
+            arrival.name: [int(token) for _, text in record.responses for token in text.split()]
+            for arrival, record in zip(arrivals, records, strict=True)
+            if arrival.word
         }
 
     def play(
         self, path: Path, arrivals: Sequence[Arrival], answers: Answers, replayed: Game
     ) -> tuple[Sequence[StepRow], dict[str, float]]:
         """One game: its steps and figures. Raises Foul."""
-        at = {one.name: one.at for one in arrivals}
+        at = {arrival.name: arrival.at for arrival in arrivals}
         most = most_steps(arrivals, SERVED)
         served.GameFile(str(path), sys.executable, most, at, replayed.after).write(self.folder)
         server_api.unload_model(self.http, MODEL, LOAD_S, self.key)
         server_api.load_model(self.http, MODEL, LOAD_S, self.key)
-        pins, began = [replace(one, after=replayed.after[one.name]) for one in arrivals], time.monotonic()
+        pinned = [replace(arrival, after=replayed.after[arrival.name]) for arrival in arrivals]
+        began = time.monotonic()
         try:
-            records = rerun.send_step_by_step(self.grpc, self.run_dir, pins, VOCABULARY, answers=answers)
+            records = rerun.send_step_by_step(self.grpc, self.run_dir, pinned, VOCABULARY, answers=answers)
         except LabError:
-            if (ended := served.GameOutcome.read(self.folder)) and ended.foul:
-                raise Foul(ended.foul, ended.why) from None
+            if (outcome := served.GameOutcome.read(self.folder)) and outcome.foul:
+                raise Foul(outcome.foul, outcome.why) from None
             raise
-        ended = served.GameOutcome.read(self.folder)
-        assert ended, "every request was answered"
-        rows = (
-            recording.read_recording(rerun.log_of(self.run_dir, self.folder / "steps-game.jsonl", began, records))
-            .numbered()
-            .rows
-        )
+        outcome = served.GameOutcome.read(self.folder)
+        assert outcome, "every request was answered"
+        log = rerun.log_of(self.run_dir, self.folder / "steps-game.jsonl", began, records)
+        rows = recording.read_recording(log).numbered().rows
         retime_steps(rows, arrivals, SERVED)
-        return rows, verdict(rows, arrivals, SERVED, ended.seconds)
+        return rows, verdict(rows, arrivals, SERVED, outcome.seconds)
 
 
 @contextmanager
 def _serving(session: Session, reuse: bool) -> Iterator[_Server]:
     lab, stack = session.catalog.stack(STACK)
-    words = {**SETTINGS, "enable_kv_cache_reuse": str(reuse).lower()}
-    options = Options("cpu", parse_assignments(tuple(f"{name}={value}" for name, value in words.items())))
+    options = Options("cpu", {**SETTINGS, "enable_kv_cache_reuse": str(reuse).lower()})
     home = session.workspace.folder(HOME)
     home.path.mkdir(parents=True, exist_ok=True)
     (home.path / served.GAME).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labctl.labs import paced
 from labctl.labs.run import results_folder
@@ -39,7 +39,28 @@ from labkit.workloads import dataset
 ALONE = ("-m", "labserve.alone")
 TIMEOUT_S = 600.0
 SETTLE_S, LOOK_S = 30.0, 0.05
-Items = Callable[[dataset.Count], Sequence[dataset.Item]]  # a workload, for whoever can count a text's tokens
+Items = Callable[[dataset.Count], Sequence[dataset.Item]]  # makes a workload with a function that counts tokens
+
+
+class BenchLoad(NamedTuple):
+    """One measurement of a workload: with so many requests in flight, or at the workload's own rate or times."""
+
+    title: str
+    concurrency: int
+
+    @property
+    def file_part(self) -> str:
+        """The title as a part of a file's name."""
+        return self.title.replace(" ", "-").replace("/", "-per-")
+
+
+def loads_of(workload: workloads.Workload, concurrency: Sequence[int]) -> list[BenchLoad]:
+    """The measurements of a workload, in order."""
+    if workload.trace:
+        return [BenchLoad("trace", 1)]
+    if workload.rate:
+        return [BenchLoad(f"{workload.rate:g}/s", 1)]
+    return [BenchLoad(f"{number} in flight", number) for number in concurrency]
 
 
 @dataclass(frozen=True)
@@ -59,7 +80,7 @@ class BenchResult:
 
 
 def chosen_model(lab: Lab, stack: str, model: str) -> str:
-    """The model to be asked, ``model`` or the one that the lab names. Raises LabError where the stack has none such."""
+    """The model to ask: ``model``, or the one that the lab names. Raises LabError: the stack does not have it."""
     entry = lab.stacks[stack].bench
     if entry is None:
         raise LabError(
@@ -92,41 +113,40 @@ def bench_stack(
     ``traced``: which trace the workload has, and how fast. Raises LabError: a request failed; nothing is averaged.
     """
     metrics: dict[str, dict[str, Any]] = {}
-    records = []
+    records: list[RequestRecord] = []
     listener = session.listener
     options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
-        session.listener.file(f"{out}/")
+        listener.file(f"{out}/")
         if session.dry:
             return BenchResult(out, {})
-        asked = replace(handle, record=handle.record.only(replica)) if replica else handle
-        record = asked.record
+        measured = replace(handle, record=handle.record.only(replica)) if replica else handle
+        record = measured.record
         context = {name: getattr(record, name) for name in ("stack", "profile", "runtime")}
         context["settings"] = dict(record.settings)
 
         def progress(text: str) -> None:
             """Show how far it is; an execution that does not come back ends the measurement."""
             listener.progress(text)
-            faults.refuse_stuck(asked)
+            faults.refuse_stuck(measured)
 
-        for title, number in _loads(workload, concurrency):
-            listener.step(f"{model}, {title}")
+        for load in loads_of(workload, concurrency):
+            listener.step(f"{model}, {load.title}")
             began = time.monotonic()
-            with explain_death(asked):
-                metrics[title], one = workloads.measure_model(
-                    record.scrape_endpoints, model, workload, number, progress, record.tokenizer_dir
+            with explain_death(measured):
+                metrics[load.title], sent = workloads.measure_model(
+                    record.scrape_endpoints, model, workload, load.concurrency, progress, record.tokenizer_dir
                 )
-            listener.done(f"{len(one)} requests")
-            records += one
-            phase = title.replace(" ", "-").replace("/", "-per-")
-            steplog.keep_step_log(handle.folder.run_dir(), out / f"steps-{phase}.jsonl", began, one)
-            atomic_write(out / f"context-{phase}.json", json.dumps(context, indent=1))
+            listener.done(f"{len(sent)} requests")
+            records += sent
+            steplog.keep_step_log(handle.folder.run_dir(), out / f"steps-{load.file_part}.jsonl", began, sent)
+            atomic_write(out / f"context-{load.file_part}.json", json.dumps(context, indent=1))
         scheduling = TextModel.of(record.scrape_endpoints["grpc"], model).scheduling
         settings = {"bench_model": model, "scheduling": scheduling, "price_per_hour": workload.price}
         settings |= {"trace": traced} if traced else {"output_tokens": workload.output_tokens}
         settings |= {"slo": str(workload.slo)} if workload.slo else {}
         results.write_phase(out, "bench", metrics, records)
-        edited = write_bench_result(out, asked, settings, metrics)
+        edited = write_bench_result(out, measured, settings, metrics)
         limits = workloads.goodput_words(workload.slo, metrics)
         limits += [workloads.cost_note(workload.price)] if workload.price else []
         header, rows = workloads.tabulate(metrics)
@@ -142,33 +162,26 @@ def bench_there(
     concurrency: Sequence[int],
     listener: Listener,
 ) -> tuple[dict[str, dict[str, Any]], list[RequestRecord]]:
-    """Measure a model of any server: what :func:`workloads.measure_model` gives, by the title of each load, and all
+    """Measure a model of any server: the figures of :func:`workloads.measure_model` by the title of each load, and all
     requests.
 
     Raises LabError: a request failed; nothing is averaged.
     """
-    measured: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, dict[str, Any]] = {}
     records: list[RequestRecord] = []
-    for title, number in _loads(workload, concurrency):
-        listener.step(f"{model}, {title}")
-        measured[title], one = workloads.measure_model(endpoints, model, workload, number, listener.progress)
-        listener.done(f"{len(one)} requests")
-        records += one
-    return measured, records
-
-
-def _loads(workload: workloads.Workload, concurrency: Sequence[int]) -> list[tuple[str, int]]:
-    """The title of each measurement, and its requests in flight."""
-    if workload.trace:
-        return [("trace", 1)]
-    return (
-        [(f"{workload.rate:g}/s", 1)] if workload.rate else [(f"{number} in flight", number) for number in concurrency]
-    )
+    for load in loads_of(workload, concurrency):
+        listener.step(f"{model}, {load.title}")
+        metrics[load.title], sent = workloads.measure_model(
+            endpoints, model, workload, load.concurrency, listener.progress
+        )
+        listener.done(f"{len(sent)} requests")
+        records += sent
+    return metrics, records
 
 
 @contextlib.contextmanager
 def explain_death(stack: RunningStack) -> Iterator[None]:
-    """Tell an error of a block as the death of the server, where it has died, else in the words of a person's files."""
+    """Replace an error of a block by the server's death if it has died, else explain it by the learner's own files."""
     try:
         yield
     except LabError as error:
@@ -179,7 +192,7 @@ def explain_death(stack: RunningStack) -> Iterator[None]:
 def write_bench_result(
     out: Path, stack: RunningStack, settings: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> Sequence[str]:
-    """Write ``result.json``; the files that were not as shipped."""
+    """Write ``result.json``. Returns the files that were not as shipped."""
     edited = edits.not_shipped(stack.session, stack.plan)
     triton = server_api.server_version(stack.record.endpoints.http)
     every = {**stack.record.settings, **{key: value for key, value in settings.items() if value}}
@@ -188,7 +201,7 @@ def write_bench_result(
 
 
 def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine:
-    """What can be run without Triton. Raises LabError where nothing can, or ``model`` is not what is compared."""
+    """The engine that runs without Triton. Raises LabError: there is none, or ``model`` is not the compared model."""
     bench = lab.stacks[stack].bench
     if bench is None or bench.engine is None:
         raise LabError(
@@ -226,7 +239,7 @@ def against_engine(
     with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
         session.listener.file(f"{out}/")
         if session.dry:
-            handle.runtime.tool(session.listener, [*ALONE, str(_file(session))])
+            handle.runtime.tool(session.listener, [*ALONE, str(_work_file(session))])
             return BenchResult(out, {})
         work = OverheadWork(handle, engine, items)
         for number in range(1, rounds + 1):
@@ -237,29 +250,23 @@ def against_engine(
             records += answered
             bare.append(work.alone())
             session.listener.done(f"served {through[-1].seconds:.2f} s, alone {bare[-1].seconds:.2f} s")
-        found = overhead.OverheadComparison(through, bare)
-        told = {
-            "served_over_alone": found.ratio,
-            "each_round": found.ratios,
-            **{
-                way: {**mean.parts, "seconds": mean.seconds, "steps": mean.steps, "step_ms": mean.step_ms}
-                for way, mean in zip(("served", "alone"), found.means, strict=True)
-            },
-            "requests": len(records) // rounds,
-            "rounds": rounds,
-        }
-        results.write_phase(out, "against-engine", told, records)
-        edited = write_bench_result(out, handle, {"bench_model": work.model.name}, {"against_engine": told})
-    return BenchResult(out, {}, edited=edited, comparison=found)
+        comparison = overhead.OverheadComparison(through, bare)
+        figures: dict[str, Any] = {"served_over_alone": comparison.ratio, "each_round": comparison.ratios}
+        for way, mean in zip(("served", "alone"), comparison.means, strict=True):
+            figures[way] = {**mean.parts, "seconds": mean.seconds, "steps": mean.steps, "step_ms": mean.step_ms}
+        figures |= {"requests": len(records) // rounds, "rounds": rounds}
+        results.write_phase(out, "against-engine", figures, records)
+        edited = write_bench_result(out, handle, {"bench_model": work.model.name}, {"against_engine": figures})
+    return BenchResult(out, {}, edited=edited, comparison=comparison)
 
 
-def _file(session: Session) -> Path:
-    """What the engine alone is asked for, where the containers see it too."""
+def _work_file(session: Session) -> Path:
+    """The work of the engine alone, in a folder that containers see too."""
     return session.workspace.cache / f"against-{os.getpid()}.json"
 
 
 class OverheadWork:
-    """One workload, and both ways to have it done."""
+    """One workload, done through Triton and by the engine alone."""
 
     def __init__(self, stack: RunningStack, engine: BareEngine, items: Items) -> None:
         self._stack, self._endpoints, self._engine = stack, stack.record.endpoints, engine
@@ -290,7 +297,7 @@ class OverheadWork:
     def served(
         self, tell: Callable[[int, int], None] | None = None
     ) -> tuple[overhead.OverheadAccount, list[RequestRecord]]:
-        """All requests at once, once something small has warmed the way; ``tell`` is called while they are awaited."""
+        """Send all requests at once, after a small one that warms up; ``tell`` is called while they are awaited."""
         grpc = self._endpoints.grpc
         with TextStream(grpc) as stream:
             first = self.model.send(stream, self._items[0].prompt, 2, to_the_end=True)
@@ -301,14 +308,14 @@ class OverheadWork:
             ]
             stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
         began, ended = min(record.start for record in records), max(record.end for record in records)
-        wanted = sum(item.output_tokens for item in self._items)
+        tokens = sum(item.output_tokens for item in self._items)
         for _ in attempts(SETTLE_S, LOOK_S):  # until all tokens are in the log
             steps = steplog.read_step_log(self._stack.folder.run_dir(), self._engine.model, began)
-            if sum(sum(step.more.get("made", ())) for step in steps) >= wanted:
+            if sum(sum(step.more.get("made", ())) for step in steps) >= tokens:
                 break
         for _ in attempts(SETTLE_S, LOOK_S):  # until Triton has counted every request
             counted = metrics.scrape(self._endpoints.metrics).since(before).models
-            if not any(one.pending for one in counted.values()):
+            if not any(model.pending for model in counted.values()):
                 break
 
         def spent(models: Sequence[str], what: str) -> float:
@@ -320,17 +327,12 @@ class OverheadWork:
         return overhead.served_account(began, ended, steps, pre, queue, post), records
 
     def alone(self) -> overhead.OverheadAccount:
-        """The same engine in a process of its own, in the serving environment; the server stands idle beside it."""
-        asked = {
-            "loop": self._engine.loop,
-            "parameters": self._parameters,
-            "env": self._env,
-            "requests": self._requests,
-        }
-        path = _file(self._stack.session)
-        atomic_write(path, json.dumps(asked))
+        """Have the same engine do it in a process of its own, in the serving environment, beside the idle server."""
+        work = {"loop": self._engine.loop, "parameters": self._parameters, "env": self._env, "requests": self._requests}
+        path = _work_file(self._stack.session)
+        atomic_write(path, json.dumps(work))
         try:
-            found = json.loads(self._stack.runtime.tool(self._stack.session.listener, [*ALONE, str(path)]))
+            answer = json.loads(self._stack.runtime.tool(self._stack.session.listener, [*ALONE, str(path)]))
         finally:
             path.unlink(missing_ok=True)
-        return overhead.serverless_account(found["seconds"], found["steps"])
+        return overhead.serverless_account(answer["seconds"], answer["steps"])

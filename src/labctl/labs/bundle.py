@@ -1,4 +1,4 @@
-"""What ``labctl bundle create`` packs: everything that the runs of some labs need, made beforehand."""
+"""The content of ``labctl bundle create``: everything that the runs of some labs need, made beforehand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PROFILE = "cpu"
 def create(
     session: Session, labs: Sequence[Lab], target: Path, with_images: bool = False, layers: Sequence[str] = ()
 ) -> int:
-    """Make what is missing, then write the bundle; its size in bytes. Says first how large it will be.
+    """Make what is missing, then write the bundle. Returns its size in bytes, and announces an estimate first.
 
-    ``layers`` (runtimes/layers.py) must be installed; what needs another one is named.
+    ``layers`` (runtimes/layers.py) must be installed. A note names each lab that needs another layer.
 
     Raises LabError: the file is there, something cannot be made or fetched, or there is no space.
     """
@@ -38,8 +38,8 @@ def create(
     packages = [layer(name, session.workspace, PROFILE).require() for name in layers]
     plans = needed_plans(session, labs)
     for name in sorted({plan.stack.packages for plan in plans} - {"", *layers}):
-        whose = ", ".join(sorted({plan.lab.number for plan in plans if plan.stack.packages == name}))
-        session.listener.note(f"lab {whose} also needs --{name}, or a network")
+        numbers = ", ".join(sorted({plan.lab.number for plan in plans if plan.stack.packages == name}))
+        session.listener.note(f"lab {numbers} also needs --{name}, or a network")
     artifacts = {artifact.locate(session.workspace): artifact for plan in plans for artifact in plan.artifacts}
     missing = [artifact for artifact in artifacts.values() if not artifact.ready(session.workspace)]
     if with_images:
@@ -64,13 +64,13 @@ def create(
 
 
 def _only_what_is_packed(workspace: Workspace) -> None:
-    """Images are named by a hash of the sources: with others than the packed ones they would not be found again."""
+    """Refuse sources that are not packed: images are named by a hash of all sources, and would not be found again."""
     packed = set(pack.checkout_files(workspace.root))
-    if strange := sorted(path for path in images.sources(workspace) if path not in packed):
+    if untracked := sorted(path for path in images.sources(workspace) if path not in packed):
         raise LabError(
-            f"{strange[0]} would be in the images, but not in the checkout that is packed",
+            f"{untracked[0]} would be in the images, but not in the checkout that is packed",
             "git does not know it",
-            f"git add {strange[0]}, or move it away",
+            f"git add {untracked[0]}, or move it away",
             code="bundle-untracked-file",
         )
 
@@ -80,10 +80,10 @@ def needed_plans(session: Session, labs: Sequence[Lab]) -> list[Plan]:
     local = session.runtime("local")
     plans = []
     for lab in labs:
-        wanted = [(stack, Options(PROFILE)) for stack in lab.stacks]
+        stacks = [(stack, Options(PROFILE)) for stack in lab.stacks]
         if lab.run:
             options = Options(PROFILE, runtime="local")
             phases = resolve_phases(session, lab, options, local, quick=False, only="")
-            wanted += [(phase.phase.stack, phase.options) for phase in phases]
-        plans += [make_plan(session.workspace, lab, name, options, local.server_path) for name, options in wanted]
+            stacks += [(phase.phase.stack, phase.options) for phase in phases]
+        plans += [make_plan(session.workspace, lab, name, options, local.server_path) for name, options in stacks]
     return plans

@@ -38,7 +38,7 @@ class AIPerf(Tool):
         "requests/s": ("request_throughput", "over its whole profiling phase"),
         "goodput/s": ("goodput", "its limits are on its own TTFT and TPOT"),
     }
-    # It cannot read a tokenizer's folder when these are set to anything, even to 0.
+    # It cannot read a tokenizer's folder when these have any value, even 0.
     environment: ClassVar[Mapping[str, str]] = {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": ""}
 
     def prepare(self, listener: Listener) -> None:
@@ -68,8 +68,8 @@ class AIPerf(Tool):
         document = self._document(load.out / "profile_export_aiperf.json")
 
         def figure(name: str, rate: bool) -> Any:
-            found = document[name]
-            return found["avg"] if rate else {key: found[key] for key in statistics("min", "max")}
+            statistic = document[name]
+            return statistic["avg"] if rate else {key: statistic[key] for key in statistics("min", "max")}
 
         try:
             answered = int(document.get("request_count", {"avg": 0})["avg"])  # missing where all failed
@@ -163,9 +163,11 @@ class GuideLlm(Tool):
 
     def command(self, load: ToolLoad) -> Command:
         work = load.workload
-        kind: dict[str, Any] = {"kind": "poisson", "rate": [work.rate]} if work.rate else {"kind": "concurrent"}
-        kind |= {} if work.rate else {"streams": [load.concurrency]}
-        kind |= {"warmup": {"mode": "requests", "value": work.warmup}} if work.warmup else {}
+        profile: dict[str, Any] = {"kind": "concurrent", "streams": [load.concurrency]}
+        if work.rate:
+            profile = {"kind": "poisson", "rate": [work.rate]}
+        if work.warmup:
+            profile["warmup"] = {"mode": "requests", "value": work.warmup}
         limits = {f"{name}_ms": limit for name, limit in vars(work.slo).items() if limit} if work.slo else None
         backend = {
             "target": load.url,
@@ -175,7 +177,7 @@ class GuideLlm(Tool):
         }
         parts = {
             "backend": {"kind": "openai_http", **backend},
-            "profile": kind,
+            "profile": profile,
             "constraint": {"kind": "max_requests", "count": work.warmup + work.requests},
             "tokenizer": {"kind": "huggingface_auto", "model": load.tokenizer},
             "data": {"kind": "json_file", "path": str(load.prompts)},
@@ -184,8 +186,8 @@ class GuideLlm(Tool):
             "output": {"kind": "json", "path": str(load.out / "result.json")},
         }
         argv = [str(self._packages.python), "-m", "guidellm", "run", "--disable-console"]
-        for name, words in parts.items():
-            argv += [f"--{name}", json.dumps(words)]
+        for name, part in parts.items():
+            argv += [f"--{name}", json.dumps(part)]
         # One process sends, as one process of ours does: the server shares the machine.
         return Command(argv, {"GUIDELLM__MAX_WORKER_PROCESSES": "1"})
 
@@ -193,15 +195,16 @@ class GuideLlm(Tool):
         document = self._document(load.out / "result.json")
 
         def figure(name: str, rate: bool) -> Any:
-            found = figures[name]["successful"]
+            statistic = figures[name]["successful"]
             if rate:
-                return found["mean"]
+                return statistic["mean"]
             scale = 1e3 if name == "request_latency" else 1.0
-            values = {"avg": found["mean"], "std": found["std_dev"], "min": found["min"], "max": found["max"]}
-            return {key: scale * value for key, value in (values | found["percentiles"]).items() if key in wanted}
+            values = {"avg": statistic["mean"], "std": statistic["std_dev"]}
+            values |= {"min": statistic["min"], "max": statistic["max"], **statistic["percentiles"]}
+            return {key: scale * value for key, value in values.items() if key in statistics("min", "max")}
 
         try:
-            figures, wanted = document["benchmarks"][0]["metrics"], statistics("min", "max")
+            figures = document["benchmarks"][0]["metrics"]
             totals = figures["request_totals"]
             self._refuse_failures(totals["total"] - totals["successful"], load)
             return {**self._renamed(load, figure), "request_count": totals["successful"]}

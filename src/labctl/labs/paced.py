@@ -1,4 +1,4 @@
-"""What has to be said of a result whose steps took their time from the model of a GPU (`--set pace=h100`)."""
+"""The notice about a result whose steps took their time from the model of a GPU (`--set pace=h100`)."""
 
 from __future__ import annotations
 
@@ -25,4 +25,5 @@ def describe_pace(out: Path) -> str:
 
 def pace_section(out: Path) -> str:
     """The same as a part of report.md."""
-    return f"\n## A model of a GPU\n\n{said[0].upper()}{said[1:]}.\n" if (said := describe_pace(out)) else ""
+    notice = describe_pace(out)
+    return f"\n## A model of a GPU\n\n{notice[0].upper()}{notice[1:]}.\n" if notice else ""

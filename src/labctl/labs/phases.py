@@ -1,4 +1,4 @@
-"""The phases of a run, each with the settings that it will really have; all known before the first server starts."""
+"""The phases of a run, each with the settings that it will have, known before the first server starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labkit.errors import LabError
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A phase with its stack's options. ``notes``: what of the asked or the phase's own settings does not hold."""
+    """A phase with its stack's options. ``notes`` name the settings, a person's or the phase's, that do not hold."""
 
     phase: Phase
     options: Options
@@ -31,7 +31,9 @@ def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]
         raise LabError(
             f"lab {lab.folder} has no run section", "", f"labctl up {next(iter(lab.stacks))}", code="lab-not-runnable"
         )
-    phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
+    phases = [phase for phase in lab.run.phases if only in ("", phase.stack) and profile in phase.profiles]
+    if quick:
+        phases = [phase for phase in phases if phase.quick]
     if not phases:
         what = f"for stack {only}" if only else f"on the {profile} profile"
         raise LabError(f"lab {lab.short} has no phase {what}", "", f"labctl run {lab.short}", code="phase-unknown")
@@ -43,49 +45,53 @@ def resolve_phases(
 ) -> list[PhaseRun]:
     """The phases of a run, each planned whole.
 
-    A phase's own settings are what the phase is about: they win over a person's, who is told. Those that mean nothing
-    with what the person chose are left out; a phase of which nothing remains is left out itself.
+    A phase's own settings are what the phase is about: they win over a person's, with a note. A phase's settings that
+    mean nothing with the person's are left out, and so is a phase that has no others.
 
-    Raises LabError: a phase cannot be served, or no phase heeds what was asked.
+    Raises LabError: a phase cannot be served, or every phase overrules a setting of the person's.
     """
     phases = chosen_phases(lab, options.profile, quick, only)
     _require_heeded(lab, options.set, phases)
-    runs, left = list[PhaseRun](), dict[str, str]()
-    # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
-    follows = implied_settings(lab, options)
+    runs: list[PhaseRun] = []
+    left_out: dict[str, str] = {}  # why, by the phase's name
+    # A setting that means nothing with another one keeps its usual value, because others may depend on it.
+    implied = implied_settings(lab, options)
     usual = {key: setting.parse(setting.default_for(options.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
-        other = lab.stacks[phase.stack].settings_for(options.profile)
-        asked = usual | resolve(lab.settings, options.profile, follows, other, options.set, what=f"stack {phase.stack}")
+        stack_own = lab.stacks[phase.stack].settings_for(options.profile)
+        layers = (implied, stack_own, options.set)
+        settings = usual | resolve(lab.settings, options.profile, *layers, what=f"stack {phase.stack}")
         # A run compares phases: whether one belongs to it follows from the lab's settings, not from its stack's own.
-        common = {**asked, **{key: usual[key] for key in other if key not in options.set}, **follows}
-        if not condition_holds(phase.settings_when, common):
-            said = ", ".join(f"{key}={format_setting(common.get(key))}" for key in phase.settings_when)
-            left[phase.name] = f"it means nothing with {said}"
+        of_lab = {**settings, **{key: usual[key] for key in stack_own if key not in options.set}, **implied}
+        if not condition_holds(phase.settings_when, of_lab):
+            values = ", ".join(f"{key}={format_setting(of_lab.get(key))}" for key in phase.settings_when)
+            left_out[phase.name] = f"it means nothing with {values}"
             continue
-        known = {**asked, **phase.set, "profile": options.profile}
-        idle = [key for key in phase.set if not condition_holds(lab.settings[key].when, known)]
-        own = {key: value for key, value in phase.set.items() if key not in idle}
+        together = {**settings, **phase.set, "profile": options.profile}
+        idle = [key for key in phase.set if not condition_holds(lab.settings[key].when, together)]
+        phase_own = {key: value for key, value in phase.set.items() if key not in idle}
         notes = []
         for key in idle:
-            why = ", ".join(f"{other}={format_setting(asked.get(other))}" for other in lab.settings[key].when)
+            why = ", ".join(f"{name}={format_setting(settings.get(name))}" for name in lab.settings[key].when)
             notes.append(f"phase {phase.name}: {key} is left out, it has no meaning with {why}")
-        if phase.set and not own:
-            left[phase.name] = notes[0].partition(": ")[2]
+        if phase.set and not phase_own:
+            left_out[phase.name] = notes[0].partition(": ")[2]
             continue
         notes += [
             f"phase {phase.name} is about {key}={format_setting(value)}, whatever --set says"
-            for key, value in own.items()
+            for key, value in phase_own.items()
             if _is_overruled(lab, options.set, key, value)
         ]
-        balanced: Any = {"replicas": phase.replicas, "balance": phase.balance} if phase.balanced else {}
-        wanted = replace(options, set={**options.set, **own}, **balanced)
-        plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
+        phase_options = replace(options, set={**options.set, **phase_own})
+        if phase.balanced:
+            phase_options = replace(phase_options, replicas=phase.replicas, balance=phase.balance)
+        plan = make_plan(session.workspace, lab, phase.stack, phase_options, runtime.server_path)
         refuse_unservable(plan, runtime, session.workspace)
-        plan.files()  # refused where it cannot be rendered
-        runs.append(PhaseRun(phase, wanted, notes))
-    for name, why in left.items():
-        if name not in {run.phase.name for run in runs}:  # with other values of settings there may be one of that name
+        plan.files()  # raises if it cannot be rendered
+        runs.append(PhaseRun(phase, phase_options, notes))
+    names = {run.phase.name for run in runs}
+    for name, why in left_out.items():
+        if name not in names:  # for other values of settings there may be a phase of the same name
             session.listener.note(f"phase {name} is left out: {why}")
     if not runs:
         raise LabError(
@@ -100,8 +106,9 @@ def resolve_phases(
 def _require_heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase]) -> None:
     """Refuse a setting that every phase overrules."""
     for key, value in asked.items():
-        if key in lab.settings and all(key in p.set and _is_overruled(lab, asked, key, p.set[key]) for p in phases):
-            values = ", ".join(f"{p.name} has {format_setting(p.set[key])}" for p in phases)
+        overruling = [phase for phase in phases if key in phase.set and _is_overruled(lab, asked, key, phase.set[key])]
+        if len(overruling) == len(phases):
+            values = ", ".join(f"{phase.name} has {format_setting(phase.set[key])}" for phase in phases)
             raise LabError(
                 f"{key}={value} would change nothing in this run",
                 f"every phase sets it itself: {values}",
@@ -111,7 +118,7 @@ def _require_heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase])
 
 
 def _is_overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a person asked for another value than the phase has; a bad one is somebody else's to refuse."""
+    """Whether a person asked for another value than the phase has. A bad value is refused elsewhere."""
     try:
         return key in asked and not same_value(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Recorded requests on a running server again: at their recorded times, or pinned to steps by the clock."""
+"""Sends recorded requests to a running server again: at their recorded times, or pinned to steps by the clock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from labctl.clock.clock import PATIENCE_S, Clock, ClockState
 from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.schema import Lab
-from labctl.manifest.settings import condition_holds, format_setting, parse_assignments, same_value
+from labctl.manifest.settings import condition_holds, format_setting, same_value
 from labctl.options import Options
 from labctl.stack.session import Session
 from labkit import results
 from labkit.errors import LabError
 from labkit.evidence import steplog
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
 from labsched.counting import Tokens
@@ -49,23 +50,9 @@ def prompts(arrivals: Sequence[Arrival], vocabulary: int) -> list[list[int]]:
 
 def as_sent(arrivals: Sequence[Arrival]) -> list[Arrival]:
     """The requests as they can be sent again: an answer that stopped early gets its length as its limit."""
-    kept = [arrival for arrival in arrivals if arrival.made]
+    answered = [arrival for arrival in arrivals if arrival.made]
     return [
-        Arrival(
-            a.name,
-            a.at,
-            a.after,
-            a.prompt,
-            a.made,
-            a.made,
-            "length",
-            tenant=a.tenant,
-            left_at=a.left_at,
-            priority=a.priority,
-            prefixes=a.prefixes,
-            follows=a.follows,
-        )
-        for a in kept
+        replace(arrival, limit=arrival.made, why="length", left=0, word=False, resumable=True) for arrival in answered
     ]
 
 
@@ -135,9 +122,11 @@ def send_step_by_step(
             if not live:
                 steps = max(steps, arrivals[len(records)].after)
             while len(records) < len(arrivals) and arrivals[len(records)].after <= steps:
-                one, number = arrivals[len(records)], len(records)
-                named: dict[str, Any] = {} if answers is None else {"answer": answers.get(one.name, ()), "id": one.name}
-                records.append(_send_recorded(stream, one, ids[number], **named))
+                arrival, prompt = arrivals[len(records)], ids[len(records)]
+                named: dict[str, Any] = {}
+                if answers is not None:
+                    named = {"answer": answers.get(arrival.name, ()), "id": arrival.name}
+                records.append(_send_recorded(stream, arrival, prompt, **named))
                 live += 1
                 _await(clock, live, timeout, stream, records)  # so that they come in this order
             until = arrivals[len(records)].after if len(records) < len(arrivals) else steps + MANY
@@ -159,16 +148,17 @@ def _standing(clock: Clock) -> Iterator[Clock]:
 
 def _requests(state: ClockState) -> int:
     """The requests in the model, as its clock file says."""
-    return len(state["ids"]) + state.get("queue", 0) if state["state"] == "held" else state.get("left", 0)
+    if state["state"] == "held":
+        return len(state["ids"]) + state.get("queue", 0)
+    return state.get("left", 0)
 
 
 def _left(clock: Clock, timeout: float) -> int:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+    """The requests in the model when its step has ended. Raises LabError: it does not end in time."""
+    for _ in attempts(timeout, LOOK_S):
         for state in clock.states(MODEL):
             if state["state"] in ("held", "idle"):
                 return _requests(state)
-        time.sleep(LOOK_S)
     raise LabError(f"{MODEL} has not ended a step within {timeout:g} s", "", "labctl logs STACK", code="step-unended")
 
 
@@ -180,12 +170,11 @@ def _check(stream: EngineStream, records: Sequence[RequestRecord]) -> None:
 
 
 def _await(clock: Clock, live: int, timeout: float, stream: EngineStream, records: Sequence[RequestRecord]) -> None:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+    """Wait until the model has ``live`` requests. Raises LabError: it does not get them in time, or one failed."""
+    for _ in attempts(timeout, LOOK_S):
         _check(stream, records)
         if any(state["state"] == "held" and _requests(state) == live for state in clock.states(MODEL)):
             return
-        time.sleep(LOOK_S)
     raise LabError(
         f"{MODEL} has not received {live} requests within {timeout:g} s",
         "",
@@ -197,13 +186,11 @@ def _await(clock: Clock, live: int, timeout: float, stream: EngineStream, record
 def log_of(run_dir: Path, file: Path, since: float, records: Sequence[RequestRecord]) -> Path:
     """Keep the step log of ``records`` in ``file``, once it has the record of each; ``since``: monotonic seconds."""
     names = {record.id for record in records}
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+    for _ in attempts(PATIENCE_S, LOOK_S):
         steplog.keep_step_log(run_dir, file, since, records)
         text = file.read_text(encoding="utf-8")
         if all(f'"kind":"request","name":"{name}"' in text for name in names):
             return file
-        time.sleep(LOOK_S)
     raise LabError(
         "the step log lacks requests that were answered",
         f"within {PATIENCE_S:g} s",
@@ -264,11 +251,11 @@ class Recorded:
         lab, stack = session.catalog.stack(self.stack)
         usual = {key: setting.default_for(self.profile) for key, setting in lab.settings.items()}
         usual |= lab.stacks[stack].settings_for(self.profile)
-        kept = {k: v for k, v in self.carried(lab, assignments).items() if not same_value(usual[k], v)} | dict(
-            assignments
-        )
+        carried = self.carried(lab, assignments)
+        settings = {name: value for name, value in carried.items() if not same_value(usual[name], value)}
+        settings |= assignments
         profile = [] if self.profile == "cpu" else ["--profile", self.profile]
-        pairs = [word for name, value in kept.items() for word in ("--set", f"{name}={value}")]
+        pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         return shlex.join(["labctl", "bench", stack, *profile, *pairs, *words])
 
 
@@ -277,12 +264,12 @@ def rerun_recording(session: Session, recording: Recording, assignments: Mapping
 
     Raises LabError: the recording does not say which stack it is of, or a request failed.
     """
-    recorded, batching = Recorded.of(recording), assignments.get("gpt_model_type")
+    recorded = Recorded.of(recording)
+    batching = assignments.get("gpt_model_type")
     lab, stack = session.catalog.stack(STACKS[batching] if batching else recorded.stack)
-    asked = {name: value for name, value in assignments.items() if name not in OWN}
-    wanted = {**recorded.carried(lab, asked), **asked, "decoupled_mode": "true"}
+    changed = {name: value for name, value in assignments.items() if name not in OWN}
+    settings = {**recorded.carried(lab, changed), **changed, "decoupled_mode": "true"}
     left_out = sorted(name for name, value in recorded.settings.items() if value and name not in lab.settings)
-    given = parse_assignments(tuple(f"{name}={value}" for name, value in wanted.items()))
     sent = [replace(a, name=str(number)) for number, a in enumerate(as_sent(recording.arrivals), 1)]
     if not sent:
         raise LabError(
@@ -291,11 +278,11 @@ def rerun_recording(session: Session, recording: Recording, assignments: Mapping
             RECORD,
             code="recording-unsendable",
         )
-    options = Options(recorded.profile, given, runtime=recorded.runtime, ports="auto")
+    options = Options(recorded.profile, settings, runtime=recorded.runtime, ports="auto")
     with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as up:
         endpoint, run_dir = up.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir()
-        strangers = [replace(a, prefixes=b"") for a in sent[:WARM_UP]]  # whose prompts no other finds in a cache
-        send_on_time(endpoint, strangers, recording.settings.vocabulary, 0, PATIENCE_S)
+        warm_up = [replace(a, prefixes=b"") for a in sent[:WARM_UP]]  # no other request finds their prompts in a cache
+        send_on_time(endpoint, warm_up, recording.settings.vocabulary, 0, PATIENCE_S)
         began = time.monotonic()
         records = send_on_time(endpoint, sent, recording.settings.vocabulary, in_flight, 10 * PATIENCE_S)
         file = log_of(run_dir, out / f"steps-{PHASE}.jsonl", began, records)

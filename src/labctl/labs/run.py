@@ -82,18 +82,19 @@ def run_lab(
     sweep_dead_stacks(session)
     out = new_results_folder(session, lab)
     edited: set[str] = set()
-    taken: list[float] = []
+    taken: list[float] = []  # shares of the machine's processors, by other programs
     with ThreadPoolExecutor(2, "stagehand") as hands, Servers(session, lab) as servers:
-        for number, one in enumerate(phases, 1):
-            for note in one.notes:
+        for number, phase_run in enumerate(phases, 1):
+            phase = phase_run.phase
+            for note in phase_run.notes:
                 session.listener.note(note)
             last = number == len(phases)
             if not session.dry:
-                session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
-            handle = servers.next(one.phase.stack, one.options, keep and last)
+                session.listener.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
+            handle = servers.next(phase.stack, phase_run.options, keep and last)
             runtime, stack = handle.runtime, handle.name
-            asked = replace(handle, record=handle.record.only(replica)) if replica else handle
-            client = partial(run_client, asked, one.phase, out, quick, servers.clients)
+            client_stack = replace(handle, record=handle.record.only(replica)) if replica else handle
+            client = partial(run_client, client_stack, phase, out, quick, servers.clients)
             if session.dry:
                 client()
                 continue
@@ -101,11 +102,11 @@ def run_lab(
             explain = faults.stack_explainer(handle)
             before = len(faults.whole_log(runtime, stack))
             try:
-                written = keep_texts(handle.folder.run_dir()) if texts else nullcontext()
-                hand = Stagehand(hands, handle, one.phase, out)
-                with faults.watch_for_stalls(session, stack, explain), written, hand:
+                kept_texts = keep_texts(handle.folder.run_dir()) if texts else nullcontext()
+                stagehand = Stagehand(hands, handle, phase, out)
+                with faults.watch_for_stalls(session, stack, explain), kept_texts, stagehand:
                     taken.append(contention.share_taken_by_others())  # the server is ready and idle
-                    run_script(client, session, f"the client of phase {one.phase.name} failed", stack)
+                    run_script(client, session, f"the client of phase {phase.name} failed", stack)
                     taken.append(contention.share_taken_by_others())
             except LabError as error:
                 log = faults.whole_log(runtime, stack)[before:]
@@ -122,16 +123,18 @@ def run_lab(
         result = {**result, "edited": sorted(edited)}
         atomic_write(out / "result.json", json.dumps(result, indent=1))
     flat = flatten(result.get("metrics", {}))
-    verdicts = [
-        judge_verdict(verdict, flat, max(taken)) for verdict in lab.verdicts if options.profile in verdict.profiles
-    ]
-    page = out / "report.md"
-    if page.is_file():
-        text = page.read_text(encoding="utf-8").rstrip() + "\n" + verdict_section(verdicts) + paced.pace_section(out)
-        text += edits.edits_section(edited)
-        atomic_write(page, text)
+    judged = [verdict for verdict in lab.verdicts if options.profile in verdict.profiles]
+    verdicts = [judge_verdict(verdict, flat, max(taken)) for verdict in judged]
+    _complete_report(out / "report.md", verdict_section(verdicts), paced.pace_section(out), edits.edits_section(edited))
     whole = len(phases) == len(chosen_phases(lab, options.profile, False, ""))
     return RunResult(out, result, verdicts, whole, sorted(edited), paced.describe_pace(out))
+
+
+def _complete_report(page: Path, *sections: str) -> None:
+    """Add sections to a lab's report, if it has written one."""
+    if page.is_file():
+        text = page.read_text(encoding="utf-8").rstrip()
+        atomic_write(page, f"{text}\n{''.join(sections)}")
 
 
 def add_gpus(result: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -145,7 +148,7 @@ def add_gpus(result: Mapping[str, Any], options: Options) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def results_folder(session: Session, lab: Lab) -> Iterator[Path]:
-    """A new results folder, made before anything is measured; it goes where the block leaves nothing in it."""
+    """A new results folder, made before anything is measured; it is removed if the block leaves nothing in it."""
     folder = new_results_folder(session, lab)
     try:
         yield folder
@@ -204,13 +207,14 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared
 
 
 def run_report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> int:
+    """Have a lab's report made from the results in ``out``; its exit status."""
     assert lab.run is not None  # a lab without a run has no phases, and was refused for that
     script = session.workspace.labs / lab.folder / lab.run.report
     return runtime.client(session.listener, [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
 
 
 def run_script(script: Callable[[], int], session: Session, failed: str, stack: str = "") -> None:
-    """Run a script of the lab to its end. Raises KeyboardInterrupt where it alone was interrupted, or LabError."""
+    """Run a script of the lab to its end. Raises KeyboardInterrupt: it alone was interrupted; LabError: it failed."""
     code = script()
     if code in (-signal.SIGINT, 128 + signal.SIGINT):
         raise KeyboardInterrupt

@@ -1,8 +1,8 @@
 """The servers of a run, one after the other, each for the time of its phases.
 
-Where the manifest says ``share_server``, a phase goes on with the server of the phase before: its models get the new
-settings, and only those whose files differ are loaded anew. That takes a second or two; a new server takes five. Where
-requests are spread in another way, only the balancer is started anew. The clients of such phases share a process.
+With the manifest's ``share_server``, a phase keeps the server of the phase before: its models get the new settings, and
+only models whose files differ are loaded again. That takes a second or two; a new server takes five. If requests are
+spread in another way, only the balancer is started again. The clients of such phases share a process.
 """
 
 from __future__ import annotations
@@ -23,8 +23,17 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import prepare_artifacts, record_of, up
 
-PLANNED = "server_args server_env image ranks devices stack.server.shm_size stack.server.exit_timeout stack.packages"
-STARTED_WITH = attrgetter(*PLANNED.split(), "stack.models")  # what of a plan no server that is up can change
+STARTED_WITH = attrgetter(  # the parts of a plan that a running server cannot change
+    "server_args",
+    "server_env",
+    "image",
+    "ranks",
+    "devices",
+    "stack.server.shm_size",
+    "stack.server.exit_timeout",
+    "stack.packages",
+    "stack.models",
+)
 
 
 @contextmanager
@@ -37,17 +46,14 @@ def ephemeral_stack(
         yield handle
     finally:
         if not handle.already and not keep:
-            # Nothing is in flight, and Triton takes seconds to unload models for nobody. On a GPU it may have them, for
-            # what its engine holds there.
+            # Nothing is in flight, and Triton would take seconds to unload models that nothing uses. On a GPU it gets
+            # them, because its engine must release memory there.
             force = handle.record.profile != "gpu" or sys.exc_info()[0] is not None
             take_down(session, handle.runtime, stack, force=force)
 
 
 def as_it_runs(session: Session, stack: str, options: Options) -> Options:
-    """The options with what a running stack has in the place of what was not asked for; those of one that is down stay.
-
-    A measurement without ``--set`` is one of what runs.
-    """
+    """The options of a measurement: without ``--set``, a running stack is measured with the settings that it has."""
     found = session.find(stack)
     if not found or options.of_plan != Options().of_plan:
         return options
@@ -62,10 +68,10 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
 
 
 def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
-    """Whether the servers of ``before`` can serve what is wanted with no more than other files of their models.
+    """Whether the servers of ``before`` can serve ``wanted`` with no more than other files of their models.
 
-    Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Servers behind Envoy
-    go on only with the same files; of those, only the balancer may differ.
+    Never on a TensorRT-LLM release: an engine must not meet what another one left on the GPU. Servers behind Envoy go
+    on only with the same files; only their balancer may differ.
     """
     old, plan = before.record, wanted.plan
     if not (plan.lab.run and plan.lab.run.share_server) or plan.release:
@@ -78,7 +84,7 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
 
 
 class Servers(ExitStack):
-    """Leaving it takes down what is up."""
+    """The running server of a run. Leaving the block takes it down."""
 
     def __init__(self, session: Session, lab: Lab) -> None:
         super().__init__()
@@ -89,12 +95,12 @@ class Servers(ExitStack):
     def next(self, stack: str, options: Options, keep: bool = False) -> RunningStack:
         """The stack with these options, ready; the server before it goes on, or is taken down.
 
-        ``keep``: it stays up when all is over; a server of its own, which carries its own settings. Raises
-        LabError: it cannot be brought up, or a model cannot be loaded.
+        ``keep``: it stays up after the block, and so is a new server. Raises LabError: it cannot be brought up, or a
+        model cannot be loaded.
         """
         now = self._now
-        if now and not keep and not now.already and (turned := self._reuse(now, stack, options)) is not None:
-            return turned
+        if now and not keep and not now.already and (reused := self._reuse(now, stack, options)) is not None:
+            return reused
         self._now = self.clients = None
         self.close()
         fresh = self.enter_context(ephemeral_stack(self._session, self._lab, stack, options, keep))
@@ -105,13 +111,13 @@ class Servers(ExitStack):
         return fresh
 
     def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
-        """The server that is there with the new settings; None where it takes another."""
+        """The present server with the new settings; None if another one is needed."""
         session, runtime = self._session, before.runtime
-        # What is there now: a client may have had replicas killed and started again.
-        found = before if session.dry else session.find(before.name)
-        if not found or stack != before.name or (not session.dry and replicas.missing_replicas(found)):
+        # The record is read again: a client may have had replicas killed and started.
+        now = before if session.dry else session.find(before.name)
+        if not now or stack != before.name or (not session.dry and replicas.missing_replicas(now)):
             return None
-        old = found.record
+        old = now.record
         before = replace(before, record=old)
         wanted = before.with_options(options)
         new = record_of(wanted, old.endpoints, old.owner)

@@ -1,4 +1,4 @@
-"""What a load tool of another project is for us: a command, and figures that we give our names.
+"""A load tool of another project: a command, and figures that get our names.
 
 A figure is renamed only where it means the same. Where a definition differs a little, the table of names says how.
 """
@@ -79,7 +79,7 @@ class Tool(ABC):
         """The file of prompts: one line for each request, so that no tool draws them by chance."""
         text, tokens = self.prompt_keys
         prompts = [workload.prompts[number % len(workload.prompts)] for number in range(workload.requests)]
-        return "".join(json.dumps({text: one, tokens: workload.output_tokens}) + "\n" for one in prompts)
+        return "".join(json.dumps({text: prompt, tokens: workload.output_tokens}) + "\n" for prompt in prompts)
 
     def _document(self, path: Path) -> dict[str, Any]:
         try:
@@ -95,22 +95,25 @@ class Tool(ABC):
 
     def _renamed(self, load: ToolLoad, figure: Callable[[str, bool], Any]) -> dict[str, Any]:
         """``figure(their name, whether it is a rate)`` by our names; those of a stream only where there is one."""
-        found = {"request_count": load.workload.requests, "error_request_count": 0}
+        figures = {"request_count": load.workload.requests, "error_request_count": 0}
+        left_out: set[str] = set()
+        if not load.streamed:
+            left_out.update(OF_STREAMS)
+        if not load.workload.slo:
+            left_out.add("goodput")
         for column, ours in OURS.items():
             name = self.names[column][0]
-            if (
-                name != ABSENT
-                and (load.streamed or ours not in OF_STREAMS)
-                and (load.workload.slo or ours != "goodput")
-            ):
-                found[ours] = figure(name, ours in RATES)
-        return found
+            if name != ABSENT and ours not in left_out:
+                figures[ours] = figure(name, ours in RATES)
+        return figures
 
     def _refuse_failures(self, failed: int, load: ToolLoad) -> None:
         if failed:
-            what = f"{failed} of {load.workload.requests} requests failed; nothing is averaged"
             raise LabError(
-                what, f"{self.name} wrote {load.out}", "labctl logs shows the server's side", code="requests-failed"
+                f"{failed} of {load.workload.requests} requests failed; nothing is averaged",
+                f"{self.name} wrote {load.out}",
+                "labctl logs shows the server's side",
+                code="requests-failed",
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.labs.bench import BenchResult, explain_death, write_bench_result
+from labctl.labs.bench import BenchLoad, BenchResult, explain_death, loads_of, write_bench_result
 from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.labs.tool import Tool, ToolLoad, names_table
@@ -38,18 +38,16 @@ def bench_with_tool(
 
     Raises LabError: the tool cannot be had here, or it ended with an error; a request failed.
     """
-    rate = workload.rate
-    loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
     options = as_it_runs(session, stack, options)
     tool.prepare(session.listener)  # before a server is started for nothing
     metrics: dict[str, dict[str, Any]] = {}
     with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
         with explain_death(handle), _door(session, handle) as address:
-            for title, number in loads:
-                folder = out / f"{tool.name}-{title.replace(' ', '-').replace('/', '-per-')}"
-                load = _load(session, handle, model, workload, number, address, folder)
-                session.listener.step(f"{model}, {title}, by {tool.name}")
-                metrics[title] = _measure(session, tool, load)
+            for load in loads_of(workload, concurrency):
+                folder = out / f"{tool.name}-{load.file_part}"
+                tool_load = _tool_load(session, handle, model, workload, load, address, folder)
+                session.listener.step(f"{model}, {load.title}, by {tool.name}")
+                metrics[load.title] = _measure(session, tool, tool_load)
                 session.listener.done(f"{workload.requests} requests")
         if session.dry:
             return BenchResult(out, {})
@@ -67,18 +65,18 @@ def bench_with_tool(
 
 @contextlib.contextmanager
 def _door(session: Session, stack: RunningStack) -> Iterator[str]:
-    """The OpenAI API for the time of a block, on a free port; where it is, without /v1."""
+    """Serve the OpenAI API for the time of a block, on a free port; yields its address without /v1."""
     (port,) = ports.free_ports(LOOPBACK, 1)
     with door.door_server(session.workspace, stack.record, port, session.listener) as address:
         yield address.removesuffix("/v1")
 
 
-def _load(
+def _tool_load(
     session: Session,
     stack: RunningStack,
     model: str,
     workload: workloads.Workload,
-    number: int,
+    load: BenchLoad,
     address: str,
     folder: Path,
 ) -> ToolLoad:
@@ -100,7 +98,7 @@ def _load(
             "without --slo, or another model (-m)",
             code="goodput-needs-tokens",
         )
-    return ToolLoad(address, model, tokenizer, streamed, workload, number, folder / "prompts.jsonl", folder)
+    return ToolLoad(address, model, tokenizer, streamed, workload, load.concurrency, folder / "prompts.jsonl", folder)
 
 
 def _measure(session: Session, tool: Tool, load: ToolLoad) -> dict[str, Any]:

@@ -23,8 +23,8 @@ class VerdictResult:
     value: float | None  # None: the run did not measure it
     met: bool
     word: str  # `met`, `NOT MET`, `unmeasured`, or `busy`: seconds were measured while other programs computed
-    bound: str  # what was wanted, in words ("at least 0.5")
-    taken: float = 0.0  # of this machine's processors by other programs
+    bound: str  # the limits, in words ("at least 0.5")
+    taken: float = 0.0  # share of this machine's processors that other programs took
 
     @property
     def hint(self) -> str:
@@ -40,7 +40,7 @@ class VerdictResult:
         return f"{expected}; run it again on a quiet machine; the numbers are in report.md"
 
     def line(self) -> str:
-        """As a report has it."""
+        """The verdict as a line of a report."""
         return "; ".join(filter(None, (f"{self.word}: {self.text}", self.hint)))
 
 
@@ -58,27 +58,27 @@ def judge_verdict(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0)
         flat: the run's metrics by their dotted names.
         taken: share of the machine's processors that other programs took during the run, 0 to 1.
     """
-    bound = " and ".join(
-        f"{word} {limit:g}"
-        for word, limit in (("at least", verdict.at_least), ("at most", verdict.at_most))
-        if limit is not None
-    )
+    limits = (("at least", verdict.at_least), ("at most", verdict.at_most))
+    bound = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
     value = flat.get(verdict.value)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return VerdictResult(verdict.name, f"{verdict.name}: {verdict.value}", None, False, UNMEASURED, bound)
-    met = (verdict.at_least is None or value >= verdict.at_least) and (
-        verdict.at_most is None or value <= verdict.at_most
-    )
-    known = {key: number for key, number in flat.items() if number is not None}
-    numbers: defaultdict[str, Any] = defaultdict(_Unmeasured, known)
+    enough = verdict.at_least is None or value >= verdict.at_least
+    not_too_much = verdict.at_most is None or value <= verdict.at_most
+    met = enough and not_too_much
+    measured = {key: number for key, number in flat.items() if number is not None}
+    numbers: defaultdict[str, Any] = defaultdict(_Unmeasured, measured)
     try:
         text = verdict.text.format(value=value, m=numbers)
     except (KeyError, ValueError, IndexError, TypeError, AttributeError):
         text = f"{verdict.name}: {value:g}"
-    missed = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET
-    return VerdictResult(verdict.name, text, float(value), met, MET if met else missed, bound, taken)
+    word = MET
+    if not met:
+        word = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET
+    return VerdictResult(verdict.name, text, float(value), met, word, bound, taken)
 
 
 def verdict_section(verdicts: Sequence[VerdictResult]) -> str:
-    """The verdicts as a part of report.md; "" where there are none."""
-    return "\n## Verdicts\n\n" + "".join(f"- {verdict.line()}\n" for verdict in verdicts) if verdicts else ""
+    """The verdicts as a part of report.md; "" if there are none."""
+    lines = "".join(f"- {verdict.line()}\n" for verdict in verdicts)
+    return f"\n## Verdicts\n\n{lines}" if lines else ""

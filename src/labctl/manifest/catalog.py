@@ -22,7 +22,7 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.strict_yaml import merge_yaml, parse_yaml
 
-# Settings that every lab has without saying so.
+# Settings that every lab has without declaring them.
 EVERYWHERE = {
     "trace": Setting(type="str", default="", optional=True, help="send every request's trace to otlp://HOST:PORT"),
     "slo": Setting(type="str", default="", optional=True, help="the limits of goodput, such as ttft<500ms,tpot<60ms"),
@@ -102,16 +102,18 @@ def load_catalog(workspace: Workspace, leave_out: Callable[[str], None] | None =
         except ValueError as error:
             problems.append(f"{where}: {error}")
             continue
-        words = {lab.short, *lab.stacks, lab.number}
-        found = [
-            f"{where}: the name '{word}' is already taken by {owners[word]}"
-            for word in words
-            if owners.setdefault(word, lab.folder) != lab.folder
+        own_problems = [
+            f"{where}: the name '{name}' is already taken by {owners[name]}"
+            for name in {lab.short, *lab.stacks, lab.number}
+            if owners.setdefault(name, lab.folder) != lab.folder
         ]
-        unchecked[lab.folder] = functools.partial(_problems, workspace, path, texts)
-        found += [] if at_use else unchecked.pop(lab.folder)()
-        problems += found
-        if not found or leave_out is None:
+        check_lab = functools.partial(_problems, workspace, path, texts)
+        if at_use:
+            unchecked[lab.folder] = check_lab
+        else:
+            own_problems += check_lab()
+        problems += own_problems
+        if not own_problems or leave_out is None:
             labs.append(lab)
     if leave_out:
         for problem in problems:
@@ -134,9 +136,9 @@ def _refuse(problems: Sequence[str]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _read(text: str, common: tuple[tuple[str, str], ...]) -> Lab:
-    """One manifest; once in a process for the same texts.
+    """One manifest; parsed once in a process for the same texts.
 
-    Raises ValueError: it has not the shape of a manifest (pydantic's ValidationError is one).
+    Raises ValueError: it does not have the shape of a manifest (pydantic's ValidationError is one).
     """
     manifest = parse_file("lab.yaml", text) or {}
     lab = Lab.model_validate(with_shared(manifest, dict(common)))
@@ -152,7 +154,7 @@ def _problems(workspace: Workspace, path: Path, texts: tuple[str, tuple[tuple[st
 
 @functools.lru_cache(maxsize=64)
 def _wrong(folder: str, text: str, common: tuple[tuple[str, str], ...]) -> list[str]:
-    """What is wrong with a manifest wherever it stands; once in a process for the same texts."""
+    """What is wrong with a manifest's own text; checked once in a process for the same texts."""
     return checks.problems(_read(text, common), folder)
 
 
@@ -165,13 +167,13 @@ def file_text(path: Path) -> str:
 
 
 def shared_texts(folder: Path) -> tuple[tuple[str, str], ...]:
-    """The name of each shared file, and what it says. Raises ValueError as ``text`` does."""
+    """The name of each shared file, and its text. Raises ValueError as ``file_text`` does."""
     return tuple((path.stem, file_text(path)) for path in files_in(folder, "*.yaml"))
 
 
 @functools.lru_cache(maxsize=16)
 def parse_file(name: str, text: str) -> Any:
-    """One YAML file's document, not to be changed. Raises ValueError, which names the file, for what is none."""
+    """One YAML file's document, not to be changed. Raises ValueError, which names the file: it is not YAML."""
     try:
         return parse_yaml(text)
     except yaml.YAMLError as error:

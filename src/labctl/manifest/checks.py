@@ -30,22 +30,26 @@ def problems(lab: Lab, folder: str) -> list[str]:
 
     ``folder``: the name of the lab's own.
     """
-    problems = [] if folder == lab.folder else [f"number and name say {lab.folder}, the folder is {folder}"]
-    problems += (bad_values := list(value_problems(lab)))
+    found = [] if folder == lab.folder else [f"number and name say {lab.folder}, the folder is {folder}"]
+    bad_values = list(value_problems(lab))
+    found += bad_values
     for name, stack in lab.stacks.items():
-        problems += stack_problems(lab, f"stacks.{name}", stack)
-        if not bad_values:  # which resolves settings, and so needs good conditions, as what follows
-            problems += every_case(lab, f"stacks.{name}", stack)
-    return list(dict.fromkeys([*problems, *(run_problems(lab) if not bad_values else ())]))
+        found += stack_problems(lab, f"stacks.{name}", stack)
+        if not bad_values:  # it resolves settings, and so needs good conditions
+            found += every_case(lab, f"stacks.{name}", stack)
+    if not bad_values:
+        found += run_problems(lab)
+    return list(dict.fromkeys(found))
 
 
 def missing_files(lab: Lab, folder: Path, workspace: Workspace) -> Iterator[str]:
-    """The files and folders that a manifest names and that are not there, in the same words."""
-    for stack, key, layer in ((name, *pair) for name, spec in lab.stacks.items() for pair in spec.layers.items()):
+    """The files and folders that a manifest names and that are not there, in the same form."""
+    layers = [(f"stacks.{name}{key}", layer) for name, spec in lab.stacks.items() for key, layer in spec.layers.items()]
+    for where, layer in layers:
         for name in layer.repository:
             if not leaves_checkout(name) and not workspace.templates(lab.folder, name).is_dir():
                 place = f"labs/{lab.folder}" if name.startswith("./") else "model_repos"
-                yield f"stacks.{stack}{key}.repository: there is no folder {place}/{name.removeprefix('./')}"
+                yield f"{where}.repository: there is no folder {place}/{name.removeprefix('./')}"
     if lab.run:
         clients = ((f"run.phases.{phase.name}.client", phase.client) for phase in lab.run.phases)
         for where, name in (("run.report", lab.run.report), *clients):
@@ -78,7 +82,8 @@ def run_problems(lab: Lab) -> Iterator[str]:
     named: dict[str, Sequence[Phase | Verdict]] = {"run.phases": lab.run.phases, "verdicts": lab.verdicts}
     for where, parts in named.items():
         for one, other in itertools.combinations(parts, 2):
-            if one.name == other.name and all(set(v) & set(other.when.get(key, v)) for key, v in one.when.items()):
+            overlap = all(set(values) & set(other.when.get(key, values)) for key, values in one.when.items())
+            if one.name == other.name and overlap:
                 yield f"{where}.{one.name}: two of this name at a time"
     for verdict in lab.verdicts:
         yield from _text(f"verdicts.{verdict.name}.text", verdict.text)
@@ -110,14 +115,12 @@ def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
     yield from _references(f"{where}.tokenizer", stack.tokenizer, early | LATE | made)
     for name, probe in stack.probes.items():
         yield from _references(f"{where}.probes.{name}", probe.body, early - {"release"})
-    asked = {f"probes.{name}": name for name in stack.probes} | (
-        {"bench.model": stack.bench.model} if stack.bench else {}
-    )
-    yield from (
-        f"{where}.{key}: the stack has no model '{model}'; it has: {', '.join(stack.models)}"
-        for key, model in asked.items()
-        if model not in stack.models
-    )
+    models = {f"probes.{name}": name for name in stack.probes}
+    if stack.bench:
+        models["bench.model"] = stack.bench.model
+    for key, model in models.items():
+        if model not in stack.models:
+            yield f"{where}.{key}: the stack has no model '{model}'; it has: {', '.join(stack.models)}"
 
 
 def _references(where: str, value: Any, known: set[str]) -> Iterator[str]:
@@ -206,7 +209,8 @@ def value_problems(lab: Lab) -> Iterator[str]:
             where = f"stacks.{name}{layer}"
             conditions += [(f"{where}.replacements", edit.when) for edit in content.replacements]
             for path, value in _walk(where, content.model_dump(include={*FILLED, "artifacts", "probes"})):
-                if isinstance(value, dict) and "map" in value and (value.keys() >= CHOICE or "setting" not in value):
+                is_choice = isinstance(value, dict) and "map" in value
+                if is_choice and (value.keys() >= CHOICE or "setting" not in value):
                     yield from _map(declared, path, value)
     for phase in lab.run.phases if lab.run else ():
         yield from _values(lab, f"run.phases.{phase.name}.set", phase.set)
@@ -216,10 +220,11 @@ def value_problems(lab: Lab) -> Iterator[str]:
         if verdict.settings_when:
             yield f"verdicts.{verdict.name}.when: a verdict depends on the profile alone"
     for where, condition in conditions:
-        for key, wanted in condition.items():
+        for key, values in condition.items():
             if key not in declared:
                 yield f"{where}.when.{key}: not a setting of this lab"
-            for value in wanted if key in declared else ():
+                continue
+            for value in values:
                 yield from _written(f"{where}.when.{key}", declared[key], value)
     if PROFILE in lab.settings:
         yield f"settings.{PROFILE}: the name is taken: --profile"
@@ -257,6 +262,6 @@ def _map(declared: Mapping[str, Setting], where: str, choice: Mapping[str, Any])
         return
     for value in options:
         yield from _written(f"{where}.map", declared[key], value)
-    given = {format_setting(value) for value in options}
-    if missing := [value for value in declared[key].values() if value not in given]:
+    covered = {format_setting(value) for value in options}
+    if missing := [value for value in declared[key].values() if value not in covered]:
         yield f"{where}.map: nothing for {key}={' or '.join(missing)}"

@@ -15,9 +15,9 @@ from labkit.errors import LabError
 
 Profile = Literal["cpu", "gpu"]
 PROFILES: tuple[Profile, ...] = ("cpu", "gpu")
-# The parts of a stack, and of what is laid over it, in which every reference may stand.
+# The parts of a stack, and of a layer over it, that may contain any reference.
 FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "vllm", "server")
-ADDED = {"repository", "parameters", "artifacts", "place", "replacements", "optional", "vllm"}  # see _over
+ADDED = {"repository", "parameters", "artifacts", "place", "replacements", "optional", "vllm"}  # by _over
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Act = Literal["kill", "restart", "roll", "scale", "follow", "pause", "run"]
@@ -81,7 +81,7 @@ class Edit(_Strict):
 
 
 class Probe(_Strict):
-    """One tiny real inference over HTTP: a dead python stub still says READY, an answer does not lie."""
+    """One tiny real inference over HTTP: Triton calls a model READY even if its python stub has died."""
 
     path: Literal["infer", "generate", "generate_stream"] = "infer"
     body: dict[str, Any]
@@ -95,7 +95,7 @@ class _ServerSpec(_Strict):
     shm_size: str = ""  # the Compose files' own: 256m, 2g on GPUs
     exit_timeout: int = Field(default=10, ge=0)
     # Triton asks each Python model what its config.pbtxt lacks, in a process of its own, before it loads the model in
-    # another: every import is paid twice. Ours lack nothing.
+    # another one, so that every import is done twice. Our models lack nothing.
     auto_complete: bool = False
 
 
@@ -232,20 +232,20 @@ def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) ->
     for variant in stack.variants.values():
         if not condition_holds(variant.settings_when, settings):
             continue
-        asked = " ".join(f"{key}={format_setting(settings[key])}" for key in variant.settings_when)
+        values = " ".join(f"{key}={format_setting(settings[key])}" for key in variant.settings_when)
         served = profile in variant.profiles
         if variant.refused and served:
             raise LabError(
-                f"this stack is not served with {asked}",
+                f"this stack is not served with {values}",
                 variant.refused,
                 "another value (labctl list)",
                 code="setting-not-served",
             )
         if served:
             stack = _over(stack, variant)
-        elif asked and not variant.refused and variant.settings_when not in here:
+        elif values and not variant.refused and variant.settings_when not in here:
             raise LabError(
-                f"{asked} is not served on the {profile} profile",
+                f"{values} is not served on the {profile} profile",
                 f"it is served on: {', '.join(variant.profiles)}",
                 f"--profile {variant.profiles[0]}, or another value (labctl list)",
                 code="setting-not-on-profile",
@@ -263,11 +263,13 @@ def probes(stack: StackSpec, scope: Mapping[str, Any]) -> dict[str, Probe]:
 def _over(stack: StackSpec, variant: _Variant) -> StackSpec:
     """Lists and mappings are added to, all else is replaced; a release's templates come instead of the stack's own."""
     under = dict(stack)
-    if variant.alone or not (variant.tensorrt_llm is None and variant.llmapi is None):
+    from_a_release = variant.tensorrt_llm is not None or variant.llmapi is not None
+    if variant.alone or from_a_release:
         under |= {"repository": [], "parameters": {}, "optional": [], "replacements": [], "tensorrt_llm": None}
-    given = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused", "alone"}}
-    for key in ADDED & given.keys():
-        given[key] = (
-            [*under[key], *given[key]] if isinstance(given[key], list) else {**(under[key] or {}), **given[key]}
-        )
-    return stack.model_copy(update={**under, **given})
+    over = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused", "alone"}}
+    for key in ADDED & over.keys():
+        if isinstance(over[key], list):
+            over[key] = [*under[key], *over[key]]
+        else:
+            over[key] = {**(under[key] or {}), **over[key]}
+    return stack.model_copy(update={**under, **over})

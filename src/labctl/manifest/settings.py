@@ -14,7 +14,7 @@ from labkit.errors import LabError
 
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
-MOST_LINES = 8  # in a refusal: it names the faults, and `labctl list LAB` the valid settings
+MOST_LINES = 8  # of faults in a refusal; `labctl list LAB` shows the valid settings
 REFERENCE = re.compile(r"\{([^{}\s]+)\}")
 CHOICE = {"setting", "map"}  # the keys of a value that depends on a setting
 
@@ -109,7 +109,7 @@ class Setting(BaseModel):
 
     def describe(self) -> str:
         """The valid values, in words."""
-        words = {
+        kind = {
             "choice": f"one of: {', '.join(self.choices)}",
             "bool": "true or false",
             "source": "a model source: shipped:<name>, random:<shape>, hub:<id>@<revision> or a folder",
@@ -119,10 +119,12 @@ class Setting(BaseModel):
             "intlist": "whole numbers with commas",
         }[self.type]
         if self.min is not None and self.max is not None:
-            return f"{words} from {format_plain_number(self.min)} to {format_plain_number(self.max)}"
+            return f"{kind} from {format_plain_number(self.min)} to {format_plain_number(self.max)}"
         if self.min is not None:
-            return f"{words}, at least {format_plain_number(self.min)}"
-        return words if self.max is None else f"{words}, at most {format_plain_number(self.max)}"
+            return f"{kind}, at least {format_plain_number(self.min)}"
+        if self.max is not None:
+            return f"{kind}, at most {format_plain_number(self.max)}"
+        return kind
 
 
 def resolve(
@@ -163,7 +165,7 @@ def resolve(
 
 
 def _out_of_place(key: str, declared: Mapping[str, Setting]) -> str:
-    """Why a setting that was given means nothing here, and which one is meant."""
+    """Why a given setting means nothing here, and which setting to use instead."""
     setting = declared[key]
     needs = " and ".join(f"{other}={' or '.join(map(format_setting, good))}" for other, good in setting.when.items())
     meant = f"; here it is {setting.instead} ({declared[setting.instead].help})" if setting.instead else ""
@@ -198,12 +200,13 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
         if value.keys() == CHOICE:
             key, options = value["setting"], value["map"]
-            asked = scope.get("profile" if key == "profile" else f"settings.{key}")
-            chosen = [option for written, option in options.items() if same_value(asked, written)]
+            setting = scope.get("profile" if key == "profile" else f"settings.{key}")
+            chosen = [option for written, option in options.items() if same_value(setting, written)]
             if not chosen:
-                why = f"it has: {', '.join(options)}"
                 raise LabError(
-                    f"the manifest has no text for {key}={format_setting(asked)}", why, code="manifest-text-missing"
+                    f"the manifest has no text for {key}={format_setting(setting)}",
+                    f"it has: {', '.join(options)}",
+                    code="manifest-text-missing",
                 )
             return expand(chosen[0], scope)
         return {key: expand(item, scope) for key, item in value.items()}
@@ -229,8 +232,8 @@ def same_value(value: Any, written: Any) -> bool:
 
 
 def condition_holds(condition: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]) -> bool:
-    """Whether every setting of ``condition`` has one of the values that stand there."""
-    return all(any(same_value(settings.get(key), value) for value in good) for key, good in condition.items())
+    """Whether every setting of ``condition`` has one of its values."""
+    return all(any(same_value(settings.get(key), value) for value in values) for key, values in condition.items())
 
 
 def format_setting(value: Any) -> str:

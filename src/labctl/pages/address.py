@@ -21,7 +21,7 @@ PORTS = {CHAT: 7860, WATCH: 7861, OPENAI: 9000}  # where a page listens if the p
 
 @contextlib.contextmanager
 def publish_address(workspace: Workspace, stack: str, page: str, address: str) -> Iterator[None]:
-    """For the time of a block the stack's other page finds this one."""
+    """Publish a page's address for the time of a block, so that the stack's other page finds it."""
     path = workspace.folder(stack).address_file(page)
     atomic_write(path, address, mode=0o600)
     try:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from labctl.pages.address import CHAT, listening_socket
 from labkit.clients import conversation
@@ -20,19 +20,34 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when Gradio i
 import gradio as gr
 
 PROMPT = "The beginning of a text (Shift+Enter begins a new line)"
-NOTHING = "There is nothing to continue: type the beginning of a text first."
+NO_PROMPT = "There is nothing to continue: type the beginning of a text first."
 FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["monospace"]}  # the machine's: no other server is asked
 CSS = ".message pre, .message code {white-space: pre-wrap !important}"
-Dial = tuple[str, float, float, float, float]  # label, least, most, step, initial value
-TOKENS: Dial = ("Most tokens", 1, 512, 1, 64)
+
+
+class Dial(NamedTuple):
+    """A slider of the page, with its initial value."""
+
+    label: str
+    least: float
+    most: float
+    step: float
+    value: float
+
+    def slider(self, name: str) -> gr.Slider:
+        return gr.Slider(self.least, self.most, self.value, step=self.step, label=self.label, elem_id=name)
+
+
+TOKENS = Dial("Most tokens", 1, 512, 1, 64)
 #: By name. Top-k is on, so that a temperature alone asks for sampling everywhere.
-DIALS: dict[str, Dial] = {
-    "temperature": ("Temperature (0: always the likeliest token)", 0.0, 2.0, 0.05, 0.0),
-    "top_k": ("Top-k (0: off)", 0, 200, 1, 50),
-    "top_p": ("Top-p (1: off)", 0.05, 1.0, 0.05, 1.0),
-    "repetition_penalty": ("Repetition penalty (1: off)", 0.5, 2.0, 0.05, 1.0),
-    "seed": ("Seed (-1: another answer each time)", -1, 1000, 1, -1),
+DIALS = {
+    "temperature": Dial("Temperature (0: always the likeliest token)", 0.0, 2.0, 0.05, 0.0),
+    "top_k": Dial("Top-k (0: off)", 0, 200, 1, 50),
+    "top_p": Dial("Top-p (1: off)", 0.05, 1.0, 0.05, 1.0),
+    "repetition_penalty": Dial("Repetition penalty (1: off)", 0.5, 2.0, 0.05, 1.0),
+    "seed": Dial("Seed (-1: another answer each time)", -1, 1000, 1, -1),
 }
+WHOLE_NUMBERS = ("top_k", "seed")
 
 
 def chat_page(
@@ -61,7 +76,7 @@ def chat_page(
     def answer(prompt: str, history: Any, model: str, tokens: float, *values: float) -> Iterator[str]:
         """The text as it grows, its speed in the last line, or the error below what came of the text."""
         if not prompt.strip():
-            yield NOTHING
+            yield NO_PROMPT
             return
         yield halted()
         text = ""
@@ -83,7 +98,8 @@ def chat_page(
         ),
         additional_inputs=[
             gr.Dropdown([*models], value=chosen if chosen in models else next(iter(models)), label="Model"),
-            *(_slider(name, *dial) for name, dial in {"tokens": TOKENS, **{d: DIALS[d] for d in dials}}.items()),
+            TOKENS.slider("tokens"),
+            *(DIALS[name].slider(name) for name in dials),
         ],
         additional_inputs_accordion=gr.Accordion("Model and sampling", open=False),
         api_name="answer",
@@ -91,15 +107,12 @@ def chat_page(
     )
 
 
-def _slider(name: str, label: str, least: float, most: float, step: float, value: float) -> gr.Slider:
-    return gr.Slider(least, most, value, step=step, label=label, elem_id=name)
-
-
 def sampling_values(values: dict[str, float]) -> dict[str, Any]:
     """The sliders' values as the model takes them: whole numbers where it needs them, no seed below 0."""
-    whole = ("top_k", "seed")
-    said = {name: int(value) if name in whole else float(value) for name, value in values.items()}
-    return {name: value for name, value in said.items() if name != "seed" or value >= 0}
+    sampling = {name: int(value) if name in WHOLE_NUMBERS else float(value) for name, value in values.items()}
+    if sampling.get("seed", 0) < 0:
+        del sampling["seed"]
+    return sampling
 
 
 def fence_markdown(text: str) -> str:
@@ -112,7 +125,7 @@ def fence_markdown(text: str) -> str:
 
 @contextlib.contextmanager
 def serve_chat(page: gr.ChatInterface, port: int | None = None) -> Iterator[str]:
-    """The page for the time of a block; yields its address. Without a ``port``: its usual one, or a free one.
+    """Serve the page for the time of a block; yields its address. Without a ``port``: its usual one, or a free one.
 
     Raises LabError: the port is taken.
     """

@@ -1,8 +1,9 @@
-"""From templates and parameters to the repository that a stack serves: all problems at once, or all files at once."""
+"""Renders a stack's model repository from templates and parameters: all files, or all problems at once."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,19 +30,19 @@ class RenderRequest:
 
     Attributes:
         sources: template folders, one subfolder per model; a later one replaces files of an earlier one.
-        models: the models to render; none means all that the sources have.
+        models: the models to render; empty: all models of the sources.
         parameters: a value per placeholder; one that no template uses is a problem.
         output: the folder that is swapped in when everything is right.
         defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
-        family: the folder of models that is meant where several of upstream's have a model of that name.
+        family: the folder of models to take if several of upstream's have a model of one name.
         documents: YAML and JSON files of the templates, by their path in the repository, and what is set in them.
-        spare: a parameter that no template uses is a problem, unless a person may have edited it out; then it is spare.
+        spare: a parameter that no template uses is not a problem, because a person may have edited it out.
         lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
             it for "not set". For templates out of an image, which may be newer than our table.
         auto_complete: the server has models complete their own configurations.
-        hint: which templates are meant and where they come from, for the remedy of an error.
+        hint: the origin of the templates, for the remedy of an error.
     """
 
     sources: Sequence[Path]
@@ -61,16 +62,16 @@ class RenderRequest:
 
 
 def listing(request: RenderRequest) -> list[str]:
-    """Every path that :func:`render_repository` would write, below the output; LabError for what it would refuse."""
+    """Every path that :func:`render_repository` would write, below the output. Raises LabError as it does."""
     files, _ = _fill_files(request)
     return sorted({*files, *request.place})
 
 
 def unused_parameters(request: RenderRequest) -> list[str]:
     """Parameters that no template of any source uses; a source that replaces another's template may use fewer."""
-    files = [origins(replace(request, sources=[source], models=())) for source in request.sources]
-    places = [path for each in files for name, path in each.items() if name.endswith(f"/{CONFIG}")]
-    used = {use.key for path in places for use in placeholders(path.read_text("utf-8", "replace"))}
+    by_source = [origins(replace(request, sources=[source], models=())) for source in request.sources]
+    configs = [path for files in by_source for name, path in files.items() if name.endswith(f"/{CONFIG}")]
+    used = {use.key for path in configs for use in placeholders(path.read_text("utf-8", "replace"))}
     return [key for key in request.parameters if key not in used]
 
 
@@ -90,9 +91,10 @@ def without_effect(keys: Sequence[str]) -> str:
 
 
 def render_repository(request: RenderRequest) -> list[str]:
-    """Render into a fresh folder and swap it in; the models. Raises LabError with every problem of every template."""
+    """Render into a fresh folder and swap it in. Returns the models. Raises LabError with all problems."""
     files, texts = _fill_files(request)
-    need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
+    blocks = sum(math.ceil(source.stat().st_size / BLOCK) for source in files.values())
+    need_space(request.output, blocks * BLOCK)
     with replace_dir(request.output) as fresh:
         for relative in {**files, **request.place}:
             target = fresh / relative
@@ -111,7 +113,7 @@ def render_repository(request: RenderRequest) -> list[str]:
 
 
 def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
-    """Where each file comes from, and the texts of the filled templates. Raises LabError."""
+    """The source of each file, and the texts of the filled templates, by path. Raises LabError with all problems."""
     files = origins(request)
     problems: list[Problem] = []
     texts: dict[str, str] = {}
@@ -133,9 +135,12 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
                 unmatched = [r for r in unmatched if r is not replacement]
         places = placeholders(template)
         used |= {use.key for use in places}
-        texts[relative], wrong = fill(relative, template, values, request.optional, request.lenient)
-        config, bad = (None, []) if wrong else parse_config(relative, texts[relative], places, values)
-        problems += wrong + bad
+        texts[relative], unfilled = fill(relative, template, values, request.optional, request.lenient)
+        problems += unfilled
+        config = None
+        if not unfilled:
+            config, syntax_problems = parse_config(relative, texts[relative], places, values)
+            problems += syntax_problems
         model = relative.split("/", 1)[0]
         configs[model] = config
         if config is not None and config.name and config.name != model:
@@ -198,7 +203,9 @@ def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Pat
             places.setdefault(config.parent.name, []).append(config.parent)
     chosen = {}
     for model, folders in places.items():
-        candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == family] or folders
+        candidates = folders
+        if len(folders) > 1:
+            candidates = [folder for folder in folders if folder.parent.name == family] or folders
         if len(candidates) > 1:
             raise LabError(
                 f"the templates below {source} have the model {model} more than once",

@@ -1,4 +1,4 @@
-"""Configurations: each is parsed, and every tensor between an ensemble's steps must exist, be produced once, and fit.
+"""Checks configurations: each is parsed, and a tensor between an ensemble's steps must exist, fit, and have one source.
 
 Triton reports a wrong ensemble one tensor at a time, after the server has started. These checks find all faults before.
 """
@@ -18,7 +18,7 @@ _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some me
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of an ensemble as the first that names it has it; ``dims`` is None if only the server will know."""
+    """A tensor of an ensemble as its first user declares it; ``dims`` is None if only the server will know them."""
 
     owner: str
     datatype: int
@@ -142,8 +142,7 @@ def parse_config(
     if faults:
         first = faults[0]
         line, keys = _blame(first.line, uses, values or {})
-        said = f"column {first.column}: {first.text}"
-        return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), said)]
+        return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), f"column {first.column}: {first.text}")]
     try:
         return text_format.Parse(plain, model_config_pb2.ModelConfig()), []
     except (text_format.ParseError, ValueError) as error:  # the second: an enum's number of more than 32 bits
@@ -154,8 +153,8 @@ def parse_config(
 
 
 def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """The line of the template that a line of the filled text comes from, and the keys that stand on it."""
-    shift = 0
+    """The line of the template that a line of the filled text comes from, and the keys on it."""
+    shift = 0  # lines that values have added
     plain = [use for use in uses if not use.comment]
     for use in plain:
         if use.line + shift >= line:
@@ -165,7 +164,7 @@ def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[i
     line -= shift
     if keys := [use.key for use in plain if use.line == line]:
         return line, keys
-    # A value that is empty, or is not closed, is noticed only at the next word, which may be on the next line.
+    # The parser notices an empty or unclosed value only at the next word, which may be on the next line.
     before = [use.key for use in plain if use.line == line - 1 and not use.quoted]
     if any(_is_open(placeholder_text(values.get(key))) for key in before):
         return line - 1, before

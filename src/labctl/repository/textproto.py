@@ -1,4 +1,4 @@
-"""A config.pbtxt as Triton's parser reads it, converted for Python's parser.
+"""Converts a config.pbtxt, as Triton's parser reads it, for Python's parser.
 
 Triton uses protobuf's C++ parser. Python's differs in blanks, numbers and escapes. Each difference was found by parsing
 generated texts with both (``make bench ARGS=pbtxt``).
@@ -40,7 +40,7 @@ class SyntaxFault:
 
 
 def readable_textproto(text: str) -> tuple[str, list[SyntaxFault]]:
-    """The text for Python's parser, its lines where they were, and what Triton's would stop at."""
+    """The text for Python's parser, with its lines where they were, and the faults at which Triton's would stop."""
     parts: list[str] = []
     faults: list[SyntaxFault] = []
     for match in _TOKEN.finditer(text):
@@ -76,8 +76,10 @@ def _decimal(number: str) -> str:
 def _describe_character(char: str) -> str:
     """A character in words, with its code point: it may be invisible."""
     code = f"U+{ord(char):04X}"
-    called = _CALLED.get(char) or unicodedata.name(char, "control character" if char < "\xa0" else "character").lower()
-    return f"{char} ({called}, {code})" if char.isprintable() and not char.isspace() else f"a {called} ({code})"
+    kind = "control character" if char < "\xa0" else "character"
+    name = _CALLED.get(char) or unicodedata.name(char, kind).lower()
+    visible = char.isprintable() and not char.isspace()
+    return f"{char} ({name}, {code})" if visible else f"a {name} ({code})"
 
 
 def _wrong_in(literal: str) -> Iterator[tuple[int, str]]:
@@ -97,7 +99,7 @@ def _escapes(literal: str) -> str:
         data += literal[end : match.start()].encode("utf-8", "replace") + _value(match)
         end = match.end()
     data += literal[end:-1].encode("utf-8", "replace")
-    # A string field holds UTF-8. What is none is not ours to refuse.
+    # A string field holds UTF-8. It is not for us to refuse other bytes.
     sound = data.decode("utf-8", "replace").encode()
     return '"' + "".join(chr(b) if 0x20 <= b < 0x7F and b not in b"\"'\\" else f"\\{b:03o}" for b in sound) + '"'
 

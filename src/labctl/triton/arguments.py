@@ -26,8 +26,8 @@ def server_arguments(
 ) -> list[str]:
     """The arguments that every server has; ``folders`` are Triton's, of backends and caches, by its options' words.
 
-    A model that fails to load must not end the server (``--exit-on-error=false``): then the repository index can
-    tell which model it was and why, in Triton's own words.
+    A model that fails to load must not end the server (``--exit-on-error=false``), so that the repository index names
+    the model and the reason, in Triton's own words.
     """
     values: dict[str, object] = {
         "model-repository": repository,
@@ -64,17 +64,18 @@ def trace_arguments(stack: str, url: str) -> list[str]:
 
 
 def http_header(secret: str) -> dict[str, str]:
+    """The header of an HTTP request that opens Triton's closed APIs."""
     return {KEY: secret} if secret else {}
 
 
 def receiver(asked: str) -> str:
-    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none). Raises LabError: it is none."""
+    """The URL of the OTLP/HTTP receiver that ``--set trace=`` names; "" for "". Raises LabError: it is not one."""
     if not asked:
         return ""
     try:
         parts = urlsplit(asked)
-        port = parts.port or USUAL_PORT
-    except ValueError:  # a bracket without its other one, a port of letters
+        port = USUAL_PORT if parts.port is None else parts.port
+    except ValueError:  # an unmatched bracket, a port of letters
         parts, port = urlsplit(""), 0
     if parts.scheme != SCHEME or not parts.hostname or not port or parts.username or parts.query:
         raise LabError(
@@ -83,4 +84,5 @@ def receiver(asked: str) -> str:
             f"--set trace=otlp://127.0.0.1:{USUAL_PORT}",
             code="trace-receiver-invalid",
         )
-    return f"http://{parts.hostname}:{port}{parts.path.rstrip('/') or PATH}"
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname  # an IPv6 address
+    return f"http://{host}:{port}{parts.path.rstrip('/') or PATH}"

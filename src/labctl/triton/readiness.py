@@ -1,8 +1,8 @@
-"""Wait until a stack really serves: alive, then live, then every model READY, then one real answer from each.
+"""Waits until a stack really serves: the process runs, Triton is live, every model is READY, and each answers once.
 
-An UNAVAILABLE model never becomes READY by waiting and a server that has exited never comes back: both end the wait
-at once, with Triton's own reason and the last log lines. A python stub that died still counts as READY for Triton,
-so the wait ends with one tiny inference per model (the manifest's ``probes``).
+An UNAVAILABLE model never becomes READY by waiting, and a server that has exited never comes back: both end the wait
+at once, with Triton's own reason and the last log lines. For Triton, a model whose python stub has died is still READY.
+So the wait ends with one tiny inference per model (the manifest's ``probes``).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def probe(
 
 
 def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[int, bytes]]:
-    """A request on its way: a thread that ends with the process waits for the answer."""
+    """Send a request; a daemon thread waits for the answer."""
     answer: Future[tuple[int, bytes]] = Future()
 
     def ask() -> None:
@@ -84,19 +84,19 @@ def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[in
 
 
 def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
-    """Models that Triton calls READY and that answer a tiny question with an error, in its words; a slow one is busy.
+    """Models that Triton calls READY and that answer a probe with an error, in Triton's words; a slow model is busy.
 
-    Where a python stub has died, it is the model that is named, not the ensemble around it.
+    If a python stub has died, the result names its model, not the ensemble around it.
     """
-    ill = {}
+    failing = {}
     for model, request in probes.items():
         try:
             probe(endpoint, model, request, timeout)
         except LabError as error:
             if not isinstance(error.__cause__, Unreachable):
                 match = DEAD_STUB.search(error.why)
-                ill[match["model"] if match else model] = error.why
-    return ill
+                failing[match["model"] if match else model] = error.why
+    return failing
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def wait_ready(
 
     Args:
         timeout: seconds for all of it.
-        spent: those of them that are gone already; one is always left.
+        spent: how many of these seconds have passed already; at least one is left.
 
     Raises:
         LabError: the server ended, a model is UNAVAILABLE (Triton's reason), or the time is over.
@@ -152,8 +152,10 @@ def wait_ready(
             )
         with contextlib.suppress(Unreachable):
             states, answered = model_states(endpoint, secret), True
-        if clock() >= look and not {*models} <= {state.name for state in states if state.state}:
-            states, look = _complete_from_log(states if answered else [], [*server.log()], models), clock() + LOG_S
+        begun = {state.name for state in states if state.state}
+        if clock() >= look and not begun.issuperset(models):
+            states = _complete_from_log(states if answered else [], [*server.log()], models)
+            look = clock() + LOG_S
         _refuse_unavailable(states, models)
         ready = {state.name for state in states if state.state == "READY"}
         missing = [name for name in models if name not in ready]
@@ -196,7 +198,7 @@ def _complete_from_log(states: Sequence[ModelState], log: Sequence[str], models:
 
 
 def refusals(log: Iterable[str]) -> dict[str, str]:
-    """Models whose configuration Triton refused last, in its words; the index and the answer to a load say no cause."""
+    """Models whose configuration Triton refused last, in its words; no API of Triton gives this reason."""
     return dict(each_refusal(log))
 
 

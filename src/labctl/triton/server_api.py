@@ -100,14 +100,13 @@ def load_model(
             code="model-load-slow",
         ) from error
     if status != 200:
-        said = triton_message(body)
-        # What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;".
-        reason = said.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or said
+        text = triton_message(body)  # such as "load failed for model 'm': version 1 is at UNAVAILABLE state: REASON;"
+        reason = text.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or text
         raise LabError(f"{model} cannot be loaded", locate_error(reason, model), code="model-load-failed")
 
 
 def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
-    """Have Triton forget a model: it takes one with other parameters but the same files for the one it has.
+    """Have Triton unload a model: without that, a load with other parameters but the same files changes nothing.
 
     Raises LabError in Triton's own words, or that it took longer than ``timeout`` seconds.
     """
@@ -139,7 +138,7 @@ def model_config(endpoint: str, model: str) -> dict[str, Any]:
 
 
 def locate_error(reason: str, model: str, version: str = "1") -> str:
-    """A syntax error names "(model.py, line 28)" alone: whose it is, is said here."""
+    """Triton's reason with the model's name: a syntax error itself names "(model.py, line 28)" alone."""
     return reason.replace("(model.py, line", f"({model}/{version or '1'}/model.py, line")
 
 
@@ -152,7 +151,10 @@ def triton_message(body: bytes | str) -> str:
 
 
 def message(line: str) -> str:
-    """The message of a line (itself if not Triton's) with its line breaks; no escape of a client's moves the cursor."""
+    """The message of a log line with its line breaks; a line that is not Triton's stays as it is.
+
+    Other escapes stay escaped, so that a client's text cannot move the cursor.
+    """
     match = LINE.match(line)
     return _plain(match["message"]) if match else line
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labctl.pages.live.events import ModelCounts
+from labctl.pages.live.lines import CHANGE
 from labkit.evidence.goodput import GoodputMeter
 from labkit.evidence.metrics import ModelCounters, Snapshot
 
@@ -36,12 +37,12 @@ class LiveCounters:
         self._goodput = GoodputMeter()
 
     def count(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Steps that came; before the first snapshot they do not count."""
+        """Count new steps. Before the first snapshot they do not count."""
         if self._base is None:
             return
         for line in lines:
             done = self._done[line["model"]]
-            done.steps += line.get("kind") != "change"
+            done.steps += line.get("kind") != CHANGE
             done.members += len(line["ids"])
             done.ended += len(line.get("ended", ()))
             done.waiting = line.get("queue", 0)
@@ -77,7 +78,7 @@ class LiveCounters:
             if done.firsts:
                 mean = sum(done.firsts) / len(done.firsts)
                 facts.append(("mean request, first token", _seconds(_mean_s(triton)), _seconds(mean)))
-            rows.append({"model": model, "facts": facts, "notes": difference_notes(triton, done, batch)})
+            rows.append({"model": model, "facts": facts, "notes": _difference_notes(triton, done, batch)})
         return rows
 
 
@@ -87,35 +88,35 @@ def _is_younger(now: Snapshot, before: Snapshot) -> bool:
     return any(now.models.get(name, none).exec_count < old.exec_count for name, old in before.models.items())
 
 
-def difference_notes(triton: ModelCounters, done: Any, batch: float) -> list[str]:
+def _difference_notes(triton: ModelCounters, done: _Done, batch: float) -> list[str]:
     """Why the two sides differ, where they do."""
-    said = []
+    notes = []
     executions, steps = triton.exec_count, done.steps
     own_loop = steps and batch > FAR * max(1.0, triton.mean_batch)
     if executions and steps > FAR * executions and not own_loop:
-        said.append(f"Triton counts a batch as one execution; the model made {steps / executions:.0f} steps in each.")
+        notes.append(f"Triton counts a batch as one execution; the model made {steps / executions:.0f} steps in each.")
     if executions and steps and executions > FAR * steps:
-        said.append("Triton counts an execution for each hand-over; the model's own loop takes several into one step.")
+        notes.append("Triton counts an execution for each hand-over; the model's own loop takes several into one step.")
     if steps and steps <= FAR * executions and triton.mean_batch > FAR * batch:  # it is handed each batch for one step
-        said.append(
+        notes.append(
             f"Triton counts {triton.mean_batch:.1f} requests in an execution, including requests that the model gives "
             f"back unserved because they do not fit. A step serves {batch:.1f}."
         )
     given_back = triton.succeeded > FAR * max(1, done.ended) and not own_loop
     if given_back and (done.ended or (steps and executions * FAR > steps)):
-        said.append("Triton counts a request each time that the model gives it back to be scheduled again.")
+        notes.append("Triton counts a request each time that the model gives it back to be scheduled again.")
     if own_loop:
-        said.append(
+        notes.append(
             f"Triton sees batches of {triton.mean_batch:.1f}; in the model's own loop {batch:.1f} run together."
         )
     if done.firsts and triton.succeeded:
         first, counted = sum(done.firsts) / len(done.firsts), _mean_s(triton)
         if counted * FAR < first:
-            said.append(
+            notes.append(
                 f"Triton calls a request done after {_seconds(counted)}, when it has handed it over; its first token "
                 f"came after {_seconds(first)}."
             )
-    return said
+    return notes
 
 
 def _mean_s(triton: ModelCounters) -> float:

@@ -1,7 +1,7 @@
-"""From the lines of step logs to what the page takes: the one place that knows both forms.
+"""Converts lines of step logs to the page's events: the one place that knows both forms.
 
-The page takes a list of events (:mod:`labctl.pages.live.events`): a lane for each instance of a model, then its steps.
-It is the same list whether it is read while it happens, from a run that is over, or out of a ``timeline.html``.
+The events (:mod:`labctl.pages.live.events`) are a lane for each instance of a model, then its steps. They are the same
+for a live server, a run that is over, and a ``timeline.html``.
 """
 
 from __future__ import annotations
@@ -54,19 +54,15 @@ class Feed:
 
     def _step(self, lane: _Lane, line: Line) -> LaneEvent:
         new: list[list[Any]] = []
-        prompts = one if isinstance(one := line.get("prompts"), dict) else {}  # models of lab 02 count them so
+        prompts = line.get("prompts")
+        if not isinstance(prompts, dict):  # models of lab 02 log their number under this name
+            prompts = {}
 
         def number(name: str) -> int:
             if name not in lane.requests:
                 lane.requests[name] = self._requests
-                new.append(
-                    [
-                        self._requests,
-                        name,
-                        str(prompts.get(name) or self.labels.get(name, ""))[:LABEL],
-                        self.names[name],
-                    ]
-                )
+                label = str(prompts.get(name) or self.labels.get(name, ""))[:LABEL]
+                new.append([self._requests, name, label, self.names[name]])
                 self._requests += 1
             return lane.requests[name]
 
@@ -79,11 +75,12 @@ class Feed:
         before = [[number(name), text] for name, text in line.get("before", {}).items()]
         ended = [[number(name), why] for name, why in line.get("ended", {}).items()]
         seated = [part for seat, name in enumerate(line["seats"]) if name for part in (number(name), seat)]
-        # Of an engine that has a block table: which blocks, not only how many.
+        # An engine with a block table logs which blocks a request has, not only how many.
         tables = [[number(name), ids] for name, ids in zip(line["ids"], line.get("block_ids", ()), strict=False)]
         for name in line.get("ended", {}):
             lane.requests.pop(name, None)
-        why, more = line["why"] if waiting else None, max(0, line["queue"] - len(waiting))
+        why = line["why"] if waiting else None
+        more = max(0, line["queue"] - len(waiting))
         event = _lean(m=lane.number, q=new, w=waiting, y=why, v=evicted, b=before, e=ended, z=line["slots"], more=more)
         if line["kv_blocks"]:
             event["kv"] = [line["kv_blocks_used"], line["kv_blocks"]]

@@ -114,11 +114,13 @@ class Hub(Audience):
         super().__init__()
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" if there is none
         self._clock, self._endpoint = clock, endpoint
-        self._what_if, self._tail = what_if, StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
-        self._chat, self._routes = "", RouteTail(clock.run_dir, self._names)
+        self._what_if = what_if
+        self._tail = StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
+        self._routes = RouteTail(clock.run_dir, self._names)
+        self._chat_address = ""
         self._epoch = time.time() - time.monotonic()
-        self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
-        self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for it
+        self._setting: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # of the clock
+        self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for the clock, by model and instance
         self._asked: dict[str, AskEvent] = {}
         self._counters = LiveCounters()
 
@@ -155,20 +157,21 @@ class Hub(Audience):
         feed = Feed(self._names)
         steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
         lines = [*self._lines, *self._held.values(), *steps]
-        head: HeadEvent = {**self.head, "chat": self._chat}
+        head: HeadEvent = {**self.head, "chat": self._chat_address}
         others = (*parted, *self._routes.recent, *self._asked.values())
-        first: list[Event] = [head, *feed.events(lines), *others, self._rows(), self._set]
+        first: list[Event] = [head, *feed.events(lines), *others, self._rows(), self._setting]
         self._pages.add(queue)
         return queue, first, feed
 
     def _take_ask(self, event: AskEvent) -> None:
         if "name" in event:
             event = {**event, "called": self._names[event["name"]]}
-        known = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
-        if event.get("first") and not known.get("first"):
-            self._counters.first_token(self.head.get("into", {}).get(known["model"], known["model"]), event["first"])
-        known.update(event)
-        over = [number for number, asked in self._asked.items() if asked["state"] != SENT]
+        asked = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
+        if event.get("first") and not asked.get("first"):
+            shown_model = self.head.get("into", {}).get(asked["model"], asked["model"])
+            self._counters.first_token(shown_model, event["first"])
+        asked.update(event)
+        over = [number for number, request in self._asked.items() if request["state"] != SENT]
         for number in over[: max(0, len(self._asked) - MOST)]:  # a request in flight is never forgotten
             del self._asked[number]
         self._pass_on([], [event])
@@ -180,8 +183,8 @@ class Hub(Audience):
         until = self._clock.until and round(self._clock.until + self._epoch)
         paused = any(mode["mode"] == "pause" for mode in modes)
         event: ClockEvent = {"k": "clock", "until": until, "paused": paused, "slow": factor}
-        if event != self._set:
-            self._set = event
+        if event != self._setting:
+            self._setting = event
             self._pass_on([], [event])
         held: dict[tuple[str, str], Line] = {
             (state["model"], state["instance"]): {"ids": [], "dur": 0.0, **state, "kind": HELD}
@@ -195,8 +198,8 @@ class Hub(Audience):
     async def _count(self) -> None:
         texts.ask_for_texts(self._clock.run_dir)
         chat = await asyncio.to_thread(self.chat)
-        if chat != self._chat:
-            self._chat = chat
+        if chat != self._chat_address:
+            self._chat_address = chat
             self._pass_on([], [{"k": "chat", "address": chat}])
         with contextlib.suppress(LabError):
             self._counters.snapshot(await asyncio.to_thread(metrics.scrape, self._endpoint))

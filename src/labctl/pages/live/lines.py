@@ -1,7 +1,7 @@
 """Completes the lines of a step log: each gets the fields that it leaves out.
 
-The one definition of the state (docs/develop/step-log.md says it in words). The terminal takes it as it is; the page
-gets it by way of :mod:`labctl.pages.live.feed`, and a test holds the two equal at every step.
+This is the one definition of a model's state (docs/develop/step-log.md has it in words). The terminal shows it as it
+is, the page by way of :mod:`labctl.pages.live.feed`; a test compares the two at every step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Instance:
     waits: Line = field(default_factory=lambda: {"waiting": (), "queue": 0, "why": ""})
 
     def whole(self, line: Line) -> Line:
-        """The line, which is the next one in order of time, with what it leaves out.
+        """The next line in order of time, with what it leaves out.
 
         That is ``n``, ``rows``, ``phase``, ``tokens``, ``made``, ``texts``, ``blocks`` (an entry for each of ``ids``),
         ``seats``, ``slots``, ``waiting``, ``queue``, ``why``, ``kv_blocks`` and ``kv_blocks_used``.
@@ -51,8 +51,8 @@ class Instance:
             self.last["kv_blocks_used"] = 0
         self.steps += kind not in (CHANGE, HELD)
         columns = {name: _column(line, name, usual) for name, usual in _COLUMNS.items()}
-        own = {"rows": rows, "phase": _phases(line), "kind": kind, "seats": seats}
-        return {"n": self.steps, **line, **self.last, **waits, **columns, **own}
+        places = {"rows": rows, "phase": _phases(line), "kind": kind, "seats": seats}
+        return {"n": self.steps, **line, **self.last, **waits, **columns, **places}
 
     def _waits(self, line: Line, kind: str) -> Line:
         """The waiting requests, their number, and the reason. A change without them only removes ended requests."""
@@ -68,7 +68,7 @@ class Instance:
         return waits
 
     def _rows(self, line: Line, names: Sequence[str]) -> Sequence[int]:
-        """The seat of each; where the log does not say, the lowest that was free when it came."""
+        """The seat of each request; where the log does not say, the lowest that was free when it came."""
         if "rows" in line:
             given: Sequence[int] = line["rows"]
             return given

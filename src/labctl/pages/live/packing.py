@@ -1,7 +1,7 @@
-"""A run's events as columns, for a file that holds all of them: a step says only what differs from the one before it.
+"""A run's events as columns, for a file that holds all of them: a step has only what differs from the step before it.
 
-Of 100,000 steps this leaves a fifth of the bytes, and with them of the time that a browser takes to open the file.
-``Store.open`` in ``page/store.js`` reads it.
+With 100,000 steps the file has a fifth of the bytes, and a browser opens it in a fifth of the time. ``Store.open`` in
+``page/store.js`` reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from labctl.pages.live.events import LaneEvent
 from labctl.pages.live.feed import FIELDS
 
-KEPT = "r w y more e v b kv kb s z".split()  # fields of a step that are written where they change
+KEPT = ("r", "w", "y", "more", "e", "v", "b", "kv", "kb", "s", "z")  # fields of a step that are written if they change
 MICROSECONDS = 1e6
 
 
@@ -43,8 +43,12 @@ class _Lane:
             self._last[name] = value
 
     def columns(self) -> dict[str, Any]:
-        columns = {"t": self.ends, "d": self.took, **{name: on for name, on in self.changes.items() if on}}
-        return {**self.head, **columns, **({"now": self.now} if self.now else {})}
+        """The lane as JSON knows it; a field's changes are its place and value in turn."""
+        columns = {**self.head, "t": self.ends, "d": self.took}
+        columns |= {name: changes for name, changes in self.changes.items() if changes}
+        if self.now:
+            columns["now"] = self.now
+        return columns
 
 
 class Packing:
@@ -57,7 +61,7 @@ class Packing:
         self.texts = False  # whether any request has one
 
     def take(self, event: LaneEvent) -> None:
-        """One event more."""
+        """Take the next event."""
         if event.get("k") == "model":
             self._lanes.append(_Lane(event))
             return
@@ -77,11 +81,11 @@ class Packing:
 
     def _unseen(self, number: int, text: str) -> str:
         """The part of a request's text that came while no texts were logged."""
-        known = "".join(self._texts[number])
-        if not text.startswith(known):  # it has forgotten what it was
+        logged = "".join(self._texts[number])
+        if not text.startswith(logged):  # the model has forgotten the beginning
             self._texts[number] = [""] * len(self._texts[number])
             return text
-        return text[len(known) :]
+        return text[len(logged) :]
 
     def document(self) -> dict[str, Any]:
         """Lanes; requests as [lane, id, label, name]; each text and the lengths of its parts, where there are texts.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -23,7 +23,7 @@ class Side:
     reasons: Mapping[str, str]  # why this run treats these requests differently from the other run
 
     def names(self) -> set[str]:
-        """Those of all its requests."""
+        """The names of all its requests."""
         return {*self.batch, *self.waiting, *self.reasons}
 
 
@@ -48,17 +48,28 @@ def find_parting(one: InstanceSteps, other: InstanceSteps) -> Parting:
     LabError: the two runs did not have the same number of requests.
     """
     names = _pair_requests(one, other)
-    first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
+    first_names, second_names = names
+    first, second = (_steps_of(lane) for lane in (one, other))
     title = one.title if one.title == other.title else f"{one.title} and {other.title}"
     for at, lines in enumerate(zip_longest(first, second)):
         if differ := differing_requests(lines, names):
-            seen = [{name for line in all_[:at] for name in line["ids"]} for all_ in (first, second)]
-            one_side, other_side = (side_of_parting(*each, differ) for each in zip(lines, seen, names, strict=True))
-            shown = {*one_side.names(), *other_side.names()}
-            other_ids = {name: id for id, name in names[1].items()}
-            ids = {name: (id, other_ids[name]) for id, name in names[0].items() if name in shown}
-            return Parting(title, len(names[0]), at, (one_side, other_side), ids)
-    return Parting(title, len(names[0]), len(first))
+            sides = (
+                side_of_parting(lines[0], _requests_of(first[:at]), first_names, differ),
+                side_of_parting(lines[1], _requests_of(second[:at]), second_names, differ),
+            )
+            shown = sides[0].names() | sides[1].names()
+            second_ids = {name: id for id, name in second_names.items()}
+            ids = {name: (id, second_ids[name]) for id, name in first_names.items() if name in shown}
+            return Parting(title, len(first_names), at, sides, ids)
+    return Parting(title, len(first_names), len(first))
+
+
+def _steps_of(lane: InstanceSteps) -> list[Line]:
+    return [line for line in lane.lines if line["kind"] not in (CHANGE, HELD)]
+
+
+def _requests_of(steps: Sequence[Line]) -> set[str]:
+    return {name for line in steps for name in line["ids"]}
 
 
 def pair_lanes(
@@ -68,11 +79,12 @@ def pair_lanes(
 
     Raises LabError: there are none.
     """
-    for key in (lambda lane: (lane.phase, lane.replica, lane.model, lane.instance), lambda lane: lane.model):
-        known = {key(lane): lane for lane in others}
-        found = [(lane, known[key(lane)]) for lane in some if key(lane) in known]
-        if found and len({key(lane) for lane in some}) == len(some) and len(known) == len(others):
-            return found
+    keys: list[Callable[[InstanceSteps], Hashable]] = [lambda lane: lane.key, lambda lane: lane.key.model]
+    for key in keys:
+        by_key = {key(lane): lane for lane in others}
+        pairs = [(lane, by_key[key(lane)]) for lane in some if key(lane) in by_key]
+        if pairs and len({key(lane) for lane in some}) == len(some) and len(by_key) == len(others):
+            return pairs
     phases = [", ".join(dict.fromkeys(lane.title for lane in lanes)) for lanes in (some, others)]
     raise LabError(
         "the two runs have no phase and model in common",
@@ -83,30 +95,31 @@ def pair_lanes(
 
 
 def _pair_requests(one: InstanceSteps, other: InstanceSteps) -> tuple[Names, Names]:
-    asked = one.requests(), other.requests()
-    if len(asked[0]) != len(asked[1]):
+    """The names in the first run for the ids of each."""
+    ids, other_ids = one.requests(), other.requests()
+    if len(ids) != len(other_ids):
         raise LabError(
             "the two runs did not have the same requests",
-            f"{one.title}: {len(asked[0])} requests; {other.title}: {len(asked[1])}",
+            f"{one.title}: {len(ids)} requests; {other.title}: {len(other_ids)}",
             "run both with the same settings and --seed",
             code="runs-with-other-requests",
         )
-    shared = [[lane.labels.get(name, "") for name in names] for lane, names in zip((one, other), asked, strict=True)]
-    pairs = dict(zip(*asked, strict=True))
-    if "" not in shared[0] and sorted(shared[0]) == sorted(shared[1]):
-        known = dict(zip(shared[1], asked[1], strict=True))
-        pairs = {id: known[label] for id, label in zip(asked[0], shared[0], strict=True)}
-    return {id: one.names[id] for id in pairs}, {theirs: one.names[id] for id, theirs in pairs.items()}
+    pairs = dict(zip(ids, other_ids, strict=True))
+    labels = [one.labels.get(id, "") for id in ids]
+    by_label = {other.labels.get(id, ""): id for id in other_ids}
+    if "" not in labels and len(by_label) == len(ids) and by_label.keys() == {*labels}:
+        pairs = {id: by_label[label] for id, label in zip(ids, labels, strict=True)}
+    return {id: one.names[id] for id in ids}, {other_id: one.names[id] for id, other_id in pairs.items()}
 
 
 def differing_requests(lines: Sequence[Line | None], names: Sequence[Names]) -> list[str]:
     """The requests for which two steps compute different numbers of tokens; None: a run has no more steps."""
-    mine, theirs = (_computed(line, called) for line, called in zip(lines, names, strict=True))
-    return [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+    first, second = (_computed(line, called) for line, called in zip(lines, names, strict=True))
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
 def _computed(line: Line | None, called: Names) -> dict[str, int]:
-    """The tokens that a step computed, by request. One that has joined and must wait for the next step has none."""
+    """The tokens that a step computed, by request. One that joins and must wait for the next step is left out."""
     counts = zip(line["ids"], line["tokens"], strict=True) if line else ()
     return {called[name]: count for name, count in counts if count}
 
@@ -115,12 +128,14 @@ def side_of_parting(line: Line | None, seen: Container[str], called: Names, diff
     """How a run treated the requests ``differ`` in one step; ``seen`` are the requests of the steps before."""
     if line is None:
         return Side(0, (), (), dict.fromkeys(differ, "the run is over"))
-    there, reasons = {shared: name for name, shared in called.items()}, {}
+    ids = {name: id for id, name in called.items()}
+    reasons = {}
     for name in differ:
-        event = next(events_of(line, there[name], called), None)
+        event = next(events_of(line, ids[name], called), None)
         if event:
             reasons[name] = f"{event.what}: {event.words}".removesuffix(": ")
         else:
-            reasons[name] = "has ended" if there[name] in seen else "has not arrived"
-    batch, waiting = (tuple(called[name] for name in line[field]) for field in ("ids", "waiting"))
+            reasons[name] = "has ended" if ids[name] in seen else "has not arrived"
+    batch = tuple(called[id] for id in line["ids"])
+    waiting = tuple(called[id] for id in line["waiting"])
     return Side(line["n"], batch, waiting, reasons)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labctl.pages.live.feed import LABEL, Feed
-from labctl.pages.live.lines import read_step_lines
+from labctl.pages.live.lines import CHANGE, read_step_lines
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
 from labctl.pages.live.routes import RouteEvent, Routes
@@ -21,7 +21,22 @@ NAME = "timeline.html"
 BETWEEN_S = 0.5  # from the end of a phase to the next one, which had a server of its own
 MOST = 200_000  # steps in one file
 NO_TEXTS = "texts were not recorded: labctl run --texts records them"
-Arrival = tuple[str, float]  # a request's name in the step log, and when it was sent
+
+
+class _Arrival(NamedTuple):
+    """When a request was sent, in seconds of the recording, by its name in the step log."""
+
+    name: str
+    at: float
+
+
+class _Group(NamedTuple):
+    """Requests that the page draws on one axis of time, from the first arrival on."""
+
+    title: str
+    began: float
+    ids: list[str]
+    lanes: list[int]  # of their phase
 
 
 def page_recording(folder: Path) -> dict[str, Any]:
@@ -30,72 +45,103 @@ def page_recording(folder: Path) -> dict[str, Any]:
     Raises LabError: the run has left no step log.
     """
     if reader.is_recording(folder):
-        return _of_vllm(folder)
-    feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
-    router, routes, shift, end = Routes(), list[RouteEvent](), 0.0, 0.0
-    groups = list[list[Any]]()  # groups of requests: title, first arrival, ids, the lanes of their phase
+        return _vllm_recording(folder)
+    recording = _Recording()
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
-        phase = path.stem.removeprefix("steps-")
-        named = [phase] if len(logs) > 1 else []
-        first, lanes = True, list[int]()
-        for line in read_step_lines(path):
-            if lines == MOST:
-                break
-            if first:
-                shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
-                asked = asked_for(folder, phase)
-                feed.names = router.names = LetterNames.of_groups([one.id for one in each] for each in asked.values())
-                feed.labels = {one.id: one.prompt for each in asked.values() for one in each}
-                for model, each in asked.items():
-                    arrivals = [(one.id, round(one.sent + shift, 6)) for one in each]
-                    groups.append([", ".join([model, *named]), arrivals[0][1], [id for id, _ in arrivals], lanes])
-                    sent += arrivals
-            end = line["t"] + shift
-            lines += 1
-            whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
-            model = f"{line['model']} ({', '.join(whose)})" if whose else line["model"]
-            line |= {"t": round(end, 6), "model": model}
-            routes += router.events([line])
-            for event in feed.events([line]):
-                packing.take(event)
-                if event.get("k") != "model" and event["m"] not in lanes:
-                    lanes.append(event["m"])
-    if not lines:
+        recording.add_phase(folder, path, named=len(logs) > 1)
+    if not recording.lines:
         raise LabError(
             f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there", code="steps-none"
         )
     title = _title(folder)
-    head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
-    if not packing.texts:
-        head["note"] = NO_TEXTS
-    document = {"head": head, **packing.document(), "sent": sorted(sent, key=lambda one: one[1]), "groups": groups}
-    return {**document, "routes": routes} if routes else document
+    if recording.lines == MOST:
+        title += f" (its first {MOST:,} steps)"
+    return recording.document(title)
 
 
-def _of_vllm(folder: Path) -> dict[str, Any]:
+class _Recording:
+    """The phases of a run, one after the other on one axis of time."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self._feed, self._packing, self._router = Feed(), Packing(), Routes()
+        self._routes: list[RouteEvent] = []
+        self._sent: list[_Arrival] = []
+        self._groups: list[_Group] = []
+        self._end = 0.0  # of the last step
+
+    def add_phase(self, folder: Path, log: Path, named: bool) -> None:
+        """Add a phase's steps. ``named``: its name is shown, because there are others."""
+        phase = log.stem.removeprefix("steps-")
+        names = [phase] if named else []
+        lanes: list[int] = []
+        shift: float | None = None  # from the log's clock to the recording's
+        for line in read_step_lines(log):
+            if self.lines == MOST:
+                return
+            if shift is None:
+                shift = self._end + BETWEEN_S - (line["t"] - line["dur"])
+                self._add_requests(asked_for(folder, phase), shift, names, lanes)
+            self.lines += 1
+            self._end = line["t"] + shift
+            where = [*names, f"replica {line['replica']}"] if "replica" in line else names
+            model = f"{line['model']} ({', '.join(where)})" if where else line["model"]
+            line |= {"t": round(self._end, 6), "model": model}
+            self._routes += self._router.events([line])
+            for event in self._feed.events([line]):
+                self._packing.take(event)
+                if event.get("k") != "model" and event["m"] not in lanes:
+                    lanes.append(event["m"])
+
+    def _add_requests(
+        self, asked: dict[str, list[ClientRequest]], shift: float, phase: list[str], lanes: list[int]
+    ) -> None:
+        """Name the requests of a phase, and group them by model; ``lanes`` are filled in with the phase's steps."""
+        self._feed.names = LetterNames.of_groups([request.id for request in requests] for requests in asked.values())
+        self._router.names = self._feed.names
+        self._feed.labels = {request.id: request.prompt for requests in asked.values() for request in requests}
+        for model, requests in asked.items():
+            arrivals = [_Arrival(request.id, round(request.sent + shift, 6)) for request in requests]
+            ids = [arrival.name for arrival in arrivals]
+            self._groups.append(_Group(", ".join([model, *phase]), arrivals[0].at, ids, lanes))
+            self._sent += arrivals
+
+    def document(self, title: str) -> dict[str, Any]:
+        head = {"title": title}
+        if not self._packing.texts:
+            head["note"] = NO_TEXTS
+        sent = sorted(self._sent, key=lambda arrival: arrival.at)
+        recording = {"head": head, **self._packing.document(), "sent": sent, "groups": self._groups}
+        return {**recording, "routes": self._routes} if self._routes else recording
+
+
+def _vllm_recording(folder: Path) -> dict[str, Any]:
     """The newest recording of a learner's own vLLM: its last steps, if there are more than a page holds."""
     feed, packing, lines = Feed(), Packing(), reader.read_vllm_recording(folder)
-    steps = [line for line in lines if line["kind"] in ("step", "change")][-MOST:]
+    steps = [line for line in lines if line["kind"] in ("step", CHANGE)][-MOST:]
     if not steps:
         raise LabError(f"{folder} has no step that can be shown", "", "send vLLM a request", code="steps-none")
     zero = steps[0]["t"] - steps[0]["dur"]
     requests = [line for line in lines if line["kind"] == "request"]
-    sent = [(str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6)) for line in requests]
-    sent.sort(key=lambda one: one[1])
-    ids, model = [name for name, _ in sent], str(lines[0]["model"])
-    feed.names, lanes = Numbered(), set[int]()
+    sent = [_Arrival(str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6)) for line in requests]
+    sent.sort(key=lambda arrival: arrival.at)
+    feed.names = Numbered()
+    lanes: set[int] = set()
     for line in steps:
         for event in feed.events([line | {"t": round(line["t"] - zero, 6)}]):
             packing.take(event)
-            lanes |= {event["m"]} if event.get("k") != "model" else set()
+            if event.get("k") != "model":
+                lanes.add(event["m"])
+    groups = []
+    if sent:
+        groups = [_Group(str(lines[0]["model"]), sent[0].at, [arrival.name for arrival in sent], sorted(lanes))]
     head = {"title": str(folder), "note": reader.NO_TEXTS}
-    groups = [[model, sent[0][1], ids, sorted(lanes)]] if sent else []
     return {"head": head, **packing.document(), "sent": sent, "groups": groups}
 
 
 def replay_page(folder: Path) -> str:
-    """The page of a run: ``timeline.html`` as the run has left it, or made now.
+    """The page of a run: its ``timeline.html``, or the page made now if there is none.
 
     Raises LabError: the run has left no step log.
     """
@@ -129,24 +175,26 @@ def asked_for(folder: Path, phase: str) -> dict[str, list[ClientRequest]]:
     Times are seconds on the step log's clock; {} if the run has none. Where Triton gives a model ids of its own (an
     iterative sequence without one of the client's), the ids are those of the log, in the order in which it shows them.
     """
-    found: dict[str, list[ClientRequest]] = {}
+    asked: dict[str, list[ClientRequest]] = {}
     try:
         records = [json.loads(line) for line in nofollow.read_text(folder / "requests.jsonl").splitlines()]
         for data in records:
             if data["phase"] == phase and data["id"]:
-                one = ClientRequest(str(data["id"]), str(data.get("prompt", ""))[:LABEL], float(data.get("start", 0.0)))
-                found.setdefault(str(data.get("model", "")), []).append(one)
+                prompt = str(data.get("prompt", ""))[:LABEL]
+                request = ClientRequest(str(data["id"]), prompt, float(data.get("start", 0.0)))
+                asked.setdefault(str(data.get("model", "")), []).append(request)
     except (OSError, ValueError, LookupError, TypeError):
         return {}
-    seen: dict[str, dict[str, None]] = {}
+    seen: dict[str, dict[str, None]] = {}  # ids by model, in order
     for line in read_step_lines(folder / f"steps-{phase}.jsonl"):
         seen.setdefault(line["model"], {}).update(dict.fromkeys((*line["ids"], *line.get("waiting", ()))))
     logged = {id for ids in seen.values() for id in ids}
-    for model, each in found.items():
-        each.sort(key=lambda one: one.sent)
-        if not any(one.id in logged for one in each) and len(each) == len(seen.get(model, ())):
-            each[:] = [one._replace(id=id) for one, id in zip(each, seen[model], strict=True)]
-    return found
+    for model, requests in asked.items():
+        requests.sort(key=lambda request: request.sent)
+        ids = seen.get(model, {})
+        if len(requests) == len(ids) and not any(request.id in logged for request in requests):
+            requests[:] = [request._replace(id=id) for request, id in zip(requests, ids, strict=True)]
+    return asked
 
 
 def _title(folder: Path) -> str:

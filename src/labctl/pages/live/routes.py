@@ -63,18 +63,18 @@ class _Sums:
         """The expected and the found tokens; if few were found, the reason by the decisions."""
         of = max(1, self.prompt)
         name = self.policy or "a policy without a name"
-        said = [
+        sentences = [
             f"{name}, {_count(self.requests, 'request')}: of {self.prompt:,} prompt "
             f"tokens the router expected {self.expected:,} cached ({self.expected / of:.0%}), and the servers found "
             f"{self.found:,} ({self.found / of:.0%})."
         ]
         if self.expected and self.found < LITTLE * self.expected:
-            said.append("The servers do not have what the router remembers: they keep less, or were restarted.")
+            sentences.append("The servers do not have what the router remembers: they keep less, or were restarted.")
         if self.passed:
-            said.append(f"{_count(self.passed, 'request')} went past a server that had more of the prompt.")
+            sentences.append(f"{_count(self.passed, 'request')} went past a server that had more of the prompt.")
         elif self.requests > 1 and not self.expected:
-            said.append("As far as the router knows, no server had the beginning of any prompt.")
-        return " ".join(said)
+            sentences.append("As far as the router knows, no server had the beginning of any prompt.")
+        return " ".join(sentences)
 
 
 class Routes:
@@ -86,15 +86,15 @@ class Routes:
 
     def events(self, lines: Iterable[Mapping[str, Any]]) -> list[RouteEvent]:
         """The decisions in these lines. What has another form is left out, because any client may send anything."""
-        found: list[RouteEvent] = []
+        events: list[RouteEvent] = []
         for line in lines:
             routes = line.get("routes")
             if not isinstance(routes, dict):
                 continue
             for name in (name for name in line["ids"] if name in routes):
                 with contextlib.suppress(TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
-                    found.append(self._event(line, name, routes[name]))
-        return found
+                    events.append(self._event(line, name, routes[name]))
+        return events
 
     def _event(self, line: Mapping[str, Any], name: str, route: Mapping[str, Any]) -> RouteEvent:
         found = int(line["cached"][line["ids"].index(name)])
@@ -102,16 +102,21 @@ class Routes:
         servers = [_server(server, scores[server], known) for server, known in route["candidates"].items()]
         chosen = {server["name"]: server for server in servers}[route["replica"]]
         prompt = int(route["candidates"][chosen["name"]]["prompt"])
-        more = max(servers, key=lambda server: server["cached"])
-        said = f"{_sent(self.names[name], route, scores, chosen)}; {chosen['cached']} of its {prompt} tokens were "
-        said += f"expected to be cached there, and the server found {found}"
-        if passed := more["cached"] > chosen["cached"]:
-            said += f"; server {more['name']} had {more['cached']}, with score {more['score']}"
-        policy, sums = str(route.get("policy", "")), self._sums
-        if policy != sums.policy:
-            sums = self._sums = _Sums(policy)
-        sums.requests, sums.prompt, sums.passed = sums.requests + 1, sums.prompt + prompt, sums.passed + passed
-        sums.expected, sums.found = sums.expected + chosen["cached"], sums.found + found
+        most = max(servers, key=lambda server: server["cached"])
+        passed = most["cached"] > chosen["cached"]
+        words = f"{_sent(self.names[name], route, scores, chosen)}; {chosen['cached']} of its {prompt} tokens were "
+        words += f"expected to be cached there, and the server found {found}"
+        if passed:
+            words += f"; server {most['name']} had {most['cached']}, with score {most['score']}"
+        policy = str(route.get("policy", ""))
+        if policy != self._sums.policy:
+            self._sums = _Sums(policy)
+        sums = self._sums
+        sums.requests += 1
+        sums.prompt += prompt
+        sums.passed += passed
+        sums.expected += chosen["cached"]
+        sums.found += found
         return {
             "k": "route",
             "t": line["t"],
@@ -121,7 +126,7 @@ class Routes:
             "prompt": prompt,
             "found": found,
             "servers": servers,
-            "words": said,
+            "words": words,
             "sum": sums.words(),
         }
 
@@ -137,7 +142,8 @@ class RouteTail:
 
     def __init__(self, run_dir: Path, names: LetterNames | None = None) -> None:
         self.recent: deque[RouteEvent] = deque(maxlen=KEPT)
-        self._run_dir, self._routes = run_dir.parent if run_dir.name.startswith(REPLICA) else run_dir, Routes(names)
+        self._run_dir = run_dir.parent if run_dir.name.startswith(REPLICA) else run_dir
+        self._routes = Routes(names)
         self._tails: dict[Path, StepLogTail] = {}
 
     def read(self) -> list[RouteEvent]:

@@ -64,7 +64,8 @@ class ModelView:
             self.blocks = {name: count for name, count in zip(line["ids"], line["blocks"], strict=True) if count}
             for name, made, text in zip(line["ids"], line["made"], line["texts"], strict=True):
                 request = self._request(name)
-                request.tokens, request.text = request.tokens + made, (request.text + text)[-TEXT:]
+                request.tokens += made
+                request.text = (request.text + text)[-TEXT:]
             for name in line["waiting"]:
                 self._request(name)
         for name, reason in line.get("ended", {}).items():
@@ -72,8 +73,9 @@ class ModelView:
             self.blocks.pop(name, None)
         self.seats, self.slots = list(line["seats"]), line["slots"]
         self.waiting, self.queue, self.why = list(line["waiting"]), line["queue"], why_waiting(line)
-        # A step's own count is that of its beginning: where its last requests ended with it, nothing is left.
-        self.kv_blocks, self.kv_blocks_used = line["kv_blocks"], line["kv_blocks_used"] if any(self.seats) else 0
+        # A step's own count is that of its beginning: if its last requests ended with it, nothing is left.
+        self.kv_blocks = line["kv_blocks"]
+        self.kv_blocks_used = line["kv_blocks_used"] if any(self.seats) else 0
         ended = [name for name, request in self.requests.items() if request.ended is not None]
         for name in ended[: max(0, len(ended) - ENDED)]:
             del self.requests[name]
@@ -95,13 +97,13 @@ class ModelView:
 
 
 class LiveState:
-    """All models of a stack. ``models`` is by (model, instance), in the order in which they were first heard of."""
+    """All models of a stack. ``models`` is by (model, instance), in the order of their first lines."""
 
     def __init__(self) -> None:
         self.models: dict[tuple[str, str], ModelView] = {}
 
     def of(self, model: str, instance: str) -> ModelView:
-        """The view of one instance; made if there is none."""
+        """The view of one instance; a new one if it has none."""
         return self.models.setdefault((model, instance), ModelView(model, instance))
 
     def feed(self, lines: Iterable[Line]) -> None:

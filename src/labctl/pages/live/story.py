@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from labctl.pages.live.lines import HELD, Instance, Line, read_step_lines
+from labctl.pages.live.lines import CHANGE, HELD, Instance, Line, read_step_lines
 from labctl.pages.live.replay import asked_for
 from labkit import nofollow
 from labkit.errors import LabError
@@ -17,7 +19,16 @@ from labkit.evidence.steplog import REPLICA
 from labkit.names import LetterNames, Numbered
 from labsched.vllm import reader
 
-FIRST, LAST = "steps-", ".jsonl"
+PREFIX, SUFFIX = "steps-", ".jsonl"  # of the file of a step log
+
+
+class LaneKey(NamedTuple):
+    """What tells one lane from all others."""
+
+    phase: str  # a run's phase; "" for a running stack
+    replica: str  # its number; "" for a stack of one server
+    model: str
+    instance: str
 
 
 @dataclass
@@ -28,19 +39,21 @@ class InstanceSteps:
     pages and tables call them: A, B, C ... in order of arrival.
     """
 
-    phase: str  # a run's phase; "" for a running stack
-    replica: str
-    model: str
-    instance: str
+    key: LaneKey
     lines: list[Line] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
     names: LetterNames = field(default_factory=LetterNames)
 
     @property
     def title(self) -> str:
-        of = [self.model, *([f"instance {self.instance}"] if self.instance not in ("0", "0_0") else [])]
-        of += [f"replica {self.replica}"] if self.replica else []
-        return ", ".join([*of, *([f"phase {self.phase}"] if self.phase else [])])
+        parts = [self.key.model]
+        if self.key.instance not in ("0", "0_0"):
+            parts.append(f"instance {self.key.instance}")
+        if self.key.replica:
+            parts.append(f"replica {self.key.replica}")
+        if self.key.phase:
+            parts.append(f"phase {self.key.phase}")
+        return ", ".join(parts)
 
     def requests(self) -> list[str]:
         """The ids of all requests, in the order in which the log first shows them."""
@@ -71,7 +84,19 @@ class StoryEvent:
     @property
     def words(self) -> str:
         """Why; for a request in the batch, what was computed for it."""
-        return self.why or (f"{self.computed:,} computed, {self.made:,} new" if self.computed or self.made else "")
+        if not self.why and (self.computed or self.made):
+            return f"{self.computed:,} computed, {self.made:,} new"
+        return self.why
+
+    def continues(self, before: StoryEvent) -> bool:
+        """Whether the same happened for the same reason in the step before."""
+        return (self.what, self.why) == (before.what, before.why) and self.first <= before.last + 1
+
+    def extend(self, following: StoryEvent) -> None:
+        """Take the next steps into this event."""
+        self.last, self.ended = following.last, following.ended
+        self.made += following.made
+        self.computed += following.computed
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -86,17 +111,17 @@ def of_result(path: Path, phase: str = "") -> list[InstanceSteps]:
     Raises LabError: there is no step log, or it cannot be read.
     """
     if reader.is_recording(path):
-        lines = reader.read_vllm_recording(path, phase)
-        found = _whole(_of_vllm(lines))
-        _name(found, Numbered())
-        return found
+        recorded = _complete_lines([_vllm_lane(reader.read_vllm_recording(path, phase))])
+        _name(recorded, Numbered())
+        return recorded
     folder = path if path.is_dir() else path.parent
-    lanes: dict[tuple[str, ...], InstanceSteps] = {}
-    for file in sorted(path.glob(f"{FIRST}*{LAST}")) if path.is_dir() else [path]:
-        phase = file.name.removeprefix(FIRST).removesuffix(LAST)
+    lanes: dict[LaneKey, InstanceSteps] = {}
+    for file in sorted(path.glob(f"{PREFIX}*{SUFFIX}")) if path.is_dir() else [path]:
+        phase = file.name.removeprefix(PREFIX).removesuffix(SUFFIX)
         _read(lanes, file, phase, _labels(folder, phase))
-        names = LetterNames.of_groups([one.id for one in each] for each in asked_for(folder, phase).values())
-        _name([lane for lane in lanes.values() if lane.phase == phase], names)
+        asked = asked_for(folder, phase).values()
+        names = LetterNames.of_groups([request.id for request in requests] for requests in asked)
+        _name([lane for lane in lanes.values() if lane.key.phase == phase], names)
     if not lanes:
         raise LabError(
             f"{path} has no step log",
@@ -104,14 +129,14 @@ def of_result(path: Path, phase: str = "") -> list[InstanceSteps]:
             "name a folder below results/",
             code="step-log-missing",
         )
-    return _whole(lanes)
+    return _complete_lines(lanes.values())
 
 
-def _of_vllm(lines: Sequence[Line]) -> dict[tuple[str, ...], InstanceSteps]:
+def _vllm_lane(lines: Sequence[Line]) -> InstanceSteps:
     """The lane of a learner's own vLLM; its requests' labels are vLLM's ids."""
-    steps: list[Line] = [line for line in lines if line["kind"] in ("step", "change")]
-    key = ("", "", str(lines[0]["model"]), str(lines[0]["instance"]))
-    return {key: InstanceSteps(*key, lines=steps, labels=reader.vllm_ids(lines))}
+    steps: list[Line] = [line for line in lines if line["kind"] in ("step", CHANGE)]
+    key = LaneKey("", "", str(lines[0]["model"]), str(lines[0]["instance"]))
+    return InstanceSteps(key, steps, reader.vllm_ids(lines))
 
 
 def _name(lanes: Sequence[InstanceSteps], names: LetterNames) -> None:
@@ -124,17 +149,17 @@ def _name(lanes: Sequence[InstanceSteps], names: LetterNames) -> None:
 
 def of_stack(run_dir: Path, held: Sequence[Line]) -> list[InstanceSteps]:
     """The lanes of a running stack, as far as its logs go back; ``held`` are the steps that wait for the clock."""
-    lanes: dict[tuple[str, ...], InstanceSteps] = {}
+    lanes: dict[LaneKey, InstanceSteps] = {}
     for folder in nofollow.folders(run_dir):
-        for file in folder.glob(f"{FIRST}*{LAST}"):
+        for file in folder.glob(f"{PREFIX}*{SUFFIX}"):
             _read(lanes, file, "", {}, replica_of(folder, run_dir))
     for state in held:
-        key = ("", str(state.get("replica", "")), str(state["model"]), str(state["instance"]))
-        lane = lanes.setdefault(key, InstanceSteps(*key))
+        key = LaneKey("", str(state.get("replica", "")), str(state["model"]), str(state["instance"]))
+        lane = lanes.setdefault(key, InstanceSteps(key))
         last = max((line.get("n", 0) for line in lane.lines), default=0)
         lane.lines.append({"t": time.monotonic(), "dur": 0.0, "ids": [], **state, "kind": HELD, "n": last + 1})
     _name([*lanes.values()], LetterNames())
-    return _whole(lanes)
+    return _complete_lines(lanes.values())
 
 
 def replica_of(folder: Path, run_dir: Path) -> str:
@@ -143,16 +168,17 @@ def replica_of(folder: Path, run_dir: Path) -> str:
 
 
 def _read(
-    lanes: dict[tuple[str, ...], InstanceSteps], file: Path, phase: str, labels: Mapping[str, str], replica: str = ""
+    lanes: dict[LaneKey, InstanceSteps], file: Path, phase: str, labels: Mapping[str, str], replica: str = ""
 ) -> None:
+    """Add the lines of a file to their lanes."""
     for line in read_step_lines(file):
-        key = (phase, str(line.get("replica", replica)), line["model"], line["instance"])
-        lanes.setdefault(key, InstanceSteps(*key, labels=labels)).lines.append(line)
+        key = LaneKey(phase, str(line.get("replica", replica)), line["model"], line["instance"])
+        lanes.setdefault(key, InstanceSteps(key, labels=labels)).lines.append(line)
 
 
-def _whole(lanes: Mapping[tuple[str, ...], InstanceSteps]) -> list[InstanceSteps]:
+def _complete_lines(lanes: Collection[InstanceSteps]) -> list[InstanceSteps]:
     """The lanes with whole lines, in order of time: a log that was rotated comes in two files."""
-    for lane in lanes.values():
+    for lane in lanes:
         instance = Instance()
         try:
             lane.lines = [instance.whole(line) for line in sorted(lane.lines, key=lambda line: line["t"])]
@@ -163,18 +189,20 @@ def _whole(lanes: Mapping[tuple[str, ...], InstanceSteps]) -> list[InstanceSteps
             raise LabError(
                 f"the step log of {lane.title} has lines of another form", str(error), code="step-log-invalid"
             ) from error
-    return list(lanes.values())
+    return list(lanes)
 
 
 def _labels(folder: Path, phase: str) -> dict[str, str]:
     """The labels of a phase's requests by their ids, from ``requests.jsonl``; {} if the run has none."""
     labels: dict[str, str] = {}
+    counts: Counter[str] = Counter()  # several requests may have one label
     try:
         lines = nofollow.read_text(folder / "requests.jsonl").splitlines()
         for data in map(json.loads, lines):
             if data["phase"] == phase and data["id"]:
-                count = sum(label == data["label"] for label in labels.values())
-                labels[str(data["id"])] = f"{data['label']}#{count + 1}" if count else str(data["label"])
+                label = str(data["label"])
+                counts[label] += 1
+                labels[str(data["id"])] = label if counts[label] == 1 else f"{label}#{counts[label]}"
     except (OSError, ValueError, LookupError, TypeError):
         return {}
     return labels
@@ -188,30 +216,27 @@ def lanes_of(lanes: Sequence[InstanceSteps], request: str) -> list[tuple[Instanc
 
     A label is also known by its beginning up to a "-": vLLM's own ids go on behind the name that a client gave.
     """
-    found = [(lane, request) for lane in lanes if request in lane.requests()]
-    if not found:
-        called = [(lane, id) for lane in lanes for id in lane.requests() if lane.names[id] == request.upper()]
-        found = called or found
-    if not found:
-        known = [(lane, *each) for lane in lanes for each in lane.labels.items()]
-        named = [(lane, name) for lane, name, label in known if f"{label}-".startswith(f"{request}-")]
-        found = [(lane, name) for lane, name in named if name in lane.requests()]
-    return found
+    by_id = [(lane, request) for lane in lanes if request in lane.requests()]
+    if by_id:
+        return by_id
+    requests = [(lane, id) for lane in lanes for id in lane.requests()]
+    if by_name := [(lane, id) for lane, id in requests if lane.names[id] == request.upper()]:
+        return by_name
+    labelled = [(lane, id, label) for lane in lanes for id, label in lane.labels.items()]
+    by_label = [(lane, id) for lane, id, label in labelled if f"{label}-".startswith(f"{request}-")]
+    return [(lane, id) for lane, id in by_label if id in lane.requests()]
 
 
 def story_of(lane: InstanceSteps, name: str) -> list[StoryEvent]:
     """The story of a request in a lane. Steps in which the same happens for the same reason are one event."""
-    found: list[StoryEvent] = []
+    story: list[StoryEvent] = []
     for line in lane.lines:
         for event in events_of(line, name, lane.names):
-            last = found[-1] if found else None
-            joined = last and (last.what, last.why) == (event.what, event.why)
-            if last and joined and last.last >= event.first - 1 and line["kind"] != HELD:
-                last.last, last.ended = event.last, event.ended
-                last.made, last.computed = last.made + event.made, last.computed + event.computed
+            if story and line["kind"] != HELD and event.continues(story[-1]):
+                story[-1].extend(event)
             else:
-                found.append(event)
-    return found
+                story.append(event)
+    return story
 
 
 def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) -> Iterator[StoryEvent]:
@@ -225,10 +250,13 @@ def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) ->
         yield event("waits", _waits(line, name, called or {}), because if first else {})
     if name in line["ids"]:
         at = line["ids"].index(name)
-        prompt = line["phase"][at] == "p"
-        held = line["kind"] == HELD
-        what = "next step" if held else "joins" if name in line.get("joined", ()) else "prefill" if prompt else "decode"
-        yield event(what, "the clock holds it" if held else "", {}, line["made"][at], line["tokens"][at])
+        work = line["made"][at], line["tokens"][at]
+        if line["kind"] == HELD:
+            yield event("next step", "the clock holds it", {}, *work)
+        elif name in line.get("joined", ()):
+            yield event("joins", "", {}, *work)
+        else:
+            yield event("prefill" if line["phase"][at] == "p" else "decode", "", {}, *work)
     if name in line.get("ended", {}):
         yield event("ends", str(line["ended"][name]))
 

@@ -11,15 +11,14 @@ from typing import Any
 from labkit import nofollow
 from labsched.steplog import parse_step_line
 
-RECENT_BYTES = 2 * 2**20  # of each log, for a page that comes later
-AT_ONCE = 2**20
+RECENT_BYTES = 2 * 2**20  # of each log: for a page that comes later, and at most at a time
 
 
 @dataclass
 class _File:
     inode: int
-    place: int
-    rest: bytes = b""
+    place: int  # up to which it is read
+    rest: bytes = b""  # of a line that is not complete
 
 
 class StepLogTail:
@@ -33,7 +32,7 @@ class StepLogTail:
         """The lines that were written since the last call, in order of time; at first the recent ones."""
         lines: list[Mapping[str, Any]] = []
         for path in self._folder.glob("steps-*.jsonl"):
-            if not path.stem.rpartition(".")[2].isdigit():  # one that was rotated away: read before
+            if not path.stem.rpartition(".")[2].isdigit():  # else it was rotated, and is read already
                 lines += self._lines(path)
         return sorted(lines, key=lambda line: line["t"])
 
@@ -41,17 +40,17 @@ class StepLogTail:
         try:
             with nofollow.open_to_read(path) as stream:
                 status = os.fstat(stream.fileno())
-                known = self._files.get(path.name)
-                if known is None:
-                    known = self._files[path.name] = _File(status.st_ino, max(0, status.st_size - RECENT_BYTES))
-                elif known.inode != status.st_ino or status.st_size < known.place:
-                    known = self._files[path.name] = _File(status.st_ino, 0)
-                if status.st_size == known.place:
+                file = self._files.get(path.name)
+                if file is None:
+                    file = self._files[path.name] = _File(status.st_ino, max(0, status.st_size - RECENT_BYTES))
+                elif file.inode != status.st_ino or status.st_size < file.place:
+                    file = self._files[path.name] = _File(status.st_ino, 0)
+                if status.st_size == file.place:
                     return []
-                stream.seek(known.place)
-                data = stream.read(max(AT_ONCE, RECENT_BYTES))
+                stream.seek(file.place)
+                data = stream.read(RECENT_BYTES)
         except OSError:
             return []
-        known.place += len(data)
-        *whole, known.rest = (known.rest + data).split(b"\n")
-        return [line for text in whole if (line := self._take(text)) is not None]
+        file.place += len(data)
+        *texts, file.rest = (file.rest + data).split(b"\n")
+        return [line for text in texts if (line := self._take(text)) is not None]

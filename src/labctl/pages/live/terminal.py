@@ -16,7 +16,7 @@ from labkit.names import LetterNames
 from labkit.printable import printable
 from labkit.tables import wrap_text
 
-# A key stays beside what it does, also where the line is broken.
+# No-break spaces keep a key beside what it does.
 KEYS = (
     "p\xa0pause\xa0or\xa0run  s\xa0step  t\xa0ten\xa0steps  r\xa0run  +\xa0slower  -\xa0faster  m\xa0model  q\xa0quit"
 )
@@ -43,22 +43,26 @@ class TerminalState:
         """The whole screen: exactly ``height`` lines of at most ``width`` columns."""
         views = [view for view in state.models.values() if self.chosen in ("", view.model)]
         modes = sorted({view.mode for view in views} or {"run"})
-        head = f"{self.title}  {'/'.join(modes)}" + (f"  keys mean {self.chosen}" if self.chosen else "")
-        body: list[str] = []
+        head = f"{self.title}  {'/'.join(modes)}"
+        if self.chosen:
+            head += f"  keys mean {self.chosen}"
         keys = wrap_text(self.keys, width, "").replace("\xa0", " ").split("\n")
-        other = [row for said in (self.what_if, self.routes) if said for row in wrap_text(said, width, "").split("\n")]
-        room = height - 3 - len(keys) - len(other)
+        texts = [wrap_text(text, width, "") for text in (self.what_if, self.routes) if text]
+        summaries = [row for text in texts for row in text.split("\n")]
+        room = height - 3 - len(keys) - len(summaries)
+        body: list[str] = []
         if not views:
             body = ["", "no step yet: send a request, or wait for one"]
-        # Those with several slots are what there is to see; of the others a line each is enough.
+        # Models with several slots share the room; each of the others has one line.
         many = [view for view in views if view.slots > 1 or len(view.seats) > 1] or views
         others = [view for view in views if view not in many]
         for view in many:
             share = (room - len(others)) // len(many)
             body += self._model(view, width, share)
         body += [_head(view, self.now)[:width] for view in others]
-        said = "  ".join(filter(None, (self.warning, self.note)))
-        rows = [head, "-" * width, *body[:room], *[""] * (room - len(body[:room])), *other, said, *keys]
+        body = body[:room]
+        messages = "  ".join(filter(None, (self.warning, self.note)))
+        rows = [head, "-" * width, *body, *[""] * (room - len(body)), *summaries, messages, *keys]
         return [printable(row.replace("\n", " ").replace("\t", " "))[:width] for row in rows]
 
     def _model(self, view: ModelView, width: int, height: int) -> list[str]:
@@ -68,29 +72,36 @@ class TerminalState:
         tail = [line if len(line) <= width else f"{line[: width - 4]} ..." for line in tail]
         room = height - 2 - len(tail)
         slots = list(enumerate(view.seats))
+        hidden: list[tuple[int, str]] = []
         if len(slots) > room:  # the taken ones first
-            slots = sorted(slots, key=lambda slot: (not slot[1], slot[0]))[: max(1, room - 1)]
+            slots.sort(key=lambda slot: (not slot[1], slot[0]))
+            slots, hidden = slots[: max(1, room - 1)], slots[max(1, room - 1) :]
         steps = list(view.steps)[-max(LEAST_STRIP, (width - STRIP) // 2) :]
         shown = [self._slot(view, number, name, steps, width) for number, name in slots]
-        if len(slots) < len(view.seats):
-            rest = [name for number, name in enumerate(view.seats) if (number, name) not in slots]
-            shown.append(f"  {len(rest)} more slots, {sum(map(bool, rest))} of them taken")
+        if hidden:
+            shown.append(f"  {len(hidden)} more slots, {sum(bool(name) for _, name in hidden)} of them taken")
         return [_head(view, self.now)[:width], *shown[: max(1, room)], *tail, ""]
 
     def _slot(self, view: ModelView, slot: int, name: str, steps: Sequence[Line], width: int) -> str:
-        strip = ""
-        for step in steps:
-            members = zip(step["rows"], step["ids"], step["phase"], strict=True)
-            letter, phase = next(((self._names[id][-1], p) for row, id, p in members if row == slot), (".", ""))
-            strip += letter if phase == "p" else letter.lower()
-        who = self._names[name] if name else "-"
-        line = f"{slot:>3} {who[:NAME]:<{NAME}} {strip}"
+        """A slot's number, its request, the steps as letters, and the end of the request's text."""
+        strip = "".join(self._letter(step, slot) for step in steps)
+        called = self._names[name] if name else "-"
+        line = f"{slot:>3} {called[:NAME]:<{NAME}} {strip}"
         request = view.requests.get(name)
         text = " ".join((request.text or request.prompt).split()) if request else ""
         left = width - len(line) - 2
         if not text or left < 8:
             return line[:width]
-        return f"{line}  {text if len(text) <= left else '~' + text[1 - left :]}"
+        if len(text) > left:
+            text = "~" + text[1 - left :]
+        return f"{line}  {text}"
+
+    def _letter(self, step: Line, slot: int) -> str:
+        for row, id, phase in zip(step["rows"], step["ids"], step["phase"], strict=True):
+            if row == slot:
+                letter = self._names[id][-1]
+                return letter if phase == "p" else letter.lower()
+        return "."
 
     def _named(self, names: Sequence[str]) -> str:
         return " ".join(self._names[name] for name in names)
@@ -108,7 +119,8 @@ class TerminalState:
         room = max(8, width - len(head) - 2)
         scale = min(1.0, room / view.kv_blocks)
         bar = "".join(self._names[name][-1].lower() * max(1, round(n * scale)) for name, n in view.blocks.items())
-        return [f"{head}[{bar[:room]:.<{max(1, min(room, round(view.kv_blocks * scale)))}}]"[:width]]
+        long = max(1, min(room, round(view.kv_blocks * scale)))
+        return [f"{head}[{bar[:room]:.<{long}}]"[:width]]
 
     def _held(self, view: ModelView) -> list[str]:
         if view.held is None:
@@ -123,7 +135,10 @@ def _head(view: ModelView, now: float | None) -> str:
     steps, tokens = view.rates(now)
     number = f" {view.instance}" if view.instance not in ("0", "0_0") else ""
     slots = f"  slots {sum(map(bool, view.seats))} of {view.slots}" if view.slots else ""
-    # What is paused or idle makes no steps: the rate of the last ones would be taken for its speed.
-    idle = not any(view.seats) and not view.queue
-    rates = "  idle" if idle else "" if view.mode == "pause" else f"  {steps:.0f} steps/s  {tokens:.0f} tokens/s"
+    rates = f"  {steps:.0f} steps/s  {tokens:.0f} tokens/s"
+    # An idle or paused model makes no steps: the rate of its last ones would be taken for its speed.
+    if not any(view.seats) and not view.queue:
+        rates = "  idle"
+    elif view.mode == "pause":
+        rates = ""
     return f"{view.model}{number}  {view.mode}{slots}  batch {len(view.batch)}  waiting {view.queue}{rates}"

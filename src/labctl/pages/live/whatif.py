@@ -26,19 +26,17 @@ NAMED = 4  # requests that a parting names
 
 
 class WhatIf:
-    """One other policy. Raises LabError: the stack has no scheduler that can be replayed, or not under ``assignments``.
+    """One other policy. Raises LabError: the stack has no scheduler that can be replayed under ``assignments``."""
 
-    ``share``: how much processor time it may take, in seconds a second.
-    """
-
-    def __init__(self, stack: str, run_dir: Path, assignments: Mapping[str, str], share: float = SHARE) -> None:
+    def __init__(self, stack: str, run_dir: Path, assignments: Mapping[str, str]) -> None:
         self.policy = " ".join(f"{name}={value}" for name, value in assignments.items())
         self.lane = f"what if {self.policy}"
         self.events: deque[WhatIfEvent] = deque([{"k": "what_if", "words": "no difference yet"}], maxlen=KEPT)
         self.steps: deque[Line] = deque(maxlen=RECENT)
-        self._assignments, self._stack, self._share = dict(assignments), stack, share
+        self._assignments, self._stack = dict(assignments), stack
         self._spare, self._looked = SPARE_S, time.monotonic()
-        self._loaded = -1.0  # when the model was, by the line that is followed
+        self._new: list[WhatIfEvent] = []  # of this look
+        self._loaded = -1.0  # when the model was loaded, by the SCHEDULER line that is followed
         self._instance, self._seen = Instance(), set[str]()
         self._follower = Follower(self._settings(_head(stack, run_dir)), whole=False)
         self._parted = False
@@ -54,10 +52,10 @@ class WhatIf:
         Returns the steps of the replay, as lines of a log, and where it parts.
         """
         began, now = time.thread_time(), time.monotonic()
-        self._spare = min(SPARE_S, self._spare + self._share * (now - self._looked))
+        self._spare = min(SPARE_S, self._spare + SHARE * (now - self._looked))
         self._looked = now
         steps: list[Line] = []
-        self._new: list[WhatIfEvent] = []
+        self._new = []
         try:
             for line in lines:
                 if line["model"] == MODEL:
@@ -100,7 +98,7 @@ class WhatIf:
             self._follower.take(line)
         elif line.get("kind") != SCHEDULER:
             self._follower.take(self._instance.whole(line))
-        elif line["t"] != self._loaded:  # else it begins another file of the same log
+        elif line["t"] != self._loaded:  # the same one begins each file of a log
             self._loaded = line["t"]
             self._instance, self._seen, self._parted = Instance(), set(), False
             self._follower = Follower(self._settings(line), whole=True)

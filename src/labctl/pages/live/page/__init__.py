@@ -27,12 +27,14 @@ SCRIPTS = (
 def document(recording: Any = None) -> str:
     """The page. It calls only the server that it came from, and with a ``recording`` no server at all."""
     html, script, policy = _parts()
-    held = "" if recording is None else _inside(recording)
-    rule = policy if recording is None else policy.replace("connect-src 'self'", "connect-src 'none'")
-    html = html.replace("<!--policy-->", f'<meta http-equiv="Content-Security-Policy" content="{rule}">')
+    content = ""
+    if recording is not None:
+        content = _json_in_html(recording)
+        policy = policy.replace("connect-src 'self'", "connect-src 'none'")
+    html = html.replace("<!--policy-->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
     before, after = html.split("/*script*/")
     opened, closed = before.split('id="recording">')
-    return f'{opened}id="recording">{held}{closed}{script}{after}'
+    return f'{opened}id="recording">{content}{closed}{script}{after}'
 
 
 @functools.cache
@@ -41,14 +43,14 @@ def _parts() -> tuple[str, str, str]:
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     html = (folder / "watch.html").read_text(encoding="utf-8")
     html = html.replace("/*style*/", (folder / "watch.css").read_text(encoding="utf-8"))
-    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; form-action 'none'; "
-        f"base-uri 'none'; script-src 'sha256-{known}'"
+        f"base-uri 'none'; script-src 'sha256-{digest}'"
     )
     return html, script, policy
 
 
-def _inside(recording: Any) -> str:
-    """JSON that no text in it can end: a script element ends at the first ``</script``, wherever that stands."""
+def _json_in_html(recording: Any) -> str:
+    """JSON without ``<``, so that no text in it can end the script element that it is in."""
     return json.dumps(recording, separators=(",", ":")).replace("<", "\\u003c")

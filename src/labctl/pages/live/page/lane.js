@@ -7,13 +7,12 @@ function el(tag, properties = {}, ...children) {
 
 /** Rebuild the children of a box if their content has changed: otherwise the focused one keeps the focus. */
 function renew(box, items, make) {
-  const said = JSON.stringify(items);
-  if (box.said === said) return;
-  box.said = said;
-  const at = [...box.children].findIndex((child) => child.contains(document.activeElement));
-  const held = at < 0 ? null : document.activeElement.dataset.request;
+  const content = JSON.stringify(items);
+  if (box.content === content) return;
+  box.content = content;
+  const focused = box.contains(document.activeElement) ? document.activeElement.dataset.request : null;
   box.replaceChildren(...items.map(make));
-  if (held) [...box.querySelectorAll("[data-request]")].find((one) => one.dataset.request === held)?.focus();
+  if (focused) [...box.querySelectorAll("[data-request]")].find((child) => child.dataset.request === focused)?.focus();
 }
 
 class LaneView {
@@ -126,21 +125,23 @@ class LaneView {
   /** A step, and the mark in it, in words. */
   words(step, place, seat) {
     const store = this.store;
-    const time = this.whatIf ? "" : `${(step.d * 1e3).toFixed(1)} ms, ${(step.t - store.zero).toFixed(3)} s in; `;
-    const lines = [`step ${step.n}: ${time}batch of ${batchOf(step)}`];
-    if (step.kv) lines.push(`KV blocks: ${step.kv[0]} of ${step.kv[1]}`);
+    const time = this.whatIf ? "" : `${(step.duration * 1e3).toFixed(1)} ms, ${(step.time - store.zero).toFixed(3)} s in; `;
+    const lines = [`step ${step.number}: ${time}batch of ${batchOf(step)}`];
+    if (step.kv) lines.push(`KV blocks: ${step.kv.used} of ${step.kv.blocks}`);
     for (const { request: index, slot, prefill, tokens, blocks } of membersOf(step)) {
       if (slot !== seat) continue;
       const request = store.requests[index], text = store.pieceOf(index, place);
       lines.push(`request ${request.called}: ${store.title(index)}`);
-      lines.push(`${prefill ? "prefill" : "decode"}, ${tokens} token${tokens === 1 ? "" : "s"}${text ? `: “${text}”` : ""}`);
+      lines.push(`${prefill ? "prefill" : "decode"}, ${count(tokens, "token")}${text ? `: “${text}”` : ""}`);
       if (blocks) lines.push(`${blocks} KV blocks`);
-      if (request.waited || request.at[0] <= place) lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
+      if (request.waited) lines.push(`waited ${count(request.waited, "step")}${request.why ? `: ${request.why}` : ""}`);
+      else if (request.at[0] <= place) lines.push("did not wait for a step of this model");
       if (request.endedAt === place) lines.push(`ends here: ${request.end}`);
     }
     if (seat < this.lane.rows && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`slot ${seat + 1}: empty`);
-    if (step.w && step.w.length) lines.push(`waiting: ${step.w.slice(0, 8).map((i) => store.name(i)).join(", ")}${step.w.length > 8 ? " …" : ""}`);
-    if (step.v && step.v.length) lines.push(`preempted: ${step.v.map((i) => store.name(i)).join(", ")}`);
+    const names = (requests) => requests.map((request) => store.name(request)).join(", ");
+    if (step.waiting.length) lines.push(`waiting: ${names(step.waiting.slice(0, 8))}${step.waiting.length > 8 ? " …" : ""}`);
+    if (step.preempted.length) lines.push(`preempted: ${names(step.preempted)}`);
     return lines.join("\n");
   }
 
@@ -155,23 +156,23 @@ class LaneView {
   update() {
     const page = this.page, lane = this.lane, store = this.store, place = page.placeOf(this.index);
     const now = store.stateAt(this.index, place), row = page.rowHeight(lane);
-    const size = now.step ? batchOf(now.step) : 0;
+    const size = now.step ? batchOf(now.step) : 0, number = now.step ? now.step.number : 0;
     if (page.live && lane.over()) now.seated.clear();
     const idle = now.step && !now.seated.size && !now.next?.length;
-    // What is paused or idle makes no tokens: the rate of its last steps would be taken for its speed.
+    // A paused or idle model makes no tokens: the rate of its last steps would be taken for its speed.
     const still = idle || this.whatIf || (page.live && store.clock?.paused);
     const rate = lane.rate(place, page.live ? Math.max(store.last, 0) : page.now);
-    this.facts.replaceChildren(
-      idle ? "idle; the last batch " : "batch ", el("b", { textContent: size }), ` of ${lane.seats} · step `, el("b", { textContent: now.step ? now.step.n : 0 }),
-      ...(still ? [] : [" · ", el("b", { textContent: rate < 10 ? rate.toFixed(1) : Math.round(rate) }), " tokens/s"]),
-      ...(now.kv ? [" · KV ", el("b", { textContent: now.kv[0] }), ` of ${now.kv[1]} blocks`] : []));
+    const bold = (textContent) => el("b", { textContent });
+    this.facts.replaceChildren(idle ? "idle; the last batch " : "batch ", bold(size), ` of ${lane.seats} · step `, bold(number));
+    if (!still) this.facts.append(" · ", bold(rate < 10 ? rate.toFixed(1) : Math.round(rate)), " tokens/s");
+    if (now.kv) this.facts.append(" · KV ", bold(now.kv.used), ` of ${now.kv.blocks} blocks`);
     this.held.hidden = !now.next?.length || page.hidden;
     if (!this.held.hidden) {
       const names = now.next.flatMap((one, i) => [i ? ", " : "", el("span", { className: "name", textContent: store.name(one), title: store.title(one) })]);
       this.held.replaceChildren("Next step (paused): ", ...names);
     }
     this.facts.dataset.batch = size;
-    this.facts.dataset.step = now.step ? now.step.n : 0;
+    this.facts.dataset.step = number;
     this.waits(now, page.unseen(lane));
     this.sits(now, place, row);
     this.seated.textContent = lane.rows < lane.seats ? `the first ${lane.rows} of ${lane.seats} slots` : "slots";
@@ -183,8 +184,9 @@ class LaneView {
     this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
     this.blocks(place, now);
     if (!this.sentences.hidden) {
-      const said = inWords(page, this.index, place);
-      renew(this.sentences, said.length ? said : ["No request has had a step yet."], (textContent) => el("li", { textContent }));
+      const sentences = inWords(page, this.index, place);
+      if (!sentences.length) sentences.push("No request has had a step yet.");
+      renew(this.sentences, sentences, (textContent) => el("li", { textContent }));
     }
     if (this.whatIf) page.whatIf.show(this);
   }
@@ -194,9 +196,8 @@ class LaneView {
     this.waitingTitle.textContent = count ? `waiting: ${count}` : "no request waits";
     const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.rows + 60) / 26));
     const chips = now.waiting.slice(0, most).map((request, i) => {
-      const why = Array.isArray(now.why) ? now.why[i] : now.why;
       const { id, label } = store.requests[request];
-      return [store.name(request), label, why, store.color(request).fill, id];
+      return [store.name(request), label, whyOf(now, i), store.color(request).fill, id];
     });
     const unseenChip = (asked) => [asked.called, asked.prompt, "in Triton's queue", store.colorOf(asked.called).fill, asked.name];
     chips.push(...unseen.slice(0, Math.max(0, most - chips.length)).map(unseenChip));
@@ -255,12 +256,12 @@ class LaneView {
       : "KV blocks by owner. Block counts are real; positions are illustrative.";
     if (tables.length) {
       const cells = new Int32Array(lane.blocks).fill(-2);
-      for (const [owner, ids] of tables) for (const id of ids) cells[id - 1] = owner;
+      for (const { owner, ids } of tables) for (const id of ids) cells[id - 1] = owner;
       this.paint(cells, new Map(blocks));
       return;
     }
     const wanted = new Map(blocks);
-    if (!wanted.size && kv && kv[0]) wanted.set(-1, kv[0]);
+    if (!wanted.size && kv?.used) wanted.set(-1, kv.used);
     const cells = (this.cells = this.cells?.length === lane.blocks && this.mapped <= place ? this.cells : new Int32Array(lane.blocks).fill(-2));
     this.mapped = place;
     const have = new Map();
@@ -284,7 +285,8 @@ class LaneView {
 
   paint(cells, wanted) {
     const wide = this.map.clientWidth || 300, scale = window.devicePixelRatio || 1;
-    const side = cells.length <= 32 ? 22 : cells.length <= 64 ? 16 : cells.length <= (wide < 600 ? 300 : 1500) ? 12 : cells.length <= 1500 ? 8 : 4;
+    const sides = [[32, 22], [64, 16], [wide < 600 ? 300 : 1500, 12], [1500, 8], [Infinity, 4]]; // up to so many cells
+    const [, side] = sides.find(([most]) => cells.length <= most);
     const perRow = Math.max(1, Math.floor(wide / side)), high = Math.ceil(cells.length / perRow) * side;
     this.map.width = wide * scale;
     this.map.height = high * scale;

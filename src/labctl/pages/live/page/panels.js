@@ -24,14 +24,16 @@ function showInvitation(page) {
   const invite = $("invite");
   invite.hidden = !page.live || busy || store.asked.size > 0;
   if (invite.hidden) return;
-  const seen = store.lanes.some((lane) => lane.steps.length) ? ` The marks below are of requests that are done${page.head.note ? "" : ", such as labctl's own test of the models"}.` : "";
+  const example = page.head.note ? "" : ", such as labctl's own test of the models";
+  const marked = store.lanes.some((lane) => lane.steps.length);
+  const marks = marked ? ` The marks below are of requests that are done${example}.` : "";
   const how = page.head.send.length
     ? "Nothing runs now. Send a request (Ctrl+Enter in the prompt). Or press Pause, send a few, and press Step."
     : "Nothing runs now. Requests that reach this server are shown as they arrive.";
-  if (invite.textContent !== how + seen) invite.textContent = how + seen;
+  if (invite.textContent !== how + marks) invite.textContent = how + marks;
 }
 
-/** How a request of this page stands. What a client hears of it is not all: its answer may come whole, at the end. */
+/** The state of a request of this page. The log shows more than its client does, because an answer may come whole. */
 function askState(page, ask) {
   const index = page.store.shown(ask), request = page.store.requests[index];
   const computed = request && !request.end;
@@ -41,7 +43,7 @@ function askState(page, ask) {
   return computed && request.at.length ? "running (answer comes whole)" : "waiting";
 }
 
-/** One entry a request; made once, then kept up to date, so that a button does not move away under a finger. */
+/** An entry for each request, made once and then updated, so that its button does not move away under a finger. */
 function showAsked(page) {
   const box = $("asked"), store = page.store;
   const newest = [...store.asked.values()].slice(-24).reverse();

@@ -33,7 +33,7 @@ class Quiz {
     this.page.dirty = this.page.stale = true;
   }
 
-  /** Of all lanes the one with the most requests: there is something to guess about. */
+  /** Choose the lane with the most requests, so that there is something to guess about. */
   choose() {
     const { page } = this, here = page.store.lanes.map((lane, i) => page.requestsIn(i));
     if (here.length) $("quizzed").selectedIndex = here.indexOf(Math.max(...here));

@@ -4,13 +4,13 @@ const SHOWN = 40;
 
 class Routes {
   constructor(page) {
-    Object.assign(this, { page, all: [], said: "" });
+    Object.assign(this, { page, all: [], drawn: "" });
     $("routed").onclick = () => this.tell();
   }
 
   restart() {
     this.all = [];
-    this.said = "";
+    this.drawn = "";
   }
 
   take(event) {
@@ -28,9 +28,9 @@ class Routes {
   show() {
     const past = this.page.live ? this.all : this.all.filter((route) => route.t <= this.page.now);
     $("routes").hidden = !this.all.length;
-    const said = `${past.length} ${past.at(-1)?.t} ${this.all.length}`;
-    if (said === this.said) return;
-    this.said = said;
+    const state = `${past.length} ${past.at(-1)?.t} ${this.all.length}`;
+    if (state === this.drawn) return;
+    this.drawn = state;
     const newest = past.slice(-SHOWN).reverse(), names = newest[0]?.servers.map((server) => server.name) || [];
     $("routes-sum").textContent = past.at(-1)?.sum || "No decision yet.";
     $("routes-told").replaceChildren(...newest.map((route) => el("li", { textContent: route.words })));
@@ -43,12 +43,13 @@ class Routes {
     const mark = el("i");
     mark.style.background = this.page.store.colorOf(route.called).fill;
     const cells = names.map((name) => {
-      const server = route.servers.find((one) => one.name === name), chosen = name === route.chosen;
+      const server = route.servers.find((candidate) => candidate.name === name), chosen = name === route.chosen;
       if (!server) return el("td", { textContent: "–" });
       const load = `${server.cached} cached; ${server.requests} there, ${server.tokens} left`;
-      return el("td", { className: chosen ? "chosen" : "" }, el("b", { textContent: `${chosen ? "✓ " : ""}${server.score}` }), el("small", { textContent: load }));
+      const score = el("b", { textContent: `${chosen ? "✓ " : ""}${server.score}` });
+      return el("td", { className: chosen ? "chosen" : "" }, score, el("small", { textContent: load }));
     });
-    const expected = route.servers.find((one) => one.name === route.chosen).cached;
+    const expected = route.servers.find((candidate) => candidate.name === route.chosen).cached;
     return el("tr", { title: `id ${route.request}: ${route.words}` },
       el("th", { scope: "row" }, mark, route.called), el("td", { textContent: route.prompt }), ...cells,
       el("td", { className: route.found < expected ? "less" : "" }, el("b", { textContent: route.found })));

@@ -1,16 +1,17 @@
-// What is known: lanes (a model's instance each), their steps, and the requests in them. Nothing here draws.
+// The page's data: lanes (one for each instance of a model), their steps, and the requests in them. Nothing here draws.
 //
-// A step, as it comes, is a LaneEvent (labctl.pages.live.events). How things stand after it (`stateAt`) is what
-// labctl.pages.live.lines defines.
-const FIELDS = 5; // numbers of each member in `r` of a step, see `membersOf`
-const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
+// A step comes as a LaneEvent (labctl.pages.live.events), and is kept as `named` returns it. labctl.pages.live.lines
+// defines the state after it (`stateAt`).
+const FIELDS = 5; // numbers of each member of a step, see `membersOf`
+const KEPT = 120000; // steps of a lane, so that a page that is left open over night stays small
+const NONE = [];
 const MANY = 16; // seats
 const RATE_S = 2; // seconds over which tokens/s are counted
 
 class Lane {
   constructor(model) {
     Object.assign(this, { seats: 1, taken: 1, blocks: 0, mostBlocks: 1, tells: false }, model);
-    this.heard = 0; // of its last event, in ms of this page
+    this.heard = 0; // when its last event came, in ms of this page
     this.first = 0; // the place of steps[0] in the lane's own count
     this.steps = [];
   }
@@ -21,7 +22,7 @@ class Lane {
     this.seats = Math.max(this.seats, this.taken);
   }
 
-  /** Whether its last batch must be over although the log does not say so: the log has executions, the last long ago. */
+  /** Whether its last batch must be over: the log of a model without ends has executions, and the last was long ago. */
   over() {
     return !this.tells && !this.now?.next?.length && performance.now() - this.heard > RATE_S * 1e3;
   }
@@ -44,7 +45,7 @@ class Lane {
     let low = 0, high = this.steps.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.steps[middle].t <= time) low = middle + 1;
+      if (this.steps[middle].time <= time) low = middle + 1;
       else high = middle;
     }
     return this.first + low;
@@ -55,8 +56,8 @@ class Lane {
     let tokens = 0, from = now;
     for (let i = place - 1; i >= this.first; i--) {
       const step = this.at(i);
-      if (step.t < now - RATE_S) break;
-      from = step.t - step.d;
+      if (step.time < now - RATE_S) break;
+      from = step.time - step.duration;
       for (const member of membersOf(step)) tokens += member.tokens;
     }
     return tokens ? tokens / Math.max(now - from, 0.05) : 0;
@@ -66,9 +67,7 @@ class Lane {
 class Store {
   constructor() {
     this.lanes = [];
-    // {id, label, called: A, B, C ... in order of arrival, lane, t: first seen, from: the place where it first waited, at: places of its steps, text, cuts: how
-    // long the text was after each, waited, out: places where it was preempted, why, end}
-    this.requests = [];
+    this.requests = []; // as `request` makes them
     this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
     this.colors = new Map();
     this.sent = new Map(); // when requests were sent, by name: this page's requests, or a recording's
@@ -104,12 +103,13 @@ class Store {
 
   /** The waiting requests, if the server reports them between two steps. */
   hold(event) {
-    for (const [index, id, label, called] of event.q || []) this.request(index, id, label, called, event.m, event.t);
-    for (const [index, why] of event.e || []) this.requests[index].end = why;
-    this.lanes[event.m].now = event;
-    this.lanes[event.m].heard = performance.now();
-    this.lanes[event.m].take(seatedOf(event));
-    this.last = Math.max(this.last, event.t);
+    const state = named(event), lane = this.lanes[state.lane];
+    for (const { index, id, label, called } of state.opened) this.request(index, id, label, called, state.lane, state.time);
+    for (const { request, why } of state.ended) this.requests[request].end = why;
+    lane.now = state;
+    lane.heard = performance.now();
+    lane.take(seatedOf(state));
+    this.last = Math.max(this.last, state.time);
   }
 
   /** A run that is over, as labctl.pages.live.packing has written it. */
@@ -119,19 +119,20 @@ class Store {
     lanes.forEach((columns, m) => {
       const { name, model, t, d, now, ...changes } = columns;
       this.lanes.push(new Lane({ name, model }));
-      const held = Object.entries(changes).map(([field, rows]) => ({ field, rows, next: 0, value: null }));
+      const fields = Object.entries(changes).map(([field, rows]) => ({ field, rows, next: 0, value: null }));
       let end = 0;
       for (let place = 0; place < t.length; place++) {
-        const step = { m, t: (end += t[place]) / 1e6, d: d[place] / 1e6 };
-        for (const one of held) {
-          if (one.rows[one.next] === place) {
-            one.value = one.rows[one.next + 1];
-            one.next += 2;
+        end += t[place];
+        const event = { m, t: end / 1e6, d: d[place] / 1e6 };
+        for (const column of fields) {
+          if (column.rows[column.next] === place) {
+            column.value = column.rows[column.next + 1];
+            column.next += 2;
           }
-          if (one.value !== null) step[one.field] = one.value;
+          if (column.value !== null) event[column.field] = column.value;
         }
-        step.n += place;
-        this.step(step);
+        event.n += place;
+        this.step(event);
       }
       if (now) this.hold(now);
     });
@@ -141,29 +142,40 @@ class Store {
     });
   }
 
-  request(index, id, label, called, lane, t) {
-    this.requests[index] = { id, label, called, lane, t, at: [], text: "", cuts: [], waited: 0, out: [], why: "", end: "" };
+  /** Add a request. Once it has waited it has `from`, the place where it first did; once it has ended, `endedAt`. */
+  request(index, id, label, called, lane, time) {
+    this.requests[index] = {
+      id, label, lane,
+      called, // A, B, C ... in order of arrival
+      time, // when the log first showed it
+      at: [], // the places of its steps
+      text: "",
+      cuts: [], // how long the text was after each step
+      waited: 0, // steps
+      why: "", // it last waited
+      out: [], // the places where it was preempted
+      end: "", // why it ended
+    };
     this.colorOf(called);
   }
 
-  /** A request's colour by its name, from when it is first heard of: sent, waiting or in a step. */
+  /** A request's colour by its name, given when it is first sent, waits, or is in a step. */
   colorOf(called) {
     if (!this.colors.has(called)) this.colors.set(called, PALETTE[this.colors.size % PALETTE.length]);
     return this.colors.get(called);
   }
 
-  step(step) {
-    const lane = this.lanes[step.m];
-    for (const [index, id, label, called] of step.q || []) this.request(index, id, label, called, step.m, step.t);
-    if (step.z) lane.seats = step.z;
-    if (step.kv) Object.assign(lane, { blocks: step.kv[1], mostBlocks: Math.max(lane.mostBlocks, step.kv[0]) });
-    const place = lane.end, { x: texts } = step;
-    delete step.x; // a request has its text
+  step(event) {
+    const step = named(event), lane = this.lanes[step.lane], place = lane.end;
+    for (const { index, id, label, called } of step.opened) this.request(index, id, label, called, step.lane, step.time);
+    if (event.z) lane.seats = event.z;
+    if (step.kv) Object.assign(lane, { blocks: step.kv.blocks, mostBlocks: Math.max(lane.mostBlocks, step.kv.used) });
     lane.steps.push(step);
     lane.now = null;
     lane.heard = performance.now();
-    lane.tells ||= Boolean(step.e || step.s); // when a request ends
-    for (const [index, text] of step.b || []) this.requests[index].text = text;
+    lane.tells ||= Boolean(step.ended.length || step.seats); // when a request ends
+    const texts = event.x; // of each member, which its request keeps
+    for (const [request, text] of event.b || NONE) this.requests[request].text = text;
     lane.take(membersOf(step));
     lane.take(seatedOf(step));
     membersOf(step).forEach((member, row) => {
@@ -172,24 +184,30 @@ class Store {
       if (texts) request.text += texts[row];
       request.cuts.push(request.text.length);
     });
-    (step.w || []).forEach((index, i) => {
+    step.waiting.forEach((index, i) => {
       const request = this.requests[index];
       if (!request.at.length) request.from ??= place;
       request.waited++;
-      request.why = Array.isArray(step.y) ? step.y[i] : step.y || "";
+      request.why = whyOf(step, i);
     });
-    for (const index of step.v || []) this.requests[index].out.push(place);
-    for (const [index, why] of step.e || []) Object.assign(this.requests[index], { end: why, endedAt: place });
-    if (this.zero === null) this.zero = step.t - step.d;
-    this.last = Math.max(this.last, step.t);
-    if (lane.steps.length > KEPT) {
-      lane.steps.splice(0, KEPT / 4);
-      lane.first += KEPT / 4;
-      for (const request of this.requests) if (request.endedAt < lane.first && this.lanes[request.lane] === lane) Object.assign(request, { at: [], text: "", cuts: [] });
+    for (const index of step.preempted) this.requests[index].out.push(place);
+    for (const { request, why } of step.ended) Object.assign(this.requests[request], { end: why, endedAt: place });
+    if (this.zero === null) this.zero = step.time - step.duration;
+    this.last = Math.max(this.last, step.time);
+    if (lane.steps.length > KEPT) this.forget(lane, KEPT / 4);
+  }
+
+  /** Drop the first steps of a lane, and the texts of requests that ended in them. */
+  forget(lane, count) {
+    lane.steps.splice(0, count);
+    lane.first += count;
+    for (const request of this.requests) {
+      if (this.lanes[request.lane] !== lane || !(request.endedAt < lane.first)) continue;
+      Object.assign(request, { at: [], text: "", cuts: [] });
     }
   }
 
-  /** The same for a name in every lane: in an ensemble it is one request. */
+  /** A request's colour. A name has one colour in all lanes, because in an ensemble it is one request. */
   color(request) {
     return this.colors.get(this.requests[request].called);
   }
@@ -222,9 +240,9 @@ class Store {
   stateAt(index, place) {
     const lane = this.lanes[index], step = place > lane.first ? lane.at(place - 1) : null;
     const now = place === lane.end ? lane.now : null, newest = now || step;
-    const seated = new Map(), ended = new Set((step?.e || []).map(([request]) => request));
-    const members = step ? membersOf(step) : [];
-    const stay = now || newest?.s ? seatedOf(newest) : members.filter(({ request }) => !ended.has(request));
+    const seated = new Map(), ended = new Set((step?.ended || NONE).map(({ request }) => request));
+    const members = step ? membersOf(step) : NONE;
+    const stay = now || newest?.seats ? seatedOf(newest) : members.filter(({ request }) => !ended.has(request));
     for (const { request, slot } of stay) seated.set(slot, request);
     const blocks = new Map(); // of the KV cache, by owner
     for (const member of members) {
@@ -232,14 +250,20 @@ class Store {
       if (member.blocks && !gone) blocks.set(member.request, member.blocks);
     }
     return {
-      step, seated, blocks, tables: (step?.kb || []).filter(([owner]) => blocks.has(owner)), next: now?.next, waiting: newest?.w || [], why: newest?.y || "", more: newest?.more || 0,
-      kv: newest?.kv && [seated.size ? newest.kv[0] : 0, newest.kv[1]], // a step's own count is that of its beginning
+      step, seated, blocks,
+      tables: (step?.tables || NONE).filter(({ owner }) => blocks.has(owner)),
+      next: now?.next,
+      waiting: newest?.waiting || NONE,
+      why: newest?.why || "",
+      more: newest?.more || 0,
+      // A step's own count is that of its beginning.
+      kv: newest?.kv && { used: seated.size ? newest.kv.used : 0, blocks: newest.kv.blocks },
     };
   }
 
   /** The request of this page's server as the log knows it; -1 before any step has shown it. */
   shown(ask) {
-    return this.requests.findLastIndex((request) => request && request.id === ask.name && request.t >= ask.at);
+    return this.requests.findLastIndex((request) => request && request.id === ask.name && request.time >= ask.at);
   }
 
   name(index) {
@@ -254,29 +278,63 @@ class Store {
   }
 }
 
-// The only lines that know how a step is packed: of 100,000 steps, objects with names would be most of the file.
+// The only lines that know how an event is packed: of 100,000 steps, objects with names would be most of the file.
+
+/** A step, or how a lane stands between two, by name. Members and seats stay packed, because a page keeps all steps. */
+function named(event) {
+  return {
+    lane: event.m,
+    number: event.n,
+    time: event.t, // its end, in seconds of the log's clock
+    duration: event.d,
+    members: event.r || NONE, // see `membersOf`
+    seats: event.s, // see `seatedOf`
+    waiting: event.w || NONE,
+    why: event.y || "", // they wait: for all, or of each
+    more: event.more || 0, // others that wait
+    preempted: event.v || NONE,
+    ended: event.e?.map(([request, why]) => ({ request, why })) || NONE,
+    opened: event.q?.map(([index, id, label, called]) => ({ index, id, label, called })) || NONE, // new requests
+    kv: event.kv && { used: event.kv[0], blocks: event.kv[1] },
+    tables: event.kb?.map(([owner, ids]) => ({ owner, ids })) || NONE,
+    next: event.next, // requests of the step that waits for the clock
+  };
+}
 
 /** The requests that a step computed, in the order of its batch. */
-function membersOf({ r }) {
+function membersOf({ members: packed }) {
   const members = [];
-  for (let k = 0; k < r.length; k += FIELDS) members.push({ request: r[k], slot: r[k + 1], prefill: r[k + 2] === 1, tokens: r[k + 3], blocks: r[k + 4] });
+  for (let k = 0; k < packed.length; k += FIELDS) {
+    members.push({
+      request: packed[k],
+      slot: packed[k + 1],
+      prefill: packed[k + 2] === 1,
+      tokens: packed[k + 3],
+      blocks: packed[k + 4],
+    });
+  }
   return members;
 }
 
 /** How many requests a step computed. */
 function batchOf(step) {
-  return step.r.length / FIELDS;
+  return step.members.length / FIELDS;
 }
 
-/** What a step computed for one request; undefined where that was not in it. */
+/** Why the request at a place of the queue waits. */
+function whyOf({ why }, place) {
+  return Array.isArray(why) ? why[place] : why;
+}
+
+/** A step's member for one request; undefined if the request was not in it. */
 function memberOf(step, request) {
   return membersOf(step).find((member) => member.request === request);
 }
 
-/** Which requests hold a slot after a step, or between two, where the event says so. */
-function seatedOf({ s = [] }) {
+/** Which requests hold a slot after a step, or between two, if the event says so. */
+function seatedOf({ seats = NONE }) {
   const seated = [];
-  for (let i = 0; i < s.length; i += 2) seated.push({ request: s[i], slot: s[i + 1] });
+  for (let k = 0; k < seats.length; k += 2) seated.push({ request: seats[k], slot: seats[k + 1] });
   return seated;
 }
 

@@ -115,24 +115,24 @@ class Strip {
       context.fillStyle = BAR;
       const batch = (batchOf(step) / top) * this.batchHigh;
       context.fillRect(x, base - batch, wide, batch);
-      if (step.kv && step.kv[0]) {
+      if (step.kv?.used) {
         context.fillStyle = KV;
-        const used = Math.max(1, (step.kv[0] / lane.mostBlocks) * this.kvHigh);
+        const used = Math.max(1, (step.kv.used / lane.mostBlocks) * this.kvHigh);
         context.fillRect(x, base + GAP + this.kvHigh - used, wide, used);
       }
     }
   }
 
-  /** A bar where a request ended, a cross where one was evicted. */
+  /** A bar where a request ended, a cross where one was preempted. */
   endings(step, place, x, wide) {
     const { context, row } = this;
-    for (const [request] of step.e || []) {
+    for (const { request } of step.ended) {
       const member = memberOf(step, request);
       if (!member) continue;
       context.fillStyle = INK;
       context.fillRect(x + wide - 2, member.slot * row + row * 0.12, 2, row * 0.76);
     }
-    for (const request of step.v || []) {
+    for (const request of step.preempted) {
       const seat = this.seatBefore(request, place);
       if (seat < 0) continue;
       const y = seat * row + row / 2, r = Math.min(4, row / 3, wide);
@@ -146,7 +146,8 @@ class Strip {
   }
 
   seatBefore(request, place) {
-    const before = this.store.stepsBefore(request, place), step = this.lane.at(this.store.requests[request].at[before - 1]);
+    const before = this.store.stepsBefore(request, place);
+    const step = this.lane.at(this.store.requests[request].at[before - 1]);
     return (step && memberOf(step, request))?.slot ?? -1;
   }
 
@@ -176,9 +177,9 @@ class Strip {
       context.fillStyle = BAR;
       const batch = (batchOf(step) / lane.rows) * this.batchHigh;
       context.fillRect(x, base - batch, 1, batch);
-      if (step.kv && step.kv[0]) {
+      if (step.kv?.used) {
         context.fillStyle = KV;
-        const used = Math.max(1, (step.kv[0] / lane.mostBlocks) * this.kvHigh);
+        const used = Math.max(1, (step.kv.used / lane.mostBlocks) * this.kvHigh);
         context.fillRect(x, base + GAP + this.kvHigh - used, 1, used);
       }
     }
@@ -192,7 +193,7 @@ class Strip {
     context.font = "10px system-ui, sans-serif";
     context.textAlign = "center";
     for (let place = from; place < to; place++) {
-      const number = lane.at(place).n;
+      const { number } = lane.at(place);
       if (number % every) { // jump to just before the next
         const skip = every - (number % every) - 1;
         if (skip > 1) place += skip - 1;

@@ -12,7 +12,8 @@ class Times {
     const { store } = this.page;
     if (!groups.length) groups = store.lanes.map((lane, index) => {
       const own = store.requests.filter((request) => request.lane === index);
-      return [lane.name, lane.steps.length ? lane.steps[0].t - lane.steps[0].d : 0, own.map(({ id }) => id), [index]];
+      const [first] = lane.steps;
+      return [lane.name, first ? first.time - first.duration : 0, own.map(({ id }) => id), [index]];
     });
     this.phases = groups.map((group) => this.phase(...group)).filter(({ rows }) => rows.length);
     $("times").hidden = !this.phases.length;
@@ -26,7 +27,8 @@ class Times {
   phase(title, zero, ids, lanes) {
     const { store } = this.page, wanted = new Set(ids);
     const own = store.requests.filter((request) => lanes.includes(request.lane) && wanted.has(request.id) && request.at.length);
-    const index = own.reduce((best, { lane }) => (best < 0 || store.lanes[lane].steps.length > store.lanes[best].steps.length ? lane : best), -1);
+    const stepsOf = (lane) => store.lanes[lane]?.steps.length ?? -1;
+    const index = own.reduce((best, { lane }) => (stepsOf(lane) > stepsOf(best) ? lane : best), -1);
     const rows = own.filter(({ lane }) => lane === index).map((request) => this.row(store.lanes[index], request, zero));
     rows.sort((a, b) => a.arrived - b.arrived);
     const canvas = el("canvas", { tabIndex: 0 });
@@ -51,10 +53,11 @@ class Times {
     const index = this.page.store.requests.indexOf(request);
     const steps = request.at.filter((place) => place >= lane.first).map((place) => {
       const step = lane.at(place);
-      return { place, began: step.t - step.d - zero, end: step.t - zero, prefill: memberOf(step, index).prefill };
+      return { place, began: step.time - step.duration - zero, end: step.time - zero, prefill: memberOf(step, index).prefill };
     });
     const sent = this.page.store.arrived(request.id, steps[0].end + zero);
-    const queued = request.from === undefined ? steps[0].began : lane.at(request.from).t - lane.at(request.from).d - zero;
+    const firstWait = lane.at(request.from);
+    const queued = firstWait ? firstWait.time - firstWait.duration - zero : steps[0].began;
     const arrived = Math.min(steps[0].began, sent === undefined ? queued : sent - zero);
     const waits = [[arrived, steps[0].began]];
     for (const out of request.out) {
@@ -97,7 +100,9 @@ class Times {
 
   hover(phase, event) {
     const row = phase.rows[Math.floor((event.clientY - phase.canvas.getBoundingClientRect().top) / TIMES.row)];
-    this.page.tip(row ? `${this.words(row)}\n${this.page.store.title(this.page.store.requests.indexOf(row.request))}` : "", { left: event.clientX + 14, top: event.clientY + 14 });
+    const { store } = this.page;
+    const text = row ? `${this.words(row)}\n${store.title(store.requests.indexOf(row.request))}` : "";
+    this.page.tip(text, { left: event.clientX + 14, top: event.clientY + 14 });
   }
 
   draw() {
@@ -141,12 +146,12 @@ class Times {
       context.fillStyle = WAIT_COLOR;
       context.fillRect(left, middle - 1, Math.max(1, long), 2);
       context.fillRect(left, middle - 4, 1.5, 8);
-      const said = `waits ${seconds(to - from)}`;
-      if (long < context.measureText(said).width + 10) continue;
+      const words = `waits ${seconds(to - from)}`, wide = context.measureText(words).width;
+      if (long < wide + 10) continue;
       context.fillStyle = "#fff";
-      context.fillRect(left + 4, middle - 6, context.measureText(said).width + 4, 12);
+      context.fillRect(left + 4, middle - 6, wide + 4, 12);
       context.fillStyle = WAIT_COLOR;
-      context.fillText(said, left + 6, middle + 4);
+      context.fillText(words, left + 6, middle + 4);
     }
     for (const { began, end, prefill } of steps) {
       const left = this.x(began), long = Math.max(0.5, this.x(end) - left);

@@ -53,7 +53,7 @@ class Page {
     this.views.forEach((view) => view.draw());
     this.fit();
     this.times.open(recording.groups || []); // at the first requests; "All" shows the others
-    this.seek(Math.min(...this.store.lanes.filter((lane) => lane.steps.length).map((lane) => lane.steps[0].t)));
+    this.seek(Math.min(...this.store.lanes.filter((lane) => lane.steps.length).map((lane) => lane.steps[0].time)));
   }
 
   take(events) {
@@ -67,7 +67,7 @@ class Page {
     while (this.views.length < this.store.lanes.length) {
       const view = new LaneView(this.store, this.views.length, this);
       this.views.push(view);
-      const order = (one) => (this.head.models || []).indexOf(one.lane.model);
+      const order = (other) => (this.head.models || []).indexOf(other.lane.model);
       const after = this.views.filter((other) => order(other) > order(view)).sort((a, b) => order(a) - order(b))[0];
       $("lanes").insertBefore(view.root, after ? after.root : null);
       this.quiz.lane(view.lane.name, view.whatIf);
@@ -112,9 +112,9 @@ class Page {
     $("trouble").textContent = "";
     try {
       const answer = await fetch(what, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
-      const said = await answer.json();
-      if (!answer.ok) throw new Error(said.detail || answer.statusText);
-      return said;
+      const result = await answer.json();
+      if (!answer.ok) throw new Error(result.detail || answer.statusText);
+      return result;
     } catch (error) {
       $("trouble").textContent = error.message;
       return null;
@@ -142,7 +142,7 @@ class Page {
     const lanes = this.store.lanes.filter((lane, i) => only === null || i === only);
     const times = lanes.map((lane) => {
       const place = lane.placeAt(this.now) + (by > 0 ? 0 : -2);
-      return place >= lane.first && place < lane.end ? lane.at(place).t : by > 0 ? Infinity : -Infinity;
+      return lane.at(place)?.time ?? (by > 0 ? Infinity : -Infinity);
     });
     const time = by > 0 ? Math.min(...times) : Math.max(...times);
     if (Number.isFinite(time)) this.seek(time);
@@ -191,12 +191,12 @@ class Page {
       this.stretch = stretch;
       return this.views.reduce((sum, { lane, strip }) => sum + strip.heightOf(lane, this.rowHeight(lane)), 0);
     };
-    const below = Math.min(innerHeight / 2, $("routes").offsetHeight); // the router's decisions are to be seen too
+    const below = Math.min(innerHeight / 2, $("routes").offsetHeight); // the router's decisions stay in view
     const before = this.stretch, room = innerHeight - (box.top + scrollY) - (box.height - high(before)) - 4 - below;
     let stretch = MOST_ROW / 9;
     while (stretch > 1 && high(stretch) > room) stretch -= 0.02;
     stretch = Math.max(1, stretch);
-    // Taller lanes may bring a scroll bar, and with it another height of the rest: rather small than to and fro.
+    // Taller lanes may bring a scroll bar, which changes the height of the rest: prefer small lanes to a flicker.
     this.stretch = stretch === this.former ? Math.min(stretch, before) : stretch;
     if (this.stretch !== before) this.stale = true;
     if (stretch === before || this.stretch !== before) this.former = stretch === before ? null : before;
@@ -204,7 +204,7 @@ class Page {
 
   // -- requests ----------------------------------------------------------------------------------------------------
 
-  /** What this page's server has sent and no step of the lane has shown yet: it waits in Triton. */
+  /** The requests that this page's server has sent and no step of the lane has shown: they wait in Triton. */
   unseen(lane) {
     if (!this.live) return [];
     const waits = (ask) => ask.state === "sent" && !ask.text && (this.head.into[ask.model] || ask.model) === lane.model;

@@ -46,14 +46,14 @@ class WhatIf {
   /** The place in a lane at which it parts from the other; -1 where it does not, or has forgotten it. */
   place(lane, { at }) {
     if (![this.lane, this.real].includes(lane.model)) return -1;
-    const number = at[this.is(lane) ? 1 : 0];
+    const [really, instead] = at, number = this.is(lane) ? instead : really;
     let low = lane.first, high = lane.end;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (lane.at(middle).n < number) low = middle + 1;
+      if (lane.at(middle).number < number) low = middle + 1;
       else high = middle;
     }
-    return lane.at(low)?.n === number ? low : -1;
+    return lane.at(low)?.number === number ? low : -1;
   }
 
   /** A line on a strip before each step at which the two lanes part. */
@@ -71,12 +71,17 @@ class WhatIf {
     if (view.worded === this.words) return;
     view.worded = this.words;
     const at = newest && (newest.at[1] || newest.at[0]);
-    const said = newest?.words === this.words
-      ? el("button", { type: "button", textContent: `First difference: step ${at}`, title: "Show it in both strips", onclick: () => this.go() })
+    const heading = newest?.words === this.words
+      ? el("button", {
+        type: "button", textContent: `First difference: step ${at}`, title: "Show it in both strips", onclick: () => this.go(),
+      })
       : el("p", { textContent: this.words });
     view.parted.dataset.step = at || "";
     const row = (cells, tag) => el("tr", {}, ...cells.map((textContent) => el(tag, { textContent })));
-    view.parted.replaceChildren(said, ...(newest ? [el("table", {},
-      row(["request", "really", "what if"], "th"), ...newest.why.map((cells) => row(cells, "td")))] : []));
+    view.parted.replaceChildren(heading);
+    if (newest) {
+      const titles = row(["request", "really", "what if"], "th");
+      view.parted.append(el("table", {}, titles, ...newest.why.map((cells) => row(cells, "td"))));
+    }
   }
 }
