@@ -1,7 +1,7 @@
 #!/bin/sh
 # An engine for several GPUs: launch-ranks LAUNCHER WORLD_SIZE
-# The release's own script starts one server per GPU under mpirun, in the background, and ends. This script runs as long
-# as they do, and passes a request to stop on to them. Exit status 1: they ended by themselves.
+# The release's own script starts one server per GPU under mpirun, in the background, and ends. This stays for as long
+# as they do, and hands a request to stop on to them. Exit status 1: they ended by themselves.
 set -eu
 python3 "$1" --world_size="$2" --model_repo=/models
 tries=0

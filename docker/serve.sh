@@ -1,9 +1,9 @@
 #!/bin/sh
 # tritonserver with what its image's layout needs; all further arguments are Triton's own.
 set -eu
-trap '' XFSZ # a write beyond compose.yaml's limit of a file's size fails, instead of killing the process
-# Some of Triton's APIs are for labctl alone (LABS_CLOSED names them). Their secret is in a file, so that neither the
-# environment nor a label shows it. A server started by hand has no such file: a random secret closes the APIs to all.
+trap '' XFSZ # a file that would be larger than compose.yaml allows fails to grow, and nobody dies of it
+# Some of its APIs are labctl's alone: the secret is a file, which neither the environment nor a label shows. Started
+# by hand there is none, and one that nobody knows closes them to everybody. LABS_CLOSED names them.
 secret=$(cat /run/secrets/triton 2>/dev/null || true)
 closed=${LABS_CLOSED-model-repository,trace,logging,shared-memory}:labs-secret=${secret:-$(cat /proc/sys/kernel/random/uuid)}
 set -- --grpc-restricted-protocol="$closed" "$@"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Remove what a server never reads, before the environment is copied into the image, and move Triton to /opt/triton.
+# What a server never reads goes before the environment is copied into the image; and Triton's parts are laid out.
 set -eu
 site=/opt/labs/lib/python3.11/site-packages
 triton=$site/pytriton/tritonserver
@@ -15,7 +15,7 @@ mv "$site/nvidia_pytriton.libs" /opt/triton/wheel-libs
 chmod 755 /opt/triton/bin/tritonserver /opt/triton/backends/python/triton_python_backend_stub
 rm -rf "$site"/pytriton "$site"/pip "$site"/pip-*.dist-info /opt/labs/bin/pip*
 rm -rf "$site"/torch/include "$site"/torch/test "$site"/torch/share
-# torch cannot be imported without its shared-memory manager; the rest of its bin/ are compilers and tests.
+# torch will not be imported without its shared-memory manager; the rest of its bin/ are compilers and tests.
 find "$site/torch/bin" -type f ! -name torch_shm_manager -delete
 find "$site" -type d \( -name tests -o -name test \) -path '*/site-packages/*' \
     \( -path '*/pandas/*' -o -path '*/scipy/*' -o -path '*/sklearn/*' -o -path '*/sympy/*' -o -path '*/numpy/*' \
