@@ -119,7 +119,8 @@ else:
     c.Spawner.args = ["--allow-root"] if os.getuid() == 0 else []
     c.Spawner.environment = {"LABS_CACHE": str(checkout.cache)}
 
-# Servers that nobody uses go; the teacher sees the class; `labctl hub` may look and stop a server.
+# Servers that nobody uses go; the teacher sees the class, and all the question of *Guess*; `labctl hub` may look and
+# stop a server.
 c.JupyterHub.services = [
     {"name": "cull", "command": [*python, "jupyterhub_idle_culler", f"--timeout={asked.get('HUB_IDLE_S', '3600')}"]},
     {
@@ -132,6 +133,7 @@ c.JupyterHub.services = [
     {"name": "labctl", "api_token": room.secret("labctl_token"), "display": False},
 ]
 c.JupyterHub.load_roles = [
+    {"name": "user", "scopes": ["self", "access:services!service=class"]},
     {
         "name": "cull",
         "services": ["cull"],

@@ -149,7 +149,23 @@ def test_three_learners_work_the_room_grows_and_nobody_is_in_anybodys_way(room: 
     shown = teacher.inner_text("body")
     assert "no reschedule (1)" in shown and "02a One step at a time" in " ".join(shown.split())
     room.picture(teacher, "4-the-class")
-    room.enter("cy", "/services/class/").wait_for_selector("text=403", timeout=WORK_S * 1000)
+    cy = room.enter("cy", "/services/class/")
+    cy.wait_for_selector("text=No question yet", timeout=WORK_S * 1000)
+    assert "3 learners" not in cy.inner_text("body")
+
+    # Guess, for all: the teacher asks, a learner guesses, and the answer is shown to both.
+    teacher.click("text=Guess, for all")
+    cy.wait_for_selector("text=Which requests are in the next step?", timeout=WORK_S * 1000)
+    cy.check("input[type=checkbox] >> nth=0")
+    cy.click("text=This is my guess")
+    cy.wait_for_selector("text=You said", timeout=WORK_S * 1000)
+    token = next(each["value"] for each in cy.context.cookies(f"{cy.url}/") if each["name"] == "_xsrf")
+    control, form = f"{room.address}/services/class/guess/control", {"do": "show", "_xsrf": token}
+    assert cy.context.request.post(control, form=form).status == 403
+    teacher.wait_for_selector("text=1 guessed: cy", timeout=WORK_S * 1000)
+    teacher.click("text=Show the answer")
+    cy.wait_for_selector("text=It was", timeout=WORK_S * 1000)
+    room.picture(cy, "5-the-answer-of-guess")
 
     # The room grows while they work: a newcomer gets in, and everybody else keeps what they have.
     before = dict(room.passwords)
@@ -173,7 +189,7 @@ def test_who_fills_memory_and_processes_fills_their_own_container(room: Class) -
     room.type(cy, "for i in 1 2 3 4; do python3 -c 'x = bytearray(10**9); input()' & done; :(){ :|:& };:")
     said = room.do(ada, "ada", "labctl exercise check")
     assert verdict(said).startswith("passed"), said
-    room.picture(cy, "5-one-fills-the-container")
+    room.picture(cy, "6-one-fills-the-container")
     containers = {each.name.rpartition("-")[2]: each for each in ours(room.root)}
     used = {name: containers[name].stats(stream=False) for name in ("ada", "cy")}
     limits = {name: (each["memory_stats"]["limit"], each["pids_stats"]["limit"]) for name, each in used.items()}
@@ -204,7 +220,7 @@ def test_no_secret_is_seen_from_outside_and_the_live_page_comes_through_jupyter(
     live.goto(address)
     live.click("#one")
     live.wait_for_selector(".request", timeout=WORK_S * 1000)
-    room.picture(live, "6-the-live-page-inside-of-jupyter")
+    room.picture(live, "7-the-live-page-inside-of-jupyter")
 
 
 @pytest.mark.xdist_group("room")

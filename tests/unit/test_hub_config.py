@@ -82,6 +82,8 @@ def test_who_is_in_the_room_logs_in_and_the_teacher_alone_is_admin(room: Room, m
     assert let_in("ada", password) == let_in("Ada", password) == "ada"
     assert let_in("ada", "x") is let_in("bo", password) is None
     assert config.Authenticator.admin_users == {TEACHER}
+    roles = {role["name"]: role["scopes"] for role in config.JupyterHub.load_roles}
+    assert roles["user"] == ["self", "access:services!service=class"]  # which shows learners the question alone
 
 
 def test_no_secret_is_in_the_environment_of_a_container(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labctl.learn.class_page import page
+from labctl.learn.guess import Guessing
 from labctl.learn.progress import PASSED
 from labctl.learn.room import Room
 from labctl.learn.standing import BEGUN, MOST_BYTES, ClassStanding, commonest, read_beneath, standings
@@ -55,7 +56,7 @@ def test_who_is_where_since_when_and_the_commonest_foreseen_mistake(room: Room) 
     assert [found[name].passed for name in ("ada", "dee")] == [0, 1]
     assert [found[name].mistakes for name in ("cy", "dee")] == [{"02a": BEGUN}, {}]
     assert commonest([each.mistakes["02a"] for each in found.values() if each.mistakes]) == "no reschedule (2)"
-    shown = page(list(found.values()), SOME, NOW)
+    shown = page(list(found.values()), SOME, NOW, Guessing(), "")
     assert (
         "<td>ada</td><td>02a  One step at a time</td><td>10 min</td><td>3</td><td>1</td><td>no reschedule</td>" in shown
     )
@@ -80,8 +81,8 @@ def test_whatever_a_learner_writes_the_page_is_made_and_none_of_it_is_on_it(
     (learner,) = of(room).values()
     assert set(learner.entries) <= {"02a", "02b"}
     assert all(0 <= each.started <= NOW and 0 <= each.checks <= 9999 for each in learner.entries.values())
-    shown = page([learner], SOME, NOW)
-    plain = page([ClassStanding("ada", learner.entries, {})], SOME, NOW)
+    shown = page([learner], SOME, NOW, Guessing(), "")
+    plain = page([ClassStanding("ada", learner.entries, {})], SOME, NOW, Guessing(), "")
     assert shown == plain or learner.mistakes
     assert not any(word in shown for word in ("<b>", "99z", "<script>"))
 
