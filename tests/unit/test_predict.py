@@ -96,10 +96,15 @@ def test_a_request_came_when_triton_handed_it_over_and_not_when_the_step_was_ove
         (lambda lines: [line for line in lines if '"n": 9,' not in line], "recording-cut"),
         (lambda lines: [line for line in lines if '"kind": "request", "name": "3"' not in line], "recording-cut"),
         (lambda lines: [line.replace('"limit"', '"unlimited"') for line in lines], "step-log-damaged"),
+        (lambda lines: [line.replace('"scheduling"', '"order"') for line in lines], "step-log-damaged"),
+        (
+            lambda lines: [line.replace('"kind": "step"', '"kind": "step", "why": []') for line in lines],
+            "step-log-damaged",
+        ),
         (lambda lines: ['{"timestamp": 27482, "input_length": 6955, "hash_ids": [46]}'], "recording-missing"),
         (lambda lines: [], "recording-missing"),
     ],
-    ids=["cut", "step", "record", "number", "foreign", "empty"],
+    ids=["cut", "step", "record", "number", "setting", "reason", "foreign", "empty"],
 )
 def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     harm: Callable[[list[str]], list[str]], code: str, made_up: Recording, tmp_path: Path
