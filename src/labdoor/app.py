@@ -206,22 +206,17 @@ def _loopback_only(app: ASGIApp) -> ASGIApp:
     """The same under this machine's names alone: a web page whose name leads to this address must not reach it."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            host = Headers(scope=scope).get("host", "")
-            url = _split(f"//{host}")
-            if url is None or url.hostname not in HERE:
-                why = (
-                    f"the host {host[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
-                )
-                await ApiError(400, why, "host", "host_not_allowed").response()(scope, receive, send)
-                return
+        if scope["type"] == "http" and not _is_loopback(host := Headers(scope=scope).get("host", "")):
+            why = f"the host {host[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
+            await ApiError(400, why, "host", "host_not_allowed").response()(scope, receive, send)
+            return
         await app(scope, receive, send)
 
     return checked
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine as only the machine itself does."""
+    """Whether a Host header has a name by which only this machine knows itself."""
     url = _split(f"//{host}")
     return url is not None and url.hostname in HERE
 
