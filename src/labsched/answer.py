@@ -97,7 +97,8 @@ class Predictor:
         Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones.
         """
         model, rows = self.model, self.recording.rows
-        speeds = held_up = None
+        speeds: Speeds | None = None
+        held_up: Speeds | None = None
         if recording is None:
             recording = self.recording
             speeds, held_up = Speeds(model, rows), Speeds(model, rows, held_up=True)
