@@ -74,7 +74,7 @@ MUTANTS = [
         "scheduler",
         "any request is preempted",
         _SCHEDULER,
-        "reversed(self.running)) if one.resumable]",
+        "reversed(self.running)) if other.resumable]",
         "self.running)]",
     ),
     Mutant("scheduler", "preempts and admits in one step", _SCHEDULER, "        if victims:", "        if False:"),

@@ -232,7 +232,8 @@ def logit_differences(original: Any, run: Run) -> dict[tuple[int, int], float]:
     draw = torch.Generator().manual_seed(SEED)
     longest = int(original.config.n_positions)
     by_shape = {}
-    for batch, length in (*((b, min(n, longest)) for b, n in SHAPES), (1, longest)):
+    shapes = [(batch, min(length, longest)) for batch, length in SHAPES]
+    for batch, length in (*shapes, (1, longest)):
         ids = torch.randint(original.config.vocab_size, (batch, length), generator=draw)
         with torch.no_grad():
             expected, given = original(ids).logits, run(ids)

@@ -1,5 +1,7 @@
-"""Seeded random weights of real architectures at their true size (or a tiny one, for tests): the right speeds, and text
-that means nothing."""
+"""Seeded random weights of real architectures at their true size (or a tiny one, for tests).
+
+They have the right speeds, and their text means nothing.
+"""
 
 from __future__ import annotations
 

@@ -104,15 +104,18 @@ class Release(_Data):
         usual = self.usual.get(model)
         if usual is None:
             return dict(settings), []
+        changed, kept = {}, []
+        for key, value in usual.settings.items():
+            if key in given:
+                if settings[key] > value:
+                    kept.append(f"{key}={settings[key]}, not {value}, on TensorRT-LLM {self.name}: {usual.why}")
+            elif key in settings and settings[key] != value:
+                changed[key] = value
         notices = []
-        taken = {k: v for k, v in usual.settings.items() if k in settings and k not in given and settings[k] != v}
-        if taken:
-            said = ", ".join(f"{key}={value}" for key, value in taken.items())
-            notices.append(f"{said} on TensorRT-LLM {self.name}: {usual.why}")
-        for key, most in usual.settings.items():
-            if key in given and settings[key] > most:
-                notices.append(f"{key}={settings[key]}, not {most}, on TensorRT-LLM {self.name}: {usual.why}")
-        return {**settings, **taken}, notices
+        if changed:
+            assignments = ", ".join(f"{key}={value}" for key, value in changed.items())
+            notices.append(f"{assignments} on TensorRT-LLM {self.name}: {usual.why}")
+        return {**settings, **changed}, [*notices, *kept]
 
     def engine_options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """How the engine must be built: static batching computes all prompts of a batch in one step."""
@@ -120,10 +123,10 @@ class Release(_Data):
 
     def replacements_for(self, settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         """File, literal text and new text where the templates have no placeholder (the workshop's ``sed``)."""
-        wanted = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
-        if self.batching_parameter or wanted == LITERAL_BATCHING_TYPE:
+        batching = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
+        if self.batching_parameter or batching == LITERAL_BATCHING_TYPE:
             return []
-        return [("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, wanted)]
+        return [("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, batching)]
 
     def model_yaml(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values, by dotted key, as model.yaml nests them; one that is empty is left to the LLM API.
@@ -151,8 +154,10 @@ class Release(_Data):
                 for name in above:
                     into = into.setdefault(name, {})
                 into[last] = value
-        ranks = values.get("tensor_parallel_size", 1) * values.get("pipeline_parallel_size", 1) if not problems else 1
-        if ranks > 1 and values.get("triton_config.decoupled"):
+        ranks = 1
+        if not problems:
+            ranks = given.get("tensor_parallel_size", 1) * given.get("pipeline_parallel_size", 1)
+        if ranks > 1 and given.get("triton_config.decoupled"):
             problems.append(
                 "triton_config.decoupled=True: the launcher for several GPUs switches off what would set it"
             )
@@ -171,7 +176,7 @@ class Release(_Data):
         notices = []
         for key, value in settings.items():
             if value not in (False, "") and key not in _ENGINES_OWN and not self.knows(key):
-                first = next((r.name for r in all_releases().values() if r.knows(key)), "")
+                first = next((other.name for other in all_releases().values() if other.knows(key)), "")
                 without = f"--set {key}={'false' if value is True else ''}"
                 raise LabError(
                     f"TensorRT-LLM {self.name} has no {key}",
@@ -212,7 +217,8 @@ class Release(_Data):
         """The scheduler policy that is really in force, and why where it is not the one asked for ("" otherwise)."""
         accepted = _policy(asked)
         if accepted == FALLBACK_POLICY:
-            return accepted, "" if accepted == asked else "the one word that the backend accepts for it"
+            reason = "" if accepted == asked else "the one word that the backend accepts for it"
+            return accepted, reason
         if settings.get("gpt_model_type") == STATIC:
             return FALLBACK_POLICY, f"{STATIC} runs a batch to its end, so it takes only what fits to its end"
         if self.no_evict_decoupled and settings.get("decoupled_mode"):

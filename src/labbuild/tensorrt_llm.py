@@ -76,12 +76,15 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"--set tp_size={gpu.gpus} --set pp_size=1",
             code="gpus-too-few",
         )
-    release, chip = releases.release(str(options["release"])), _version(gpu.compute_capability)
+    release = releases.release(str(options["release"]))
+    capability = _version(gpu.compute_capability)
     its = f"its compute capability is {gpu.compute_capability}"
-    if chip < SUPPORTED_SINCE:
-        older = f"{its}; upstream supports 8.0 (Ampere) or newer"
+    if capability < SUPPORTED_SINCE:
         raise LabError(
-            f"{gpu.gpu_name} is too old for TensorRT-LLM", older, "--set engine=transformers", code="gpu-too-old"
+            f"{gpu.gpu_name} is too old for TensorRT-LLM",
+            f"{its}; upstream supports 8.0 (Ampere) or newer",
+            "--set engine=transformers",
+            code="gpu-too-old",
         )
     if not _has_kernels(release, gpu):
         later = (other.name for other in releases.all_releases().values() if other.steps and _has_kernels(other, gpu))
@@ -93,9 +96,13 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"--release {known}" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
             code="gpu-too-new",
         )
-    if options["quantization"] == "fp8" and chip < FP8_SINCE:
-        newer = f"{its}; fp8 needs 8.9 or newer (Ada, Hopper)"
-        raise LabError(f"{gpu.gpu_name} does not support fp8", newer, "--set quantization=none", code="gpu-without-fp8")
+    if options["quantization"] == "fp8" and capability < FP8_SINCE:
+        raise LabError(
+            f"{gpu.gpu_name} does not support fp8",
+            f"{its}; fp8 needs 8.9 or newer (Ada, Hopper)",
+            "--set quantization=none",
+            code="gpu-without-fp8",
+        )
 
 
 def _has_kernels(release: Release, gpu: GpuInfo) -> bool:
@@ -165,7 +172,9 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path, shape
 
     Raises LabError if the release is unknown, or has no way to build that model like that.
     """
-    release, model, before = releases.release(str(options["release"])), str(options["model"]), list[list[str]]()
+    release = releases.release(str(options["release"]))
+    model = str(options["model"])
+    before: list[list[str]] = []
     rotary = _rotary_word(weights, shape) if model in ROTARY else ""
     if model == "codegen":  # the same architecture, its weights in another order
         before = [["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(scratch / "gptj")]]
@@ -174,8 +183,8 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path, shape
         raise LabError(f"release {release.name} has no builder for {model}", code="release-without-model")
     world = options["tp_size"] * options["pp_size"]
     # Both read a prompt in pieces, against keys and values that are in the paged cache already.
-    pieces = "true" in (options["chunked_context"], options["kv_cache_reuse"])
-    facts = {**options, "model": model, "parallel": world > 1, "paged_context": pieces}
+    paged_context = "true" in (options["chunked_context"], options["kv_cache_reuse"])
+    facts = {**options, "model": model, "parallel": world > 1, "paged_context": paged_context}
     values = {
         **options,
         "model": model,

@@ -66,7 +66,7 @@ def main() -> int:
         try:
             if options.tls_cert:
                 CertificatePair(options.tls_cert, options.tls_key).context()
-            found = models.find_models(options.endpoint, options.models.split(","), options.tokenizer)
+            served = models.find_models(options.endpoint, options.models.split(","), options.tokenizer)
             break
         except LabError as error:
             if time.monotonic() > deadline:
@@ -81,8 +81,9 @@ def main() -> int:
             print(options.announce, flush=True)
 
     fronted = options.socket is not None
-    made = app.make_app(options.endpoint, found, app.Limits(options.timeout, options.stalled), fronted, started)
-    config = uvicorn_config(made, options.host, options.port, fronted, options.tls_cert, options.tls_key)
+    limits = app.Limits(options.timeout, options.stalled)
+    door = app.make_app(options.endpoint, served, limits, fronted, started)
+    config = uvicorn_config(door, options.host, options.port, fronted, options.tls_cert, options.tls_key)
     server = uvicorn.Server(config)
     listening = limit_send_buffer(socket.socket(fileno=options.socket) if fronted else config.bind_socket())
     listening.listen(BACKLOG)  # before the application says that it is ready
@@ -99,7 +100,7 @@ def _end_with(child: int) -> None:
 def uvicorn_config(
     app: ASGIApp, host: str, port: int, fronted: bool = False, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Config:
-    """How uvicorn serves it; ``fronted``: what stands before it says whether its clients speak TLS."""
+    """How uvicorn serves the API; ``fronted``: the proxy in front of it says whether its clients speak TLS."""
     import uvicorn
 
     return uvicorn.Config(

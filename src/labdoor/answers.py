@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from openai.types import Completion, CompletionUsage
 from openai.types.chat import ChatCompletion
@@ -19,8 +19,15 @@ from labdoor.requests import JSON, ChatRequest, CompletionRequest
 from labdoor.triton import Ends, Generation, RequestHeaders, Triton
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
-# The choice, its new text and the log probabilities of its tokens, and why it ended where it has.
-Part = tuple[int, str, Sequence[ScoredToken], Ends | None]
+
+
+class Part(NamedTuple):
+    """What is new of one choice."""
+
+    choice: int
+    text: str
+    tokens: Sequence[ScoredToken]  # those whose log probabilities were asked for
+    end: Ends | None  # None: more follows
 
 
 class Answer:
@@ -28,67 +35,73 @@ class Answer:
 
     def __init__(
         self,
-        asked: CompletionRequest | ChatRequest,
+        request: CompletionRequest | ChatRequest,
         model: Model,
         triton: Triton,
-        standing: RequestHeaders,
+        headers: RequestHeaders,
         prompts: Sequence[str],
-        counted: int | None,
+        prompt_tokens: int | None,
         limit: int,
     ) -> None:
-        self._asked, self._model = asked, model
-        self._chat = isinstance(asked, ChatRequest)
+        self._request = request
+        self._model = model
+        self._prompts = prompts
+        self._prompt_tokens = prompt_tokens  # None: not counted yet
+        self._chat = isinstance(request, ChatRequest)
         self._head: dict[str, Any] = {
-            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{standing.id}",
+            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{headers.id}",
             "object": "chat.completion" if self._chat else "text_completion",
             "created": int(time.time()),
             "model": model.name,
         }
-        stops = [*asked.stops, *(model.words.template.stops if self._chat else ())]
-        self._echo = prompts if isinstance(asked, CompletionRequest) and asked.echo else []
-        self._prompts, self._counted = prompts, counted
+        stops = [*request.stops, *(model.words.template.stops if self._chat else ())]
+        self._echo = isinstance(request, CompletionRequest) and request.echo
         self._generations = [
-            Generation(triton, model, prompt, limit, asked, standing, place * asked.n + choice, stops)
+            Generation(triton, model, prompt, limit, request, headers, place * request.n + choice, stops)
             for place, prompt in enumerate(prompts)
-            for choice in range(asked.n)
+            for choice in range(request.n)
         ]
 
     @classmethod
     async def to(
-        cls, asked: CompletionRequest | ChatRequest, model: Model, triton: Triton, standing: RequestHeaders
+        cls, request: CompletionRequest | ChatRequest, model: Model, triton: Triton, headers: RequestHeaders
     ) -> Answer:
-        """The answer to a request. Raises Refusal: a prompt is longer than what the model sees."""
-        chat = isinstance(asked, ChatRequest)
-        prompts = [model.words.template.render(asked.messages)] if isinstance(asked, ChatRequest) else asked.prompts
-        limit = (asked.max_completion_tokens if isinstance(asked, ChatRequest) else None) or asked.max_tokens
-        counted = None
-        if (chat and not limit) or max(map(len, prompts)) > PIECE:
+        """The answer to a request. Raises ApiError: a prompt is longer than what the model sees."""
+        if isinstance(request, ChatRequest):
+            field = "messages"
+            prompts = [model.words.template.render(request.messages)]
+            limit = request.max_completion_tokens or request.max_tokens
+        else:
+            field = "prompt"
+            prompts = request.prompts
+            limit = request.max_tokens or COMPLETION_TOKENS
+        prompt_tokens = None
+        if not limit or max(map(len, prompts)) > PIECE:
             counts = [await model.words.count(prompt) for prompt in prompts]
             if model.words.context and (most := max(counts)) >= model.words.context:
-                name = "messages" if chat else "prompt"
-                why = f"{name}: at least {most:,} tokens; the model sees {model.words.context:,}, the answer included"
-                raise ApiError(400, why, name, "context_length_exceeded")
-            counted = sum(counts)
-        limit = limit or (model.room(counted or 0, CHAT_TOKENS) if chat else COMPLETION_TOKENS)
-        return cls(asked, model, triton, standing, prompts, counted, limit)
+                why = f"{field}: at least {most:,} tokens; the model sees {model.words.context:,}, the answer included"
+                raise ApiError(400, why, field, "context_length_exceeded")
+            prompt_tokens = sum(counts)
+        limit = limit or model.room(prompt_tokens or 0, CHAT_TOKENS)
+        return cls(request, model, triton, headers, prompts, prompt_tokens, limit)
 
     @property
     def tokens(self) -> int:
-        return sum(one.tokens for one in self._generations)
+        return sum(generation.tokens for generation in self._generations)
 
     async def parts(self) -> AsyncGenerator[Part, None]:
         """The new texts of all choices as they come. Closing it cancels what is under way."""
-        every = [self._choice(index, one) for index, one in enumerate(self._generations)]
-        async with contextlib.aclosing(every[0] if len(every) == 1 else merge_sources(every)) as parts:
+        choices = [self._choice(index, generation) for index, generation in enumerate(self._generations)]
+        async with contextlib.aclosing(choices[0] if len(choices) == 1 else merge_sources(choices)) as parts:
             async for part in parts:
                 yield part
 
     async def _choice(self, index: int, generation: Generation) -> AsyncGenerator[Part, None]:
         if self._echo:
-            yield index, self._echo[index // self._asked.n], (), None
+            yield Part(index, self._prompts[index // self._request.n], (), None)
         async with contextlib.aclosing(generation.pieces()) as pieces:
             async for text in pieces:
-                yield index, text, generation.scored, generation.finish_reason
+                yield Part(index, text, generation.scored, generation.finish_reason)
 
     async def whole(self) -> str:
         """The answer as one JSON object."""
@@ -102,19 +115,22 @@ class Answer:
                 ends[index] = end or ends[index]
         kind: type[BaseModel] = ChatCompletion if self._chat else Completion
         choices = [
-            {"index": index, **self._answered(text), "logprobs": self._form(tokens), "finish_reason": end}
+            {"index": index, **self._text_fields(text), "logprobs": self._form(tokens), "finish_reason": end}
             for index, (text, tokens, end) in enumerate(zip(texts, scored, ends, strict=True))
         ]
-        made = kind.model_validate({**self._head, "choices": choices, "usage": await self._usage()})
-        return made.model_dump_json(exclude_unset=True)
+        answer = kind.model_validate({**self._head, "choices": choices, "usage": await self._usage()})
+        return answer.model_dump_json(exclude_unset=True)
 
-    def _answered(self, text: str) -> dict[str, Any]:
+    def _text_fields(self, text: str) -> dict[str, Any]:
         """The text's fields in a choice of a whole answer."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None}} if self._chat else {"text": text}
+        if self._chat:
+            return {"message": {"role": "assistant", "content": text, "refusal": None}}
+        return {"text": text}
 
     async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
         """The answer as server-sent events: the events for each new text, and whether they are the last ones."""
-        open_choices, begun = len(self._generations), set[int]()
+        open_choices = len(self._generations)
+        begun: set[int] = set()
         async with contextlib.aclosing(self.parts()) as parts:
             async for index, text, tokens, end in parts:
                 events = b""
@@ -127,7 +143,7 @@ class Answer:
                     events += self._event(index, {"content": ""}, end=end)
                     open_choices -= 1
                 if not open_choices:
-                    if self._asked.wants_usage:
+                    if self._request.wants_usage:
                         events += self._chunk([], (await self._usage()).model_dump(exclude_unset=True))
                     events += b"data: [DONE]\n\n"
                 if events:
@@ -146,16 +162,21 @@ class Answer:
     def _chunk(self, choices: list[Any], usage: Any = None) -> bytes:
         """A server-sent event. Made of plain values: of the API's types one takes four to ten times as long."""
         chunk = {**self._head, "choices": choices}
-        chunk |= {"object": f"{self._head['object']}.chunk"} if self._chat else {}
-        chunk |= {"usage": usage} if self._asked.wants_usage else {}
+        if self._chat:
+            chunk["object"] = "chat.completion.chunk"
+        if self._request.wants_usage:
+            chunk["usage"] = usage
         return b"data: " + JSON.dump_json(chunk) + b"\n\n"
 
     async def _usage(self) -> CompletionUsage:
         """Prompts that have not been counted yet are now, when the request has long been sent."""
-        if self._counted is None:
-            self._counted = sum([await self._model.words.count(prompt) for prompt in self._prompts])
-        made = self.tokens
-        return CompletionUsage(prompt_tokens=self._counted, completion_tokens=made, total_tokens=self._counted + made)
+        if self._prompt_tokens is None:
+            self._prompt_tokens = sum([await self._model.words.count(prompt) for prompt in self._prompts])
+        return CompletionUsage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self.tokens,
+            total_tokens=self._prompt_tokens + self.tokens,
+        )
 
 
 async def merge_sources(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:
@@ -179,9 +200,10 @@ async def merge_sources(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncG
 
     work = asyncio.create_task(copy_all())
     try:
-        while found := await ready.get():
-            yield found[0]
-            found[1].set()
+        while waiting := await ready.get():
+            part, taken = waiting
+            yield part
+            taken.set()
         await work
     except ExceptionGroup as group:
         raise group.exceptions[0] from None

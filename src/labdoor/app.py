@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from openai.types import Model as Listed
 from starlette.applications import Starlette
@@ -69,8 +69,8 @@ class _Door:
         self._counters = DoorCounters()
         self._triton: Triton | None = None
         self._answers = {
-            "/v1/completions": self._asking(requests.CompletionRequest),
-            "/v1/chat/completions": self._asking(requests.ChatRequest),
+            "/v1/completions": self._answering(requests.CompletionRequest),
+            "/v1/chat/completions": self._answering(requests.ChatRequest),
         }
         routes = [
             Route("/v1/models", self._list),
@@ -81,20 +81,21 @@ class _Door:
             Route("/health/ready", self._health),
             Route("/metrics", self._metrics),
         ]
-        exceptions: dict[Any, Any] = {ApiError: _refusal, HTTPException: _http, Exception: _unforeseen}
-        self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=exceptions)
-        entrance: ASGIApp = self if fronted else _here_alone(self)
+        handlers: dict[Any, Any] = {ApiError: _refusal, HTTPException: _http_error, Exception: _unforeseen}
+        self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+        entrance: ASGIApp = self if fronted else _loopback_only(self)
         self.app = ServerErrorMiddleware(entrance, handler=_unforeseen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers go the short way: the router and its exceptions cost as much as a few tokens."""
-        asked = self._answers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if asked is None:
+        posted = scope["type"] == "http" and scope["method"] == "POST"
+        answer = self._answers.get(scope["path"]) if posted else None
+        if answer is None:
             await self._routes(scope, receive, send)
             return
         request = Request(scope, receive)
         try:
-            response = await asked(request)
+            response = await answer(request)
         except ApiError as error:
             response = await _refusal(request, error)
         await response(scope, receive, send)
@@ -137,33 +138,32 @@ class _Door:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _asking(self, kind: type[requests.CompletionRequest] | type[requests.ChatRequest]) -> Any:
+    def _answering(self, kind: type[requests.CompletionRequest] | type[requests.ChatRequest]) -> Any:
         async def answer(request: Request) -> Response:
             began = time.monotonic()
-            _same_origin(request.headers)
-            standing = _standing(request.headers, self._limits.timeout)
-            asked = requests.parse_body(kind, await body(request.receive, request.headers))
-            model = self._model(asked.model)
+            _require_same_origin(request.headers)
+            headers = _request_headers(request.headers, self._limits.timeout)
+            parsed = requests.parse_body(kind, await body(request.receive, request.headers))
+            model = self._model(parsed.model)
             if self._counters.running >= MOST_RUNNING:
                 raise ApiError(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
-            headers = {"x-request-id": standing.id}
             return Exchange(
-                await Answer.to(asked, model, self.triton, standing),
-                model.name,
-                asked.stream,
-                self._counters,
-                standing.timeout,
-                self._limits.stalled,
-                began,
-                headers,
+                await Answer.to(parsed, model, self.triton, headers),
+                model=model.name,
+                stream=parsed.stream,
+                counters=self._counters,
+                timeout=headers.timeout,
+                stalled=self._limits.stalled,
+                began=began,
+                headers={"x-request-id": headers.id},
             )
 
         return answer
 
     def _model(self, name: str) -> Model:
         if name not in self._models:
-            there = ", ".join(self._models)
-            raise ApiError(404, f"model: there is no {name[:100]!r}; there is: {there}", "model", "model_not_found")
+            known = ", ".join(self._models)
+            raise ApiError(404, f"model: there is no {name[:100]!r}; there is: {known}", "model", "model_not_found")
         return self._models[name]
 
 
@@ -171,26 +171,26 @@ def _listed(model: Model) -> dict[str, Any]:
     return Listed(id=model.name, created=model.created, object="model", owned_by="Triton Inference Server").model_dump()
 
 
-def _standing(headers: Headers, most: float) -> RequestHeaders:
-    """The settings in the headers. Raises Refusal, which names the header."""
-    given = headers.get("x-request-id", "")
-    timeout = _number(headers, "x-timeout-ms", 1, int(most * 1000))
+def _request_headers(headers: Headers, most_s: float) -> RequestHeaders:
+    """The settings in the headers; ``most_s``: seconds for an answer. Raises ApiError, which names the header."""
+    id = headers.get("x-request-id", "")
+    timeout_ms = _number(headers, "x-timeout-ms", 1, int(most_s * 1000))
     tenant = headers.get("x-tenant", "")
     if len(tenant) > 64 or not tenant.isprintable():
         raise ApiError(400, "x-tenant: a text of at most 64 characters", "x-tenant")
     return RequestHeaders(
-        id=given if SAFE_ID.fullmatch(given) else request_id(),
+        id=id if SAFE_ID.fullmatch(id) else request_id(),
         priority=_number(headers, "x-priority", 1, MOST_PRIORITY) or 0,
         tenant=tenant,
-        timeout=timeout / 1000 if timeout else most,
-        queue_timeout=timeout is not None,
+        timeout=timeout_ms / 1000 if timeout_ms else most_s,
+        queue_timeout=timeout_ms is not None,
         headers={name: headers[name] for name in TRACE if _is_trace(headers.get(name, ""))},
     )
 
 
-def _is_trace(said: str) -> bool:
-    """Whether gRPC can carry it. Longer than 512 characters no part of the trace context need be (W3C)."""
-    return 0 < len(said) <= 512 and said.isascii() and said.isprintable()
+def _is_trace(text: str) -> bool:
+    """Whether gRPC can carry it. No part of the trace context needs more than 512 characters (W3C)."""
+    return 0 < len(text) <= 512 and text.isascii() and text.isprintable()
 
 
 def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
@@ -202,12 +202,12 @@ def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
     return int(text)
 
 
-def _here_alone(app: ASGIApp) -> ASGIApp:
-    """It under this machine's names alone: the name of a web page, led to this address, must not reach it."""
+def _loopback_only(app: ASGIApp) -> ASGIApp:
+    """The same under this machine's names alone: a web page whose name leads to this address must not reach it."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and _host(said := Headers(scope=scope).get("host", "")) not in HERE:
-            why = f"the host {said[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
+        if scope["type"] == "http" and not _is_loopback(host := Headers(scope=scope).get("host", "")):
+            why = f"the host {host[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
             await ApiError(400, why, "host", "host_not_allowed").response()(scope, receive, send)
             return
         await app(scope, receive, send)
@@ -215,18 +215,26 @@ def _here_alone(app: ASGIApp) -> ASGIApp:
     return checked
 
 
-def _host(said: str) -> str | None:
-    """The name in a Host header, without its port."""
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header has a name by which only this machine knows itself."""
+    url = _split(f"//{host}")
+    return url is not None and url.hostname in HERE
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL; None if it is none, such as "http://["."""
     try:
-        return urlsplit(f"//{said}").hostname
+        return urlsplit(url)
     except ValueError:
         return None
 
 
-def _same_origin(headers: Headers) -> None:
+def _require_same_origin(headers: Headers) -> None:
     """A page of another place that a person has open must not use the person's models."""
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+    if "origin" not in headers:
+        return
+    origin = _split(headers["origin"])
+    if origin is None or origin.netloc != headers.get("host"):
         raise ApiError(403, "this server takes no calls from other pages", "origin")
 
 
@@ -235,7 +243,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
     return error.response()
 
 
-async def _http(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own: no such path, no such method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:100]}: {error.detail}"

@@ -63,7 +63,11 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code, self.detail = status, message, param, code, detail
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.detail = detail
         self.headers = headers
 
     def body(self) -> dict[str, object]:
@@ -94,18 +98,19 @@ def of_triton(message: str, status: str | None) -> ApiError:
     Args:
         status: gRPC's, as tritonclient writes it ("StatusCode.UNAVAILABLE"); None for an error inside a stream.
     """
-    said = re.sub(r"^(in ensemble '[^']*', )+", "", message.strip())
-    if FULL.search(said):
-        return ApiError(HTTPStatus.TOO_MANY_REQUESTS, f"the model's queue is full: {said}", code="queue_full")
-    if BUSY.search(said):
-        why = said.partition(": ")[2] or said
-        return ApiError(HTTPStatus.TOO_MANY_REQUESTS, why, code="busy", headers={"Retry-After": "1"})
-    if TOO_LATE.search(said) or status == "StatusCode.DEADLINE_EXCEEDED":
-        return ApiError(HTTPStatus.GATEWAY_TIMEOUT, said, code="deadline_exceeded")
-    if status == "StatusCode.UNAVAILABLE" or NOT_READY.search(said):
-        return triton_gone_error(next((words for sign, words in AWAY.items() if sign in said), said))
-    if INSIDE.search(said) or status in OURS:
-        return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, said)
-    name, colon, why = said.partition(": ")
-    field = FIELDS.get(name, name) if colon and re.fullmatch(r"\w+", name) else None
-    return ApiError(HTTPStatus.BAD_REQUEST, f"{field}: {why}" if field else said, param=field)
+    text = re.sub(r"^(in ensemble '[^']*', )+", "", message.strip())
+    name, colon, why = text.partition(": ")
+    if FULL.search(text):
+        return ApiError(HTTPStatus.TOO_MANY_REQUESTS, f"the model's queue is full: {text}", code="queue_full")
+    if BUSY.search(text):
+        return ApiError(HTTPStatus.TOO_MANY_REQUESTS, why or text, code="busy", headers={"Retry-After": "1"})
+    if TOO_LATE.search(text) or status == "StatusCode.DEADLINE_EXCEEDED":
+        return ApiError(HTTPStatus.GATEWAY_TIMEOUT, text, code="deadline_exceeded")
+    if status == "StatusCode.UNAVAILABLE" or NOT_READY.search(text):
+        return triton_gone_error(next((words for sign, words in AWAY.items() if sign in text), text))
+    if INSIDE.search(text) or status in OURS:
+        return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+    if colon and re.fullmatch(r"\w+", name):
+        field = FIELDS.get(name, name)
+        return ApiError(HTTPStatus.BAD_REQUEST, f"{field}: {why}", param=field)
+    return ApiError(HTTPStatus.BAD_REQUEST, text)

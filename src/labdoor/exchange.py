@@ -19,7 +19,7 @@ from labdoor.errors import ApiError, deadline_error
 MOST_BODY = 4 * 2**20  # bytes
 BODY_S = 60.0  # for all of it
 SEND_BUFFER = 64 * 2**10  # bytes of an answer that the kernel keeps for a client
-RECEIVE_BUFFER = 32 * 2**10  # bytes of a request that are read at once, twice as many at most: see ``bound``
+RECEIVE_BUFFER = 32 * 2**10  # bytes of a request that are read at once, twice as many at most
 EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -28,12 +28,13 @@ EVENT_STREAM = [
 
 
 def limit_send_buffer(listening: socket.socket) -> socket.socket:
-    """The same socket; of what its clients have not taken yet the kernel keeps little.
+    """Bound what the kernel keeps for each client of a socket. Returns the same socket.
 
-    Else it keeps megabytes, and takes more only when a third of them is read: a client that reads slowly but steadily
-    would seem to take nothing. And nothing waits for the client to acknowledge what went before (TCP_NODELAY), which
-    asyncio sets for sockets of its own alone: a first token was 50 ms late on a connection that had been used before.
-    What comes at once is parsed at once: of a body in chunks of a byte that takes a second for 256 kB.
+    By default the kernel keeps megabytes of an answer, and takes more only when the client has read a third of them: a
+    client that reads slowly but steadily would seem to take nothing. What has been received is parsed at once, which
+    takes a second for 256 kB of a body in chunks of one byte: so little is received at once. Nothing waits for the
+    client to acknowledge what was sent before (TCP_NODELAY): asyncio sets that only for sockets of its own, and a first
+    token was 50 ms late on a connection that had been used before.
     """
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
@@ -46,9 +47,9 @@ async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
     """The request's body. Raises Refusal if it is too long, or does not come in time."""
     read = bytearray()
     more = True
-    long = ApiError(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
+    too_long = ApiError(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
     if int(headers.get("content-length", 0)) > MOST_BODY:
-        raise long
+        raise too_long
     try:
         async with asyncio.timeout(BODY_S):
             while more:
@@ -58,10 +59,10 @@ async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
                 read += message.get("body", b"")
                 more = message.get("more_body", False)
                 if len(read) > MOST_BODY:
-                    raise long
+                    raise too_long
     except TimeoutError:
-        why, headers = f"the body was not whole after {BODY_S:g} s", {"Connection": "close"}
-        raise ApiError(408, why, code="timeout", headers=headers) from None
+        why = f"the body was not whole after {BODY_S:g} s"
+        raise ApiError(408, why, code="timeout", headers={"Connection": "close"}) from None
     return bytes(read)
 
 
@@ -85,8 +86,14 @@ class Exchange(Response):
         began: float,
         headers: Mapping[str, str],
     ) -> None:
-        self._answer, self._model, self._stream, self._counters = answer, model, stream, counters
-        self._timeout, self._stalled, self._began, self._own = timeout, stalled, began, headers
+        self._answer = answer
+        self._model = model
+        self._stream = stream
+        self._counters = counters
+        self._timeout = timeout
+        self._stalled = stalled
+        self._began = began
+        self._headers = headers
         self._status = 0  # of the response that was begun
         self._sending = 0.0  # since when the connection takes no more, in the loop's time; 0: it does
         self._why = ""  # the reason why the answer was given up
@@ -134,7 +141,7 @@ class Exchange(Response):
             refusal = error if isinstance(error, ApiError) else deadline_error(self._timeout)
             if not self._status:
                 self._status = refusal.status
-                await refusal.response(self._own)(scope, receive, send)
+                await refusal.response(self._headers)(scope, receive, send)
             else:  # the status has been sent: an event says it, as OpenAI's clients expect
                 await self._send(send, f"data: {json.dumps(refusal.body())}\n\n".encode(), last=True)
 
@@ -142,7 +149,7 @@ class Exchange(Response):
         text = await self._answer.whole()
         self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
         self._status = 200
-        await Response(text, 200, dict(self._own), "application/json")(scope, receive, send)
+        await Response(text, 200, dict(self._headers), "application/json")(scope, receive, send)
 
     async def _chunks(self, send: Send) -> None:
         async with contextlib.aclosing(self._answer.chunks()) as chunks:
@@ -151,7 +158,7 @@ class Exchange(Response):
                     await self._send(send, events, last)
                     continue
                 self._status = 200
-                encoded = [(name.encode(), value.encode()) for name, value in self._own.items()]
+                encoded = [(name.encode(), value.encode()) for name, value in self._headers.items()]
                 await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *encoded]})
                 await self._send(send, events, last)
                 self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)

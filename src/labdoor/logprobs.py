@@ -39,29 +39,38 @@ class Scores:
         """A response's text, and its log probabilities as vllm_backend writes them: chosen token first, then rivals."""
         start, self._length = self._length, self._length + len(text)
         for token in json.loads(output):
-            every = [(one["rank"], one["decoded_token"], max(one["logprob"], LEAST)) for one in token.values()]
-            best = sorted(one for one in every if one[0] <= self._count)
-            self._held.append(ScoredToken(start, self._length, every[0][1:], [one[1:] for one in best]))
+            ranked = [
+                (scored["rank"], (scored["decoded_token"], max(scored["logprob"], LEAST))) for scored in token.values()
+            ]
+            own = ranked[0][1]
+            rivals = [score for rank, score in sorted(ranked) if rank <= self._count]
+            self._held.append(ScoredToken(start, self._length, own, rivals))
 
     def take(self, given: int, stopped: bool) -> list[ScoredToken]:
         """The tokens that go with the first ``given`` characters; ``stopped``: no others will follow."""
-        ready = [one for one in self._held if (one.start < given if stopped else one.end <= given)]
+        if stopped:
+            ready = [token for token in self._held if token.start < given]
+        else:
+            ready = [token for token in self._held if token.end <= given]
         self._held = self._held[len(ready) :]
         return ready
 
 
 def completion_form(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
     return {
-        "text_offset": [one.start for one in tokens],
-        "token_logprobs": [one.own[1] for one in tokens],
-        "tokens": [one.own[0] for one in tokens],
-        "top_logprobs": [dict([*one.rivals, one.own]) for one in tokens],
+        "text_offset": [token.start for token in tokens],
+        "token_logprobs": [token.own[1] for token in tokens],
+        "tokens": [token.own[0] for token in tokens],
+        "top_logprobs": [dict([*token.rivals, token.own]) for token in tokens],
     }
 
 
 def chat_form(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
-    return {"content": [_spelled(one.own) | {"top_logprobs": [*map(_spelled, one.rivals)]} for one in tokens]}
+    content = []
+    for token in tokens:
+        content.append({**_spelled(*token.own), "top_logprobs": [_spelled(*rival) for rival in token.rivals]})
+    return {"content": content}
 
 
-def _spelled(token: tuple[str, float]) -> dict[str, Any]:
-    return {"token": token[0], "logprob": token[1], "bytes": list(token[0].encode())}
+def _spelled(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

@@ -64,6 +64,8 @@ class Vocabulary:
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             tokenizer.no_truncation()
             config = json.loads((path / "config.json").read_text()) if (path / "config.json").is_file() else {}
+            end_id = config.get("eos_token_id")
+            context = config.get("max_position_embeddings") or config.get("n_positions") or 0
         except Exception as error:  # the tokenizers library raises no type of its own
             raise LabError(
                 f"the tokenizer in {folder} cannot be read",
@@ -71,9 +73,7 @@ class Vocabulary:
                 "labctl weights list",
                 code="tokenizer-unreadable",
             ) from None
-        end = config.get("eos_token_id")
-        context = config.get("max_position_embeddings") or config.get("n_positions") or 0
-        return cls(tokenizer, ChatTemplate.of(path), end if isinstance(end, int) else None, context)
+        return cls(tokenizer, ChatTemplate.of(path), end_id if isinstance(end_id, int) else None, context)
 
     async def count(self, text: str, special: bool = True) -> int:
         """How many tokens a text has, but no more than it takes to exceed the context; 0 without a tokenizer.
@@ -87,16 +87,16 @@ class Vocabulary:
     def _count(self, text: str, special: bool) -> int:
         if not self.tokenizer:
             return 0
-        found = 0
+        tokens = 0
         for start in range(0, len(text), PIECE):
-            # Of the tokenizer's methods this one lets other threads run, and keeps the least.
+            # The one method of the tokenizer that lets other threads run, and the one that keeps the least.
             (piece,) = self.tokenizer.encode_batch_fast(
                 [text[start : start + PIECE]], add_special_tokens=special and not start
             )
-            found += len(piece)
-            if found > (self.context or math.inf):
+            tokens += len(piece)
+            if tokens > (self.context or math.inf):
                 break
-        return found
+        return tokens
 
 
 @dataclass(frozen=True)
@@ -128,16 +128,17 @@ class Model:
         if asked.answer_schema is not None and not self.text.structured:
             why = f"response_format: model {self.name} cannot mask tokens; lab 02's models and vLLM can"
             raise ApiError(400, why, "response_format", "unsupported_parameter")
-        made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice), Tensor)
+        tensors, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice), Tensor)
         end = self.text.end
         if end and not asked.ignore_eos and self.words.end_id is not None:
-            made.append(end.filled(self.words.end_id, Tensor))
+            tensors.append(end.filled(self.words.end_id, Tensor))
         if asked.rivals is not None:
             parameters[LOGPROBS] = asked.rivals
-            made += [self.text.return_logprobs.filled(True, Tensor)] if self.text.return_logprobs else []
+            if self.text.return_logprobs:
+                tensors.append(self.text.return_logprobs.filled(True, Tensor))
         if asked.answer_schema is not None:
             parameters[STRUCTURED] = json.dumps({"json": asked.answer_schema})
-        return made, parameters
+        return tensors, parameters
 
     def sampling(self, asked: CommonRequest, choice: int = 0) -> Mapping[str, Any]:
         """A request's sampling parameters under the names of ``TextModel``. Raises Refusal.
@@ -154,11 +155,11 @@ class Model:
             "frequency_penalty": asked.frequency_penalty,
             "repetition_penalty": asked.repetition_penalty,
         }
-        said = {name: value for name, value in numbers.items() if value is not None}
+        present = {name: value for name, value in numbers.items() if value is not None}
         # As a tensor has it: what is next to 0, or next to a neutral value, is that value there.
-        rounded = {name: float(np.float32(value)) for name, value in said.items()}
+        rounded = {name: float(np.float32(value)) for name, value in present.items()}
         greedy = rounded.get("temperature") == 0 or rounded.get("top_p") == 0 or rounded.get("top_k") == 1
-        given = {name: value for name, value in said.items() if rounded[name] not in NEUTRAL.get(name, ())}
+        given = {name: value for name, value in present.items() if rounded[name] not in NEUTRAL.get(name, ())}
         if asked.seed is not None and given.keys().isdisjoint(SAMPLES):
             given["temperature"] = 1.0  # the API's own: a seed asks for a draw
         samples = not greedy and not given.keys().isdisjoint(SAMPLES)
@@ -169,7 +170,11 @@ class Model:
                 given["top_p"] = ALL_OF_IT
             seed = secrets.randbits(31) if asked.seed is None else asked.seed + choice
             given["seed"] = seed % 2**63
-        heeded = {*self.text.choices, *(("temperature",) if greedy else ()), *(("seed",) if asked.seed is None else ())}
+        heeded = set(self.text.choices)
+        if greedy:
+            heeded.add("temperature")
+        if asked.seed is None:
+            heeded.add("seed")
         if unable := next((name for name in given if name not in heeded), ""):
             able = ", ".join(self.text.choices) or "nothing of the kind"
             why = f"{unable}: model {self.name} cannot do this; it heeds: {able}"

@@ -107,7 +107,9 @@ def _is_nothing(value: Any) -> bool:
     """Whether there is nothing in a value: null, an empty text, or a list or an object of such alone."""
     if isinstance(value, dict):
         return all(map(_is_nothing, value.values()))
-    return all(map(_is_nothing, value)) if isinstance(value, list) else value in (None, "")
+    if isinstance(value, list):
+        return all(map(_is_nothing, value))
+    return value in (None, "")
 
 
 class _StreamOptions(Given):
@@ -271,9 +273,9 @@ def _not_offered(name: str) -> ApiError:
 def _refusal(error: ValidationError | RecursionError) -> ApiError:
     if isinstance(error, RecursionError):
         return ApiError(400, "the body is nested too deeply")
-    every = error.errors(include_url=False)
-    # Of a union's branches the one that went furthest; an error of another field stands before or behind all of them.
-    first = max((one for one in every if one["loc"][:1] == every[0]["loc"][:1]), key=lambda one: len(one["loc"]))
+    faults = error.errors(include_url=False)
+    of_first_field = [fault for fault in faults if fault["loc"][:1] == faults[0]["loc"][:1]]
+    first = max(of_first_field, key=lambda fault: len(fault["loc"]))  # the branch of a union that went furthest
     where = _path(first["loc"])
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden" and first["loc"][-1] in KNOWN_OF_MESSAGE:
@@ -288,14 +290,10 @@ def _refusal(error: ValidationError | RecursionError) -> ApiError:
 
 
 def _malformed(message: str, error: ValidationError, param: str | None = None, code: str | None = None) -> ApiError:
-    faults = [
-        {
-            "type": one["type"],
-            "loc": ["body", *(step[:100] if isinstance(step, str) else step for step in one["loc"])],
-            "msg": one["msg"],
-        }
-        for one in error.errors(include_url=False)[:MOST_FAULTS]
-    ]
+    faults = []
+    for fault in error.errors(include_url=False)[:MOST_FAULTS]:
+        path = [step[:100] if isinstance(step, str) else step for step in fault["loc"]]
+        faults.append({"type": fault["type"], "loc": ["body", *path], "msg": fault["msg"]})
     return ApiError(422, message, param, code, faults)
 
 

@@ -23,9 +23,10 @@ class Scanner:
             return text
         whole = self._held + text
         ends = [(place + len(word), place) for word in self._words if (place := whole.find(word)) >= 0]
-        if ends:  # the one that is complete first, however the text came in pieces
+        if ends:
             self.found, self._held = True, ""
-            return whole[: min(ends)[1]]
+            _, place = min(ends)  # the one that is complete first, however the text came in pieces
+            return whole[:place]
         keep = 0 if last else max(self._overlap(whole, word) for word in self._words)
         self._held = whole[len(whole) - keep :]
         return whole[: len(whole) - keep]

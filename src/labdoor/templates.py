@@ -18,6 +18,7 @@ from labkit.errors import LabError
 #: For a model without a template of its own: a line for each turn, and the beginning of the answer's line.
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 PLAIN_STOP = "\nuser:"  # a base model goes on with the next question
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")
 
 
 class ChatTemplate:
@@ -41,11 +42,13 @@ class ChatTemplate:
             config = _json(folder / "tokenizer_config.json")
             source = config.get("chat_template")
             if isinstance(source, list):  # several by name
-                source = next((one["template"] for one in source if one["name"] == "default"), None)
-            own = folder / "chat_template.jinja"
-            source = own.read_text(encoding="utf-8") if own.is_file() else source
-            words = {name: _word(config[name]) for name in ("bos_token", "eos_token", "unk_token") if config.get(name)}
-            return cls(source, words) if source else cls(PLAIN, {}, (PLAIN_STOP,))
+                source = next((named["template"] for named in source if named["name"] == "default"), None)
+            file = folder / "chat_template.jinja"
+            if file.is_file():
+                source = file.read_text(encoding="utf-8")
+            if not source:
+                return cls(PLAIN, {}, (PLAIN_STOP,))
+            return cls(source, {name: _word(config[name]) for name in SPECIAL_TOKENS if config.get(name)})
         except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
             raise LabError(
                 f"the chat template in {folder} cannot be used",
@@ -64,8 +67,8 @@ class ChatTemplate:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    read = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return read if isinstance(read, dict) else {}
+    data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _word(token: Any) -> str:

@@ -54,6 +54,7 @@ class RequestHeaders:
         priority: 1 is the highest; 0: it has none.
         tenant: the user or customer; "" for none.
         timeout: seconds until the answer must be whole.
+        queue_timeout: whether Triton gets the timeout too, for its queue: the client has set it.
         headers: passed on to Triton as they are (W3C trace context).
     """
 
@@ -88,8 +89,11 @@ class Triton:
         """Whether the server and all of these models are ready."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             if (await self._stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=READY_S)).ready:
-                asked = [service_pb2.ModelReadyRequest(name=name) for name in models]
-                return all([(await self._stub.ModelReady(one, timeout=READY_S)).ready for one in asked])
+                for name in models:
+                    request = service_pb2.ModelReadyRequest(name=name)
+                    if not (await self._stub.ModelReady(request, timeout=READY_S)).ready:
+                        return False
+                return True
         return False
 
     def stream(self, request: Any, metadata: Mapping[str, str]) -> Any:
@@ -122,26 +126,31 @@ class Generation:
         model: Model,
         prompt: str,
         limit: int,
-        asked: CommonRequest,
-        standing: RequestHeaders,
+        request: CommonRequest,
+        headers: RequestHeaders,
         choice: int,
         stops: list[str],
     ) -> None:
-        self._triton, self._model, self._prompt, self._limit = triton, model, prompt, limit
+        self._triton = triton
+        self._model = model
+        self._prompt = prompt
+        self._limit = limit
         self._scanner = Scanner(stops)
-        self._scores = Scores(asked.rivals) if asked.rivals is not None else None
+        self._scores = Scores(request.rivals) if request.rivals is not None else None
         self.scored: list[ScoredToken] = []
-        inputs, parameters = model.wire(prompt, limit, asked, choice)
+        inputs, parameters = model.wire(prompt, limit, request, choice)
         if model.stopper or not model.text.by_parameter:
-            parameters |= {"tenant": standing.tenant} if standing.tenant else {}
-            parameters |= {"request_priority": standing.priority} if standing.priority else {}
-        self._id = standing.id if not choice else f"{standing.id}{choice:02}"
-        self._metadata = standing.headers
+            if headers.tenant:
+                parameters["tenant"] = headers.tenant
+            if headers.priority:
+                parameters["request_priority"] = headers.priority
+        self._id = f"{headers.id}{choice:02}" if choice else headers.id
+        self._metadata = headers.headers
         self._request = infer_request(model.name, inputs, id=self._id, parameters=parameters)
-        if standing.priority:
-            self._request.parameters["priority"].uint64_param = standing.priority
-        if standing.queue_timeout:
-            self._request.parameters["timeout"].int64_param = int(standing.timeout * 1e6)
+        if headers.priority:
+            self._request.parameters["priority"].uint64_param = headers.priority
+        if headers.queue_timeout:
+            self._request.parameters["timeout"].int64_param = int(headers.timeout * 1e6)
         self.tokens = 0
         self.finish_reason: Ends | None = None
 
@@ -173,7 +182,9 @@ class Generation:
 
     async def _streamed(self) -> AsyncGenerator[tuple[str, bool], None]:
         """Each response's text, and whether it is the last."""
-        model, so_far, done = self._model.text, "", False
+        model = self._model.text
+        so_far = ""
+        done = False
         call = self._triton.stream(self._request, self._metadata)
         try:
             async for response in call:
@@ -189,8 +200,8 @@ class Generation:
                     if model.so_far:  # all of it so far; half a character at its end waits for its other half
                         whole = text if done else text.rstrip("\N{REPLACEMENT CHARACTER}")
                         text, so_far = whole[len(so_far) :], whole
-                if self._scores and (said := InferResult(result).as_numpy(model.logprobs)) is not None:
-                    self._scores.add(text, said.reshape(-1)[0].decode())
+                if self._scores and (scores := InferResult(result).as_numpy(model.logprobs)) is not None:
+                    self._scores.add(text, scores.reshape(-1)[0].decode())
                 yield text, done
                 if done:
                     return
@@ -203,7 +214,8 @@ class Generation:
         yield "", True
 
     async def _whole(self) -> AsyncGenerator[tuple[str, bool], None]:
-        model, done = self._model, False
+        model = self._model
+        done = False
         call = self._triton.whole(self._request, self._metadata)
         try:
             result = await call
@@ -216,7 +228,8 @@ class Generation:
         text = (first_text(result, model.text.output) or b"").decode(errors="replace")
         if model.text.end_text:
             text = text.partition(model.text.end_text)[0]
-        text = text if model.text.answers_alone else text.removeprefix(self._prompt)
+        if not model.text.answers_alone:
+            text = text.removeprefix(self._prompt)
         # A text that is read again may have fewer tokens than were generated, never more than were asked for.
         self.tokens = min(self._limit, await model.words.count(text, special=False))
         yield text, True

@@ -25,8 +25,11 @@ class Account:
         prefill = 0
         if "p" in step.phase:
             prefill = sum(count for count, letter in zip(step.computed, step.phase, strict=True) if letter == "p")
-        fields: dict[str, Any] = {"prefill_tokens": prefill, "decode_tokens": sum(step.computed) - prefill}
-        fields["tenants"] = dict(Counter(request.tenant for request in step.waiting if request.tenant))
+        fields: dict[str, Any] = {
+            "prefill_tokens": prefill,
+            "decode_tokens": sum(step.computed) - prefill,
+            "tenants": dict(Counter(request.tenant for request in step.waiting if request.tenant)),
+        }
         if self._reuses:
             fields["cached"] = step.cached
         if self._drafts:

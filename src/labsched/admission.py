@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from labsched.counted_time import Cost
 from labsched.slo import Slo
@@ -19,11 +19,19 @@ FUNCTION = "admit"
 Decide = Callable[[Mapping[str, Any]], str]
 
 
+class GatedRequest(NamedTuple):
+    """A request before the gate."""
+
+    arrived: float  # milliseconds
+    prompt: int  # tokens
+    answer: int
+
+
 @dataclass(frozen=True)
 class AdmissionLoad:
-    """Requests (milliseconds, tokens of prompt and answer) in order of arrival, and what a step costs."""
+    """Requests in order of arrival, what a step costs, and the limits."""
 
-    requests: Sequence[tuple[float, int, int]]
+    requests: Sequence[GatedRequest]
     cost: Cost
     slo: Slo
 
@@ -50,54 +58,59 @@ def play_load(load: AdmissionLoad, decide: Decide) -> AdmissionResult:
 
     Raises ValueError: it answers something else than the three words.
     """
-    done, cost = AdmissionResult(), load.cost
-    waiting, running = list[int](), dict[int, int]()  # and the tokens that each still has to make
-    now, steps, coming, rounds = 0.0, 0, 0, 0
+    requests, cost, result = load.requests, load.cost, AdmissionResult()
+    waiting: list[int] = []
+    running: dict[int, int] = {}  # the tokens that each still has to make
+    now = 0.0
+    steps = coming = rounds = 0
     while True:
-        while coming < len(load.requests) and load.requests[coming][0] <= now:
+        while coming < len(requests) and requests[coming].arrived <= now:
             waiting.append(coming)
             coming += 1
-        joining, held = list[int](), list[int]()
+        joining: list[int] = []
+        held: list[int] = []
         for number in waiting:
-            arrived, prompt, answer = load.requests[number]
+            request = requests[number]
             state = {
                 "number": number,
                 "round": rounds,
                 "now": now,
-                "arrived": arrived,
-                "prompt": prompt,
-                "answer": answer,
+                "arrived": request.arrived,
+                "prompt": request.prompt,
+                "answer": request.answer,
                 "running": len(running) + len(joining),
                 "ahead": len(held),
-                "joining_tokens": sum(load.requests[other][1] for other in joining),
+                "joining_tokens": sum(requests[other].prompt for other in joining),
                 "step_ms": cost.step,
                 "decode_ms": cost.decode,
                 "prompt_token_ms": cost.prompt,
                 "ttft_ms": load.slo.ttft,
                 "tpot_ms": load.slo.tpot,
             }
-            said = decide(state)
-            if said == ADMIT:
+            decision = decide(state)
+            if decision == ADMIT:
                 joining.append(number)
-                done.after[number], done.released[number] = steps, now
-            elif said == REJECT:
-                done.rejected[number] = now, len(running) + len(joining)
-            elif said == WAIT:
+                result.after[number] = steps
+                result.released[number] = now
+            elif decision == REJECT:
+                result.rejected[number] = now, len(running) + len(joining)
+            elif decision == WAIT:
                 held.append(number)
                 continue
             else:
-                raise ValueError(f"{FUNCTION} returned {said!r}: it returns {ADMIT!r}, {REJECT!r} or {WAIT!r}")
-            done.rounds[number] = rounds, said
-        waiting, rounds = held, rounds + 1
+                raise ValueError(f"{FUNCTION} returned {decision!r}: it returns {ADMIT!r}, {REJECT!r} or {WAIT!r}")
+            result.rounds[number] = rounds, decision
+        waiting = held
+        rounds += 1
         if not running and not joining:
-            if coming == len(load.requests):
-                return done
-            now = load.requests[coming][0]
+            if coming == len(requests):
+                return result
+            now = requests[coming].arrived
             continue
-        tokens = [1] * len(running) + [load.requests[number][1] for number in joining]
+        tokens = [1] * len(running) + [requests[number].prompt for number in joining]
         now += cost.of("d" * len(running) + "p" * len(joining), tokens)
         steps += 1
-        running |= {number: load.requests[number][2] for number in joining}
+        running |= {number: requests[number].answer for number in joining}
         running = {number: left - 1 for number, left in running.items() if left > 1}
 
 
@@ -105,7 +118,7 @@ def replay_decisions(load: AdmissionLoad, rounds: Mapping[int, tuple[int, str]])
     """The same play by the decisions that were made, wherever they were made."""
 
     def decide(state: Mapping[str, Any]) -> str:
-        at, said = rounds.get(state["number"], (-1, WAIT))
-        return said if at == state["round"] else WAIT
+        at, decision = rounds.get(state["number"], (-1, WAIT))
+        return decision if at == state["round"] else WAIT
 
     return play_load(load, decide)

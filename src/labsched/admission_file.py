@@ -23,11 +23,12 @@ def decisions(
     With ``error``: what went wrong in the file, and in which line.
     """
     path = str(Path(folder) / FILE)
-    load = admission.AdmissionLoad(requests, Cost(*cost), Slo(*slo))
+    gated = [admission.GatedRequest(*request) for request in requests]
+    load = admission.AdmissionLoad(gated, Cost(*cost), Slo(*slo))
     try:
-        done = admission.play_load(load, runpy.run_path(path)[admission.FUNCTION])
+        result = admission.play_load(load, runpy.run_path(path)[admission.FUNCTION])
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         where = f"{FILE}, line {lines[-1]}" if lines else FILE
         return {"error": f"{where}: {error if isinstance(error, ValueError) else repr(error)}"}
-    return {"rounds": [[number, *made] for number, made in done.rounds.items()]}
+    return {"rounds": [[number, *decided] for number, decided in result.rounds.items()]}

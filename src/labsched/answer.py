@@ -97,17 +97,24 @@ class Predictor:
         Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones.
         """
         model, rows = self.model, self.recording.rows
-        every, held = (Speeds(model, rows), Speeds(model, rows, held_up=True)) if recording is None else (None, None)
-        recording = recording or self.recording
+        speeds: Speeds | None = None
+        held_up: Speeds | None = None
+        if recording is None:
+            recording = self.recording
+            speeds, held_up = Speeds(model, rows), Speeds(model, rows, held_up=True)
         settings = self.changed(recording.settings, assignments)
-        middle = self._replay(recording, settings, speeds=every)
-        ends = ((model.fastest, -DEVIATIONS), (model.slowest, DEVIATIONS))
-        edges = [self._replay(recording, settings, *end, held) for end in ends]
-        found, *others = (figures(done.rows, done.arrived, self.slo) for done in (middle, *edges))
-        low = {name: min(value, *(other[name] for other in others)) for name, value in found.items()}
-        high = {name: max(value, *(other[name] for other in others)) for name, value in found.items()}
+        likeliest = self._replay(recording, settings, speeds=speeds)
+        fastest = self._replay(recording, settings, model.fastest, -DEVIATIONS, held_up)
+        slowest = self._replay(recording, settings, model.slowest, DEVIATIONS, held_up)
+        predicted, *edges = (figures(done.rows, done.arrived, self.slo) for done in (likeliest, fastest, slowest))
         return Prediction(
-            settings, found, low, high, middle.rows, middle.arrived, self._extrapolated(settings, middle.rows)
+            settings=settings,
+            figures=predicted,
+            low={name: min(value, *(edge[name] for edge in edges)) for name, value in predicted.items()},
+            high={name: max(value, *(edge[name] for edge in edges)) for name, value in predicted.items()},
+            rows=likeliest.rows,
+            arrived=likeliest.arrived,
+            extrapolated=self._extrapolated(settings, likeliest.rows),
         )
 
     def likeliest(self, assignments: Mapping[str, str]) -> Mapping[str, float]:
@@ -125,25 +132,25 @@ class Predictor:
         speeds: Speeds | None = None,
     ) -> ReplayResult:
         way = recording.way
-        handed = [replace(a, at=a.at + way) for a in recording.arrivals]
+        arrivals = [replace(arrival, at=arrival.at + way) for arrival in recording.arrivals]
         pace = settings.pace
-        timed = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
-        done = self.replayed(replace(recording, arrivals=handed), settings, timed, self.in_flight)
+        seconds = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
+        done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight)
         return ReplayResult(done.rows, {name: at - way for name, at in done.arrived.items()})
 
     def _extrapolated(self, settings: SchedulerSettings, rows: Sequence[StepRow]) -> Extrapolated:
         """The steps whose time is extrapolated. Raises LabError if there are any and this is strict."""
         if settings.pace:
             return Extrapolated()
-        found = self.model.extrapolated(rows)
-        if self.strict and found.steps:
+        larger = self.model.extrapolated(rows)
+        if self.strict and larger.steps:
             raise LabError(
-                f"{found.steps:,} of {len(rows):,} steps cannot be timed from this recording",
-                f"they have {extrapolation_in_words(found, self.model)}",
+                f"{larger.steps:,} of {len(rows):,} steps cannot be timed from this recording",
+                f"they have {extrapolation_in_words(larger, self.model)}",
                 "leave out --strict to extrapolate, or record a run in which steps are as large",
                 code="prediction-extrapolated",
             )
-        return found
+        return larger
 
     # -- the smallest that is enough ----------------------------------------------------------------------------------
 
@@ -158,25 +165,27 @@ class Predictor:
         settings = self.changed(self.recording.settings, assignments or {})
         share, extrapolated = 0.0, Extrapolated()
         for number in range(replicas):
-            mine = arrivals[number::replicas]
-            if mine:
-                done = self._replay(replace(self.recording, arrivals=mine), settings)
-                share += figures(done.rows, done.arrived, self.slo)["good_share"] * len(mine) / len(arrivals)
+            routed = arrivals[number::replicas]
+            if routed:
+                done = self._replay(replace(self.recording, arrivals=routed), settings)
+                good = figures(done.rows, done.arrived, self.slo)["good_share"]
+                share += good * len(routed) / len(arrivals)
                 extrapolated |= self._extrapolated(settings, done.rows)
         return share, extrapolated
 
     def knee(self) -> Enough:
         """The highest rate (requests per second) that one replica serves within the limits, found by halving."""
-        low, high, sure = 0.0, self._peak(), Extrapolated()
-        most = high
+        most = self._peak()
+        low, high = 0.0, most
+        extrapolated_at_low = Extrapolated()
         for _ in range(KNEE_STEPS):
             middle = (low + high) / 2
             share, extrapolated = self.good_share(middle)
             if share >= ENOUGH:
-                low, sure = middle, extrapolated
+                low, extrapolated_at_low = middle, extrapolated
             else:
                 high = middle
-        return Enough(low or None, most, sure)
+        return Enough(low or None, most, extrapolated_at_low)
 
     def _peak(self) -> float:
         """Requests per second if all are there from the beginning: no rate above it can be kept up."""
@@ -189,9 +198,10 @@ class Predictor:
 
         Recorded sizes are tried first. More slots than requests change nothing.
         """
-        most, recorded = min(MOST_SLOTS, len(self.recording.arrivals)), self.model.most[0]
-        tried = [*_up_to(min(recorded, most)), *(slots for slots in _up_to(most) if slots > recorded)]
-        return self._first(tried, lambda slots: self.good_share(rate, 1, {"max_num_sequences": str(slots)}))
+        most = min(MOST_SLOTS, len(self.recording.arrivals))
+        recorded = self.model.largest.batch
+        candidates = [*_up_to(min(recorded, most)), *(slots for slots in _up_to(most) if slots > recorded)]
+        return self._first(candidates, lambda slots: self.good_share(rate, 1, {"max_num_sequences": str(slots)}))
 
     def replicas_enough(self, rate: float) -> Enough:
         """The smallest number of replicas that meets the limits at ``rate``, up to MOST_REPLICAS."""
@@ -209,13 +219,14 @@ class Predictor:
         return Enough(None, numbers[-1], every)
 
 
-def extrapolation_in_words(found: Extrapolated, model: StepTime) -> str:
+def extrapolation_in_words(larger: Extrapolated, model: StepTime) -> str:
     """The quantities that such steps have more of than the recorded ones, in words."""
-    return " and ".join(
-        f"up to {value:,} {name} (recorded: {most:,})"
-        for name, value, most in zip(("decoding requests", "prompt tokens"), found[1:], model.most, strict=False)
-        if value
-    )
+    parts = []
+    if larger.decoding:
+        parts.append(f"up to {larger.decoding:,} decoding requests (recorded: {model.largest.batch:,})")
+    if larger.prompt:
+        parts.append(f"up to {larger.prompt:,} prompt tokens (recorded: {model.largest.prompt:,})")
+    return " and ".join(parts)
 
 
 def own_scheduler(file: Path) -> type[Scheduler]:
@@ -240,11 +251,12 @@ def own_scheduler(file: Path) -> type[Scheduler]:
 
 def at_rate(arrivals: Sequence[Arrival], rate: float) -> list[Arrival]:
     """The same requests with random gaps (Poisson arrivals, seed 0), ``rate`` per second."""
-    chance, now, found = random.Random(SEED), 0.0, []
+    rng, now = random.Random(SEED), 0.0
+    spread = []
     for arrival in arrivals:
-        found.append(replace(arrival, at=now, follows=False))
-        now += chance.expovariate(rate)
-    return found
+        spread.append(replace(arrival, at=now, follows=False))
+        now += rng.expovariate(rate)
+    return spread
 
 
 def _up_to(most: int) -> Iterator[int]:

@@ -78,8 +78,10 @@ class Blocks:
     def of(self, owner: object) -> tuple[list[Block], Block | None]:
         """The blocks of a sequence, and the last of them where it will write into it and others hold it too."""
         table = self._tables[owner]
-        partly = len(table.blocks) * self.size > max(table.tokens, table.prompt)
-        return table.blocks, table.blocks[-1] if partly and table.blocks[-1].holders > 1 else None
+        partly_full = len(table.blocks) * self.size > max(table.tokens, table.prompt)
+        if partly_full and table.blocks[-1].holders > 1:
+            return table.blocks, table.blocks[-1]
+        return table.blocks, None
 
     def find(self, tokens: Sequence[int], beside: Collection[Block] = ()) -> tuple[list[Block], int]:
         """The blocks in which the beginning of `tokens` is, and how many tokens that is.
@@ -164,7 +166,9 @@ class Blocks:
 
     def _at(self, key: int, beside: Collection[Block]) -> Block | None:
         idle = self._idle.get(key)
-        return idle if idle and idle not in beside else self._known.get(key)
+        if idle and idle not in beside:
+            return idle
+        return self._known.get(key)
 
     def _part_of(self, key: int, part: tuple[int, ...], beside: Collection[Block]) -> tuple[Block | None, int]:
         """A block that holds the first few of these tokens and no others."""

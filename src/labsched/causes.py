@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,11 +90,11 @@ class _Live:
     ``behind``: by how many seconds the queue was late when the request came.
     """
 
-    request: ExplainedRequest
+    explained: ExplainedRequest
     until: float
     behind: float = 0.0
     tokens: int = 0
-    again: bool = False
+    again: bool = False  # it was preempted, and its tokens are computed again
 
 
 def explain_requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> list[ExplainedRequest]:
@@ -103,7 +103,8 @@ def explain_requests(recording: Recording, sent: Mapping[str, Sent] | None = Non
     Args:
         sent: by the request's name; without it a request's time begins when it comes to the model.
     """
-    share, sent = _Share(recording), sent or {}
+    share = _Share(recording)
+    sent = sent or {}
     found: list[ExplainedRequest] = []
     waiting = iter(recording.arrivals)
     following = next(waiting, None)
@@ -113,66 +114,75 @@ def explain_requests(recording: Recording, sent: Mapping[str, Sent] | None = Non
         times = share.of(row)
         late = late if row.waiting else 0.0
         while following and following.at < row.over:
-            request = ExplainedRequest(following.name, following.prompt, following.made, following.tenant)
-            live[request.name] = _Live(request, following.at, late)
-            if client := sent.get(request.name):
+            explained = ExplainedRequest(following.name, following.prompt, following.made, following.tenant)
+            live[following.name] = _Live(explained, following.at, late)
+            if client := sent.get(following.name):
                 start = client.start - recording.zero
-                request.ttft[TRITON] += 1e3 * (following.at - start)
+                explained.ttft[TRITON] += 1e3 * (following.at - start)
                 if client.due:
-                    request.ttft[LATE] += 1e3 * (start - (client.due - recording.zero))
+                    explained.ttft[LATE] += 1e3 * (client.start - client.due)
             following = next(waiting, None)
-        for name in list(live):
-            one = live[name]
-            _account(one, row, times)
+        for name, request in list(live.items()):
+            _account(request, row, times)
             if name in row.ended:
                 del live[name]
-                if one.tokens:
-                    found.append(_finished(one))
+                if request.tokens:
+                    found.append(_finished(request))
         late += times.held
     return found
 
 
-def _account(one: _Live, row: StepRow, times: _Times) -> None:
-    """Give the time until the end of this step to its parts."""
-    request, name = one.request, one.request.name
-    seconds, began = row.over - one.until, one.until
-    one.until = row.over
-    parts = request.tpot if one.tokens else request.ttft
+def _account(request: _Live, row: StepRow, times: _Times) -> None:
+    """Give the request's time until the end of this step to its parts."""
+    explained = request.explained
+    name = explained.name
+    since = request.until
+    seconds = row.over - since
+    request.until = row.over
+    parts = explained.tpot if request.tokens else explained.ttft
     if held := min(seconds, times.held):
         parts[HELD] += 1e3 * held
         seconds -= held
     if name in row.preempted:
-        one.again = True
+        request.again = True
     if name not in row.batch:
-        part = _reason(row, name) if began <= row.began or name in row.waiting else IN_PROGRESS
-        part = PREEMPTED if one.again else part
-        if late := min(seconds, one.behind):
+        if request.again:
+            part = PREEMPTED
+        elif since <= row.began or name in row.waiting:
+            part = _reason(row, name)
+        else:
+            part = IN_PROGRESS
+        if late := min(seconds, request.behind):
             parts[HELD] += 1e3 * late
-            one.behind -= late
+            request.behind -= late
             seconds -= late
         if part == IN_PROGRESS:
-            seconds -= _beside(one, row, seconds * times.prompts, parts)
+            prompts_s = seconds * times.prompts
+            _blame_prompts(explained, row, prompts_s, parts)
+            seconds -= prompts_s
         parts[part] += 1e3 * seconds
         for other in row.batch:
-            request.blame[part][other] += seconds
+            explained.blame[part][other] += seconds
         return
-    place = row.batch.index(name)
-    theirs = _beside(one, row, seconds * times.others.get(name, 0.0), parts)
-    own = PREEMPTED if one.again else PREFILL if not one.tokens else DECODING
-    parts[own] += 1e3 * (seconds - theirs)
-    if row.made[place]:
-        one.tokens += row.made[place]
-        one.again = False
+    prompts_s = seconds * times.others.get(name, 0.0)
+    _blame_prompts(explained, row, prompts_s, parts)
+    if request.again:
+        part = PREEMPTED
+    else:
+        part = DECODING if request.tokens else PREFILL
+    parts[part] += 1e3 * (seconds - prompts_s)
+    if made := row.made[row.batch.index(name)]:
+        request.tokens += made
+        request.again = False
 
 
-def _beside(one: _Live, row: StepRow, theirs: float, parts: dict[str, float]) -> float:
-    """Give as many seconds to the prompts of others in this step, and return them."""
-    parts[PROMPTS] += 1e3 * theirs
-    if theirs:
+def _blame_prompts(explained: ExplainedRequest, row: StepRow, seconds: float, parts: dict[str, float]) -> None:
+    """Give as many seconds to the prompts of others in this step."""
+    parts[PROMPTS] += 1e3 * seconds
+    if seconds:
         for other, letter, tokens in zip(row.batch, row.phase, row.tokens, strict=True):
-            if other != one.request.name and letter == "p":
-                one.request.blame[PROMPTS][other] += tokens
-    return theirs
+            if other != explained.name and letter == "p":
+                explained.blame[PROMPTS][other] += tokens
 
 
 def _reason(row: StepRow, name: str) -> str:
@@ -182,10 +192,11 @@ def _reason(row: StepRow, name: str) -> str:
     return row.why[row.waiting.index(name)] if name in row.waiting else row.why[-1]
 
 
-def _finished(one: _Live) -> ExplainedRequest:
-    gaps = one.tokens - 1
-    one.request.tpot = {part: ms / gaps for part, ms in one.request.tpot.items()} if gaps > 0 else {}
-    return one.request
+def _finished(request: _Live) -> ExplainedRequest:
+    explained = request.explained
+    gaps = request.tokens - 1
+    explained.tpot = {part: ms / gaps for part, ms in explained.tpot.items()} if gaps > 0 else {}
+    return explained
 
 
 class _Times(NamedTuple):
@@ -206,26 +217,23 @@ class _Share:
         from labsched.fitting import fit
 
         self._features = StepFeatures()
-        self._model: StepTime | None = None
+        self._model: StepTime | None
         try:
             self._model = fit(recording.rows)
-        except LabError:  # too few steps for a model: then by tokens
+        except LabError:  # too few steps for a model: a step is divided by its tokens
             self._model = None
 
     def of(self, row: StepRow) -> _Times:
-        shape = self._features.of(row)
-        held = self._model.excess(shape, row.over - row.began) if self._model else 0.0
-        prompts = {n: t for n, t, letter in zip(row.batch, row.tokens, row.phase, strict=True) if letter == "p"}
+        counts = self._features.of(row)
+        held = self._model.excess(counts, row.over - row.began) if self._model else 0.0
+        requests = zip(row.batch, row.tokens, row.phase, strict=True)
+        prompts = {name: tokens for name, tokens, letter in requests if letter == "p"}
         if not prompts:
             return _Times(held, {})
-        if self._model:
-            costs = [cost * count for cost, count in zip(self._model.costs, shape, strict=True)]
-            token = self._model.costs[2] / (sum(costs) or 1.0)
-        else:
-            token = 1 / sum(row.tokens)
-        every = sum(prompts.values())
-        others = {name: min(1.0, token * (every - prompts.get(name, 0))) for name in row.batch}
-        return _Times(held, others, min(1.0, token * every))
+        token_share = self._model.prompt_token_share(counts) if self._model else 1 / sum(row.tokens)
+        total = sum(prompts.values())
+        others = {name: min(1.0, token_share * (total - prompts.get(name, 0))) for name in row.batch}
+        return _Times(held, others, min(1.0, token_share * total))
 
 
 # -- what it comes to -------------------------------------------------------------------------------------------------
@@ -294,11 +302,14 @@ def cause_table(found: Sequence[ExplainedRequest], metric: str) -> tuple[list[st
     Returns: the names of those requests, and the rows.
     """
     chosen = [at_percentile(found, metric, percent) for percent in PERCENTILES]
-    rows = [(part, [request.parts(metric).get(part, 0.0) for request in chosen]) for part in _all_parts(chosen, metric)]
-    return [r.name for r in chosen], [*rows, (metric, [request.whole(metric) for request in chosen])]
+    rows = []
+    for part in _all_parts(chosen, metric):
+        rows.append((part, [request.parts(metric).get(part, 0.0) for request in chosen]))
+    rows.append((metric, [request.whole(metric) for request in chosen]))
+    return [request.name for request in chosen], rows
 
 
-def _all_parts(chosen: Sequence[ExplainedRequest], metric: str) -> Iterator[str]:
-    seen = {part for request in chosen for part, ms in request.parts(metric).items() if ms > 0}
-    yield from (part for part in PARTS if part in seen)
-    yield from sorted(seen - {*PARTS})
+def _all_parts(chosen: Sequence[ExplainedRequest], metric: str) -> list[str]:
+    """The parts that any of these requests has: in the order of PARTS, then reasons that are not known here."""
+    parts = {part for request in chosen for part, ms in request.parts(metric).items() if ms > 0}
+    return [*(part for part in PARTS if part in parts), *sorted(parts - {*PARTS})]

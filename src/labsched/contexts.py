@@ -19,11 +19,11 @@ class Contexts:
         """The same for each request of the batch."""
         for name in row.preempted:
             self._tokens.pop(name, None)
-        seen = []
+        contexts = []
         for name, tokens, cached in zip(row.batch, row.tokens, row.cached, strict=True):
             before = cached if name in row.joined else self._tokens.get(name, 0)
             self._tokens[name] = before + tokens
-            seen.append(before + tokens)
+            contexts.append(before + tokens)
         for name in row.ended:
             self._tokens.pop(name, None)
-        return seen
+        return contexts

@@ -33,6 +33,13 @@ class ComputedStep(NamedTuple):
         return cls(step.ids, step.more["phase"], step.more["tokens"], step.more["made"])
 
 
+class Latency(NamedTuple):
+    """A request's times in counted milliseconds; the TPOT of an answer of one token is 0."""
+
+    ttft: float
+    tpot: float
+
+
 @dataclass(frozen=True)
 class Cost:
     """Milliseconds of a step: of any step, and more for each decoding request and each token of a prompt."""
@@ -49,8 +56,8 @@ class Cost:
 
 def replay_counted(
     words: Mapping[str, str], requests: Sequence[tuple[int, int]], times: Sequence[float], cost: Cost
-) -> tuple[list[int], list[tuple[float, float]]]:
-    """After how many steps each request arrives if steps take as long as ``cost`` says; its TTFT and TPOT then.
+) -> tuple[list[int], list[Latency]]:
+    """After how many steps each request arrives if steps take as long as ``cost`` says, and how long it takes then.
 
     Args:
         words: the parameters of ``tensorrt_llm``, as its config.pbtxt has them; max_num_tokens and the cache are given.
@@ -61,7 +68,12 @@ def replay_counted(
         LabError: a request can never be admitted.
     """
     settings = SchedulerSettings(
-        words, int(words[BLOCKS]) // BLOCK_SIZE, BLOCK_SIZE, int(words["max_num_tokens"]), 0, 0
+        words=words,
+        blocks=int(words[BLOCKS]) // BLOCK_SIZE,
+        block_size=BLOCK_SIZE,
+        step_tokens=int(words["max_num_tokens"]),
+        context=0,
+        vocabulary=0,
     )
     arrivals = [
         Arrival(str(number), at, 0, prompt, limit, limit, "length")
@@ -71,39 +83,37 @@ def replay_counted(
     def milliseconds(row: StepRow) -> float:
         return cost.of(row.phase, row.tokens)
 
-    done = Replay(scheduler_of(settings), arrivals, milliseconds)
-    rows = done.run()
-    names = [arrival.name for arrival in arrivals]
+    rows = Replay(scheduler_of(settings), arrivals, milliseconds).run()
     begins = [row.began for row in rows]
     after = [bisect_left(begins, at) for at in times]
-    return after, latencies(
-        [ComputedStep(row.batch, row.phase, row.tokens, row.made) for row in rows], names, times, cost
-    )
+    steps = [ComputedStep(row.batch, row.phase, row.tokens, row.made) for row in rows]
+    return after, latencies(steps, [arrival.name for arrival in arrivals], times, cost)
 
 
-def latencies(
-    batches: Sequence[ComputedStep], ids: Sequence[str], times: Sequence[float], cost: Cost
-) -> list[tuple[float, float]]:
-    """TTFT and TPOT of each request in counted milliseconds; TPOT is 0 for an answer of one token.
+def latencies(steps: Sequence[ComputedStep], ids: Sequence[str], times: Sequence[float], cost: Cost) -> list[Latency]:
+    """How long each request took.
 
     Args:
-        batches: all steps of these requests, in order.
+        steps: all steps of these requests, in order.
         ids: their names in the steps, in the order of ``times``.
         times: milliseconds at which each arrives.
     """
     arrived = dict(zip(ids, times, strict=True))
-    came: dict[str, list[float]] = {id: [] for id in ids}
+    token_times: dict[str, list[float]] = {id: [] for id in ids}
     now = 0.0
-    for batch in batches:
-        now = max(now, min(arrived[id] for id in batch.ids)) + cost.of(batch.phase, batch.tokens)
-        for id, made in zip(batch.ids, batch.made, strict=True):
-            came[id] += [now] * made
-    return [
-        (tokens[0] - arrived[id], (tokens[-1] - tokens[0]) / (len(tokens) - 1) if len(tokens) > 1 else 0.0)
-        for id, tokens in came.items()
-    ]
+    for step in steps:
+        idle_until = min(arrived[id] for id in step.ids)
+        now = max(now, idle_until) + cost.of(step.phase, step.tokens)
+        for id, made in zip(step.ids, step.made, strict=True):
+            token_times[id] += [now] * made
+    found = []
+    for id, tokens in token_times.items():
+        gaps = len(tokens) - 1
+        tpot = (tokens[-1] - tokens[0]) / gaps if gaps else 0.0
+        found.append(Latency(tokens[0] - arrived[id], tpot))
+    return found
 
 
-def good_share(found: Sequence[tuple[float, float]], slo: Slo) -> float:
+def good_share(times: Sequence[Latency], slo: Slo) -> float:
     """The share of requests whose TTFT and TPOT are within the limits: goodput over all requests."""
-    return sum(slo.is_met(ttft, tpot) for ttft, tpot in found) / len(found)
+    return sum(slo.is_met(ttft, tpot) for ttft, tpot in times) / len(times)

@@ -57,8 +57,10 @@ class Counting:
         if not handle.new:
             return [], False
         token = handle.answer.tokens[handle.at]
-        handle.at, handle.new, handle.began = handle.at + 1, False, True
-        return [token], handle.at == len(handle.answer.tokens) and not handle.answer.word
+        handle.at += 1
+        handle.new, handle.began = False, True
+        whole = handle.at == len(handle.answer.tokens)
+        return [token], whole and not handle.answer.word  # the scheduler itself ends a request at its stop word
 
     def drop(self, handle: CountingHandle) -> None:
         handle.new = False
@@ -79,14 +81,13 @@ class Tokens:
 
     def of(self, arrival: Arrival, count: int) -> list[int]:
         """The ids of its first ``count`` tokens; what was not recorded is equal to nothing."""
-        found, node = [], 0
+        ids, node = [], 0
         for place in range(count):
             part = arrival.prefixes[place * HASH_BYTES : (place + 1) * HASH_BYTES]
             if len(part) == HASH_BYTES:
                 node = self._nodes.setdefault((node, part), len(self._nodes) + 1)
-                found.append(node)
             else:
                 self._fresh -= 1
                 node = self._fresh
-                found.append(node)
-        return found
+            ids.append(node)
+        return ids

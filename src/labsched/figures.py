@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from labsched.errors import LabError
 from labsched.recording import StepRow
 from labsched.slo import Slo
 
@@ -21,44 +22,54 @@ def figures(rows: Sequence[StepRow], arrived: Mapping[str, float], slo: Slo | No
         rows: every step, in order.
         arrived: when each request arrived, in the seconds of ``rows``.
         slo: adds goodput, the good requests per second.
+
+    Raises LabError: no request has an answer.
     """
     import numpy as np
 
-    came: dict[str, list[float]] = defaultdict(list)  # the times of each request's tokens
-    again: set[str] = set()
+    times: dict[str, list[float]] = defaultdict(list)  # of each request's tokens
+    again: set[str] = set()  # preempted requests whose tokens are computed again
     counts = dict.fromkeys(COUNTED, 0.0)
     for row in rows:
         again.update(row.preempted)
         counts["preemptions"] += len(row.preempted)
         counts["cached_tokens"] += sum(row.cached)
         for name, letter, tokens, made in zip(row.batch, row.phase, row.tokens, row.made, strict=True):
-            counts["recomputed_tokens"] += tokens if letter == "p" and name in again else 0
+            if letter == "p" and name in again:
+                counts["recomputed_tokens"] += tokens
             if made:
                 again.discard(name)
-                came[name] += [row.over] * made
+                times[name] += [row.over] * made
+    answered = {name: ends for name, ends in times.items() if name in arrived}
+    if not answered:
+        raise LabError(
+            "no request of this run has an answer",
+            "its figures are times of answers",
+            "record a run in which requests are answered",
+            code="figures-none",
+        )
     counts["steps"] = len(rows)
     counts["mean_batch"] = sum(len(row.batch) for row in rows) / len(rows)
-    done = [name for name in came if name in arrived]
-    ttft = {name: (came[name][0] - arrived[name]) * 1e3 for name in done}
-    tpot = {name: (times[-1] - times[0]) * 1e3 / (len(times) - 1) for name in done if len(times := came[name]) > 1}
-    itl = [gap * 1e3 for name in done for gap in np.diff(came[name])]
-    whole = [(came[name][-1] - arrived[name]) * 1e3 for name in done]
-    span = max(row.over for row in rows) - min(arrived[name] for name in done)
+    ttft = {name: (ends[0] - arrived[name]) * 1e3 for name, ends in answered.items()}
+    tpot = {name: (ends[-1] - ends[0]) * 1e3 / (len(ends) - 1) for name, ends in answered.items() if len(ends) > 1}
+    itl = [gap * 1e3 for ends in answered.values() for gap in np.diff(ends)]
+    whole = [(ends[-1] - arrived[name]) * 1e3 for name, ends in answered.items()]
+    span = max(row.over for row in rows) - min(arrived[name] for name in answered)
     rate = 1 / span if span > 0 else 0.0
-    found = {
+    run = {
         **counts,
         **_percentiles("ttft", list(ttft.values())),
         **_percentiles("tpot", list(tpot.values())),
         **_percentiles("itl", itl),
         "e2e_mean_ms": float(np.mean(whole)),
         "e2e_p99_ms": float(np.percentile(whole, 99)),
-        "tokens_per_s": sum(len(came[name]) for name in done) * rate,
-        "requests_per_s": len(done) * rate,
+        "tokens_per_s": sum(map(len, answered.values())) * rate,
+        "requests_per_s": len(answered) * rate,
     }
     if slo:
-        good = [name for name in done if slo.is_met(ttft[name], tpot.get(name, 0.0))]
-        found |= {"goodput_per_s": len(good) * rate, "good_share": len(good) / len(done)}
-    return found
+        good = sum(slo.is_met(ttft[name], tpot.get(name, 0.0)) for name in answered)
+        run |= {"goodput_per_s": good * rate, "good_share": good / len(answered)}
+    return run
 
 
 def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
@@ -68,18 +79,18 @@ def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 class FirstDifference(NamedTuple):
-    """The first step at which two runs part, from 1, and what differs there: by its name, in one and in the other."""
+    """The first step at which two runs part, from 1, and what differs there: by name, its values in both runs."""
 
     step: int
     differs: dict[str, tuple[Any, Any]]
 
 
-def first_difference(one: Sequence[StepRow], other: Sequence[StepRow]) -> FirstDifference | None:
+def first_difference(first: Sequence[StepRow], second: Sequence[StepRow]) -> FirstDifference | None:
     """Where two runs part; None if they are the same."""
-    for number, (a, b) in enumerate(zip(one, other, strict=False), 1):
-        if a.decides != b.decides:
-            differs = {name: (v, b.decides[name]) for name, v in a.decides.items() if v != b.decides[name]}
-            return FirstDifference(number, differs)
-    if len(one) != len(other):
-        return FirstDifference(min(len(one), len(other)) + 1, {"steps": (len(one), len(other))})
+    for number, rows in enumerate(zip(first, second, strict=False), 1):
+        a, b = (row.decides for row in rows)
+        if a != b:
+            return FirstDifference(number, {name: (a[name], b[name]) for name in a if a[name] != b[name]})
+    if len(first) != len(second):
+        return FirstDifference(min(len(first), len(second)) + 1, {"steps": (len(first), len(second))})
     return None

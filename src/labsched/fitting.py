@@ -13,7 +13,17 @@ import numpy.typing as npt
 from labsched.errors import LabError
 from labsched.lines import RECORD
 from labsched.recording import StepRow
-from labsched.steptime import HELD_UP, ROUND, Shape, StepFeatures, StepTime, prefill_tokens, shape_of
+from labsched.steptime import (
+    HELD_UP,
+    ROUND,
+    LargestStep,
+    Shape,
+    StepCounts,
+    StepFeatures,
+    StepTime,
+    prefill_tokens,
+    shape_of,
+)
 
 LEAST = 30  # steps that a model is fitted to
 PARTS = 10  # of a recording, whose speeds are compared
@@ -39,37 +49,39 @@ def fit(*recorded: Sequence[StepRow]) -> StepTime:
             RECORD,
             code="steps-too-few",
         )
-    servers = [(StepFeatures(), server) for server in recorded]
-    x = np.array([features.of(row) for features, server in servers for row in server], dtype=np.float64)
+    counts = [step for server in recorded for step in map(StepFeatures().of, server)]
+    x = np.array(counts, dtype=np.float64)
     y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
-    keys = [prefill_tokens(one) for one in x], [shape_of(one) for one in x]
+    sizes, shapes = [prefill_tokens(step) for step in counts], [shape_of(step) for step in counts]
     kept = np.ones(len(y), dtype=bool)
-    costs, said = _relative(x, y, kept)
-    kept = _undisturbed(keys[1], y / said)
+    costs, predicted = _relative(x, y, kept)
+    kept = _undisturbed(shapes, y / predicted)
     if not kept.all():  # once more without the steps that the machine was held up in
-        costs, said = _relative(x, y, kept)
-        kept = _undisturbed(keys[1], y / said)
-    sizes, said = _corrected(keys[0], y, said, kept, TRUST_SIZE)
-    shapes, said = _corrected(keys[1], y, said, kept, TRUST_SHAPE)
+        costs, predicted = _relative(x, y, kept)
+        kept = _undisturbed(shapes, y / predicted)
+    size_ratios, predicted = _corrected(sizes, y, predicted, kept, TRUST_SIZE)
+    shape_ratios, predicted = _corrected(shapes, y, predicted, kept, TRUST_SHAPE)
     pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
     gaps = [row.began - before.over for before, row in pairs if row.busy]
-    noise, twice = _noise(x[kept], y[kept])
+    noise, noise_steps = _noise(list(itertools.compress(counts, kept)), y[kept])
     parts = [part for part in np.array_split(np.flatnonzero(kept), PARTS) if len(part) >= LEAST_PART]
-    ratios = [float(y[part].sum() / said[part].sum()) for part in parts] or [1.0]
-    most, held = x.max(axis=0), y > HELD_UP * said
+    speeds = [float(y[part].sum() / predicted[part].sum()) for part in parts] or [1.0]
+    held_up = y > HELD_UP * predicted
     return StepTime(
-        tuple(map(float, costs)),
-        (sizes, shapes),
-        float(np.mean(gaps)) if gaps else 0.0,
-        noise,
-        twice,
-        float(np.median(np.abs(said - y) / y)),
-        min(ratios),
-        max(ratios),
-        (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
-        len(rows),
-        _doubt(x[kept], y[kept], said[kept]),
-        (int(held.sum()), float((y - said)[held].sum())),
+        costs=tuple(map(float, costs)),
+        size_ratios=size_ratios,
+        shape_ratios=shape_ratios,
+        gap=float(np.mean(gaps)) if gaps else 0.0,
+        noise=noise,
+        noise_steps=noise_steps,
+        error=float(np.median(np.abs(predicted - y) / y)),
+        fastest=min(speeds),
+        slowest=max(speeds),
+        largest=LargestStep(max(len(row.batch) for row in rows), max(step.prompt for step in counts)),
+        steps=len(rows),
+        doubt=_doubt(x[kept], y[kept], predicted[kept]),
+        held_up_steps=int(held_up.sum()),
+        held_up_s=float((y - predicted)[held_up].sum()),
     )
 
 
@@ -79,10 +91,10 @@ def _undisturbed(shapes: Sequence[Shape], ratios: Array) -> npt.NDArray[np.bool_
     A batch shape may always take many times its sum of costs. A single slow step is not such a shape: two more
     steps with a ratio of 1 are assumed for each shape.
     """
-    found: dict[Shape, list[float]] = defaultdict(lambda: [1.0, 1.0])
+    by_shape: dict[Shape, list[float]] = defaultdict(lambda: [1.0, 1.0])
     for shape, ratio in zip(shapes, ratios, strict=True):
-        found[shape].append(float(ratio))
-    usual = {shape: max(1.0, float(np.median(same))) for shape, same in found.items()}
+        by_shape[shape].append(float(ratio))
+    usual = {shape: max(1.0, float(np.median(same))) for shape, same in by_shape.items()}
     return np.array([ratio <= HELD_UP * usual[shape] for shape, ratio in zip(shapes, ratios, strict=True)])
 
 
@@ -97,36 +109,39 @@ def _relative(x: Array, y: Array, kept: npt.NDArray[np.bool_]) -> tuple[Array, A
     weights = np.ones(int(kept.sum()))
     for _ in range(PASSES):
         costs = non_negative(known[kept] * weights[:, None], y[kept] * weights)
-        said = np.maximum(known @ costs, np.where(kept, y / 10, 1e-6))
-        weights = 1 / said[kept]
-    return costs, said
+        predicted = np.maximum(known @ costs, np.where(kept, y / 10, 1e-6))
+        weights = 1 / predicted[kept]
+    return costs, predicted
 
 
-def _doubt(x: Array, y: Array, said: Array) -> Array:
+def _doubt(x: Array, y: Array, predicted: Array) -> Array:
     """The covariance of the costs (seconds squared), [k, k], by Bayes' rule for least squares of relative errors.
 
     Before the recording is seen, each cost may make up a whole step where there is most of it. So two costs that
     always occur together, a step and its one decoding request, are known as a sum, and either alone is not.
     """
     most = np.maximum(x.max(axis=0), 1.0)
-    relative = x / most / said[:, None]
-    error = max(float(np.sqrt(np.mean(((y - said) / said) ** 2))), EXACT)
+    relative = x / most / predicted[:, None]
+    error = max(float(np.sqrt(np.mean(((y - predicted) / predicted) ** 2))), EXACT)
     known = relative.T @ relative / error**2 + np.eye(x.shape[1]) / float(y.mean()) ** 2
     covariance: Array = np.linalg.inv(known) / np.outer(most, most)
     return covariance
 
 
 def _corrected(
-    keys: Sequence[Key], y: Array, said: Array, kept: npt.NDArray[np.bool_], trust: float
+    keys: Sequence[Key], y: Array, predicted: Array, kept: npt.NDArray[np.bool_], trust: float
 ) -> tuple[dict[Key, float], Array]:
-    """The ratio of times to ``said`` by key (its steps' mean, with ``trust`` steps of 1.0), and ``said`` times it."""
-    found: dict[Key, list[float]] = defaultdict(list)
-    for key, ratio, counts in zip(keys, y / said, kept, strict=True):
-        same = found[key]
+    """The ratios of times to predictions by key, and each step's prediction times its ratio.
+
+    A ratio is the mean of the kept steps with this key, with ``trust`` more steps of 1.0.
+    """
+    by_key: dict[Key, list[float]] = defaultdict(list)
+    for key, ratio, counts in zip(keys, y / predicted, kept, strict=True):
+        same = by_key[key]
         if counts:
             same.append(float(ratio))
-    ratios = {key: (sum(same) + trust) / (len(same) + trust) for key, same in found.items()}
-    return ratios, said * np.array([ratios[key] for key in keys])
+    ratios = {key: (sum(same) + trust) / (len(same) + trust) for key, same in by_key.items()}
+    return ratios, predicted * np.array([ratios[key] for key in keys])
 
 
 def non_negative(x: Array, y: Array) -> Array:
@@ -137,25 +152,23 @@ def non_negative(x: Array, y: Array) -> Array:
     columns = list(range(x.shape[1]))
     scale = np.maximum(np.abs(x).max(axis=0), 1.0)
     while True:
-        found, *_ = np.linalg.lstsq(x[:, columns] / scale[columns], y, rcond=None)
-        if found.min() >= 0 or len(columns) == 1:
+        solution, *_ = np.linalg.lstsq(x[:, columns] / scale[columns], y, rcond=None)
+        if solution.min() >= 0 or len(columns) == 1:
             weights = np.zeros(x.shape[1])
-            weights[columns] = np.maximum(found, 0) / scale[columns]
+            weights[columns] = np.maximum(solution, 0) / scale[columns]
             return weights
-        del columns[int(found.argmin())]
+        del columns[int(solution.argmin())]
 
 
-def _noise(x: Array, y: Array) -> tuple[float, int]:
+def _noise(counts: Sequence[StepCounts], y: Array) -> tuple[float, int]:
     """The noise floor: how much steps of the same batch shape differ; and of how many steps it was taken."""
-    shapes: dict[tuple[int, ...], list[float]] = defaultdict(list)
-    for shape, seconds in zip(x, y, strict=True):
-        key = int(shape[1]), int(shape[2]), int(shape[3]) // ROUND, *map(int, shape[5:])
-        shapes[key].append(float(seconds))
-    differences = [
-        abs(one - middle) / middle
-        for same in shapes.values()
-        if len(same) > 1
-        for middle in [float(np.median(same))]
-        for one in same
-    ]
+    alike: dict[StepCounts, list[float]] = defaultdict(list)
+    for step, seconds in zip(counts, y, strict=True):
+        shape = step._replace(context=step.context // ROUND, makes_tokens=True)  # a step without tokens is no other one
+        alike[shape].append(float(seconds))
+    differences: list[float] = []
+    for times in alike.values():
+        if len(times) > 1:
+            middle = float(np.median(times))
+            differences += [abs(seconds - middle) / middle for seconds in times]
     return (float(np.median(differences)) if differences else 0.0), len(differences)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labsched.recording import CANCELLED, SchedulerSettings, arrival_of
+from labsched.recording import CANCELLED, Arrival, SchedulerSettings, arrival_of
 from labsched.replay import Replay, line_of, scheduler_of
 from labsched.step import Step
 from labsched.steplog import REQUEST
@@ -49,23 +49,31 @@ class Follower:
     """
 
     def __init__(self, settings: SchedulerSettings, whole: bool) -> None:
-        self.settings, self._last, self._t = settings, 0, 0.0
+        self.settings = settings
+        self._number = 0  # of the last step that was given out,
+        self._t = 0.0  # and its time
         self._begin(whole)
 
     def _begin(self, known: bool) -> None:
-        self._known, self._next, self._line = known, 1, 0
+        """Begin again at the next line; ``known``: the replay has seen every request that the server has."""
+        self._known = known
+        self._next = 1  # the place, in the order of arrival, of the next request to replay
+        self._line = 0  # the number of the last line
         self._records: dict[int, Line] = {}  # requests that are not replayed yet, by their place in the order
         self._live: set[str] = set()  # requests that have not ended on the server
         self._fresh()
 
     def _fresh(self) -> None:
-        self._replay = Replay(scheduler_of(self.settings), [], seen=self._take_step)
-        self._arrivals: list[Any] = []
-        self._replay.arrivals = self._arrivals
+        """Replace the replay by one that has computed nothing."""
+        self._arrivals: list[Arrival] = []
+        self._replay = Replay(scheduler_of(self.settings), self._arrivals, seen=self._take_step)
         self._periods = deque([_Period()])
         self._steps: list[Step] = []
         self._shown: set[str] = set()  # requests in the replay's last step that went on
-        self._empty, self._first, self._later, self._bound = True, True, 0, 0
+        self._empty = True  # no request of this period has arrived yet
+        self._first = True  # the next step is the first of its period
+        self._later = 0  # by how many steps the replay's count is ahead of the server's
+        self._bound = 0  # steps up to which every arrival is known
 
     def take(self, line: Line) -> None:
         """The next line of the log, of kind ``step``, ``change`` (both whole) or REQUEST."""
@@ -111,14 +119,16 @@ class Follower:
                 self._replay.advance()
                 while self._steps:
                     real = period.real.popleft() if period.real else None
-                    first, self._first = self._first, False
+                    first = self._first
+                    self._first = False
                     yield StepPair(first, real, self._replayed(self._steps.pop(), real, first))
 
     def _arrive(self, record: Line) -> None:
         if record["why"] in CANCELLED and record["left"] == record["after"]:
             return  # no step has seen it
         if self._empty:
-            self._empty, self._later = False, max(0, self._replay.steps - record["after"])
+            self._empty = False
+            self._later = max(0, self._replay.steps - record["after"])
         name = str(record["name"])
         unique = f"{name}@{record['came']}" if name in self._replay.live else name
         arrival = arrival_of(record, unique, base=-self._later)
@@ -130,15 +140,14 @@ class Follower:
         self._steps.append(step)
 
     def _replayed(self, step: Step, real: Line | None, first: bool) -> Line:
-        self._last = max(self._last + 1, real["n"] if real and first else 0)
+        self._number = max(self._number + 1, real["n"] if real and first else 0)
         self._t = max(self._t + STEP_S, real["t"] if real else 0.0)
-        ids = [request.name for request in step.batch]
         ended = {name: "cancelled" for name in self._shown if name not in self._replay.live}
         ended |= {request.name: request.why for request in step.ended}
-        self._shown = (self._shown | {*ids}) - {*ended}
+        self._shown = (self._shown | {*step.names}) - {*ended}
         return {
             **line_of(step, self._replay.scheduler),
-            "n": self._last,
+            "n": self._number,
             "t": self._t,
             "dur": real["dur"] if real else 0.0,
             "ended": ended,

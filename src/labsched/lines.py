@@ -17,6 +17,17 @@ MODEL = "tensorrt_llm"
 RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
 DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError, binascii.Error)
 
+REQUIRED_WORDS = (  # without which there is no replay
+    "gpt_model_type",
+    "batch_scheduler_policy",
+    "max_num_sequences",
+    "max_tokens_in_paged_kv_cache",
+    "max_num_tokens",
+    "enable_chunked_context",
+    "enable_kv_cache_reuse",
+    "speculation",
+    "scheduling",
+)
 NUMBERS = ("blocks", "block_size", "step_tokens", "context", "vocabulary")
 LISTS = ("tokens", "made", "cached")  # of whole numbers, one for each request of the batch
 NAMES = ("ids", "joined", "evicted", "waiting")
@@ -43,14 +54,18 @@ def served_lines(file: Path) -> list[dict[str, Any]]:
         raise LabError(
             f"{file} cannot be read", error.strerror or str(error), RECORD, code="recording-unreadable"
         ) from error
-    lines, bad = [], 0
+    lines = []
+    bad = 0  # the number of the first line that is not one of a step log
     for number, text in enumerate(texts, 1):
         if (line := parse_any_line(text)) is not None:
             lines.append(line)
-        elif text.strip():
-            bad = bad or number
+        elif text.strip() and not bad:
+            bad = number
     lines = [line for line in lines if line["model"] == MODEL]
-    starts = {line["t"]: index for index, line in reversed(list(enumerate(lines))) if line.get("kind") == SCHEDULER}
+    starts: dict[float, int] = {}  # by the time of a line SCHEDULER: a file of a rotated log begins with it again
+    for index, line in enumerate(lines):
+        if line.get("kind") == SCHEDULER:
+            starts.setdefault(line["t"], index)
     if not starts:
         return []
     if bad:
@@ -62,14 +77,14 @@ def served_lines(file: Path) -> list[dict[str, Any]]:
             "record with one replica",
             code="recording-instances",
         )
-    edges = [*sorted(starts.values()), len(lines)]
-    spans = [lines[first:last] for first, last in itertools.pairwise(edges)]
-    with_requests = [span for span in spans if any(line.get("kind") == REQUEST for line in span)]
-    found = with_requests[-1] if with_requests else []
+    loads = [lines[first:last] for first, last in itertools.pairwise([*starts.values(), len(lines)])]
+    served = [load for load in loads if any(line.get("kind") == REQUEST for line in load)]
+    if not served:
+        return []
     with damage_as_error(file):
-        for line in found:
+        for line in served[-1]:
             check_line(line)
-    return found
+    return served[-1]
 
 
 def check_line(line: Mapping[str, Any]) -> None:
@@ -77,7 +92,10 @@ def check_line(line: Mapping[str, Any]) -> None:
     kind = line["kind"]
     _seconds(line, "t")
     if kind == SCHEDULER:
-        _require(isinstance(line["words"], dict), "words")
+        words = line["words"]
+        _require(isinstance(words, dict), "words")
+        for name in REQUIRED_WORDS:
+            _require(name in words, name)
         _require(all(_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
     elif kind == REQUEST:
         _seconds(line, "arrived")
@@ -97,17 +115,20 @@ def _check_step(line: Mapping[str, Any], whole: bool) -> None:
     _require(isinstance(line.get("ended", {}), dict), "ended")
     for name in NAMES:
         names = line.get(name, [])
-        _require(isinstance(names, list) and all(isinstance(one, str) for one in names), name)
+        _require(isinstance(names, list) and all(isinstance(request, str) for request in names), name)
     if not whole:
         return
+    why = line.get("why", "")
+    _require(isinstance(why, str) or (isinstance(why, list) and bool(why)), "why")
     batch = len(line["ids"])
     _require(line["batch"] == batch and batch > 0, "batch")
-    _require(isinstance(line["phase"], str) and len(line["phase"]) == batch and {*line["phase"]} <= {*"pd"}, "phase")
+    phase = line["phase"]
+    _require(isinstance(phase, str) and len(phase) == batch and {*phase} <= {*"pd"}, "phase")
     _require(_whole(line["kv_blocks_used"], 0), "kv_blocks_used")
     for name in LISTS:
         values = line["tokens"] if name == "tokens" else line.get(name, [0] * batch)
-        good = isinstance(values, list) and len(values) == batch and all(_whole(one, 0) for one in values)
-        _require(good, name)
+        _require(isinstance(values, list) and len(values) == batch, name)
+        _require(all(_whole(value, 0) for value in values), name)
 
 
 def _whole(value: Any, least: int) -> bool:

@@ -49,11 +49,11 @@ class _Step:
 
     @property
     def tokens(self) -> int:
-        return sum(one.tokens for one in self.work)
+        return sum(work.tokens for work in self.work)
 
     @property
     def context(self) -> int:
-        return sum(one.context for one in self.work)
+        return sum(work.context for work in self.work)
 
 
 def measure_device(rows: Sequence[StepRow]) -> Measured:
@@ -63,14 +63,15 @@ def measure_device(rows: Sequence[StepRow]) -> Measured:
         LabError: the recording has too few steps of decoding, or none with prompts.
     """
     contexts = Contexts()
-    steps = [
-        _Step(list(map(StepWork, row.tokens, contexts.each(row))), row.engine_s, "p" in row.phase, row.busy)
-        for row in rows
-    ]
+    steps = []
+    for row in rows:
+        work = list(map(StepWork, row.tokens, contexts.each(row)))
+        steps.append(_Step(work, row.engine_s, prompts="p" in row.phase, follows=row.busy))
     calm, groups = [], []
-    for mixed, group in groupby(_near(steps), lambda one: one[1]):
-        alike = [step for step, _ in group]
-        if mixed:
+    places = groupby(range(len(steps)), lambda place: _near_prompts(steps, place))
+    for near_prompts, group in places:
+        alike = [steps[place] for place in group]
+        if near_prompts:
             groups.append(alike)
         else:
             calm += alike
@@ -93,16 +94,16 @@ def measure_device(rows: Sequence[StepRow]) -> Measured:
             code="device-unmeasured",
         )
     table = DeviceTable.of(table._replace(prompt=prompt).text)  # with the numbers as its text rounds them
-    said = sum(table.seconds(step.work) for step in steps if step.work)
-    return Measured(table, said, sum(step.seconds for step in steps), len(steps))
+    by_table = sum(table.seconds(step.work) for step in steps if step.work)
+    return Measured(table, by_table, sum(step.seconds for step in steps), len(steps))
 
 
-def _near(steps: Sequence[_Step]) -> Iterator[tuple[_Step, bool]]:
-    """Each step, and whether there are prompts in it, or in one that it follows or that follows it."""
-    for place, step in enumerate(steps):
-        before = step.follows and place > 0 and steps[place - 1].prompts
-        after = place + 1 < len(steps) and steps[place + 1].follows and steps[place + 1].prompts
-        yield step, step.prompts or before or after
+def _near_prompts(steps: Sequence[_Step], place: int) -> bool:
+    """Whether there are prompts in the step at this place, or in one that it follows or that follows it."""
+    step = steps[place]
+    before = step.follows and place > 0 and steps[place - 1].prompts
+    after = place + 1 < len(steps) and steps[place + 1].follows and steps[place + 1].prompts
+    return step.prompts or before or after
 
 
 def _context(calm: Sequence[_Step]) -> float:
@@ -110,14 +111,14 @@ def _context(calm: Sequence[_Step]) -> float:
     sizes = defaultdict(list)
     for step in calm:
         sizes[step.tokens].append(step)
-    up = square = 0.0
-    for every in sizes.values():
-        usual = 2 * median(step.seconds for step in every)
-        same = [step for step in every if step.seconds < usual]  # one that was held up says nothing about context
-        context, seconds = mean(step.context for step in same), mean(step.seconds for step in same)
-        up += sum((step.context - context) * (step.seconds - seconds) for step in same)
-        square += sum((step.context - context) ** 2 for step in same)
-    return max(0.0, up / square) if square else 0.0
+    covariance = variance = 0.0
+    for alike in sizes.values():
+        longest = 2 * median(step.seconds for step in alike)
+        steady = [step for step in alike if step.seconds < longest]  # one that was held up says nothing about context
+        context, seconds = mean(step.context for step in steady), mean(step.seconds for step in steady)
+        covariance += sum((step.context - context) * (step.seconds - seconds) for step in steady)
+        variance += sum((step.context - context) ** 2 for step in steady)
+    return max(0.0, covariance / variance) if variance else 0.0
 
 
 def _prompts(table: DeviceTable, groups: Sequence[Sequence[_Step]]) -> Iterator[tuple[float, float]]:
@@ -134,9 +135,9 @@ def _knots(samples: Iterable[tuple[float, float]], least: int = LEAST) -> Knots:
     near = defaultdict(list)
     for size, seconds in samples:
         near[round(FINE * math.log2(size))].append((size, seconds))
-    found = [
-        (float(round(median(size for size, _ in same))), median(seconds for _, seconds in same))
-        for _, same in sorted(near.items())
-        if len(same) >= least
-    ]
-    return tuple(found)
+    knots = []
+    for _, same in sorted(near.items()):
+        if len(same) >= least:
+            size = float(round(median(size for size, _ in same)))
+            knots.append((size, median(seconds for _, seconds in same)))
+    return tuple(knots)

@@ -44,27 +44,33 @@ class Memory:
         """The blocks that a running request counts for by itself: all it can ever need, or what its next step needs."""
         whole = len(request.prompt) + request.limit
         grows = self.policy is Policy.MAX_UTILIZATION and request.resumable
-        return self.kv.needed(min(request.tokens + self._next, whole) if grows else whole)
+        if grows:
+            return self.kv.needed(min(request.tokens + self._next, whole))
+        return self.kv.needed(whole)
 
     def used(self, running: Sequence[Request]) -> int:
         """Blocks that are occupied or promised, also by the requests in `leaving`."""
         if self.blocks is None:
             return sum(self.kv.needed(request.tokens) for request in self.leaving) + sum(map(self.claim, running))
-        total, writers = self.blocks.held, Counter[Block]()
         freed = Counter(block for request in self._ending for block in self.blocks.of(request)[0])
-        total -= sum(count == block.holders for block, count in freed.items())
+        total = self.blocks.held - sum(count == block.holders for block, count in freed.items())
+        writers = Counter[Block]()
         for request in self.leaving:  # a prompt that is given up may have to be computed to its end first
             total += max(0, self.kv.needed(request.tokens) - len(self.blocks.of(request)[0]))
         for request in running:
             if request in self._joining:
-                total += self._joining[request][0]
+                added, _ = self._joining[request]
+                total += added
                 continue
             blocks, shared = self.blocks.of(request)
             total += max(0, self.claim(request) - len(blocks))
             if shared and shared.holders - freed[shared] > 1:
                 writers[shared] += 1
-        # A request that writes into a shared block needs a copy; the block's last holder does not.
-        return total + sum(count - (count == block.holders - freed[block]) for block, count in writers.items())
+        for block, count in writers.items():
+            # A request that writes into a shared block needs a copy; if all its holders write, one of them does not.
+            all_write = count == block.holders - freed[block]
+            total += count - all_write
+        return total
 
     def need(self, request: Request) -> int:
         """The blocks that a waiting request would add."""
@@ -85,7 +91,10 @@ class Memory:
 
     def left(self, request: Request) -> int:
         """Tokens that the engine has yet to compute for a request's next one."""
-        return request.tokens - self._joining[request][1] if request in self._joining else request.left
+        if request in self._joining:
+            _, cached = self._joining[request]
+            return request.tokens - cached
+        return request.left
 
     def cached_tokens(self, request: Request) -> int:
         """How many tokens of a waiting request are in the cache now."""

@@ -175,6 +175,7 @@ def order(word: str) -> Order:
     Raises:
         ValueError: there is no such order.
     """
-    if (word or "fcfs") not in ORDERS:
+    name = word or "fcfs"
+    if name not in ORDERS:
         raise ValueError(f"scheduling: '{word}' is not one of {', '.join(ORDERS)}")
-    return ORDERS[word or "fcfs"]()
+    return ORDERS[name]()

@@ -15,8 +15,8 @@ Kind = TypeVar("Kind")
 
 def scheduler_beside(folder: Path) -> type[Scheduler]:
     """The class ``Scheduler`` of ``folder/scheduler.py``; else the shipped one. See `class_beside`."""
-    found = class_beside(folder, Scheduler)
-    return found if found is Scheduler else _with_whole_line(found)
+    kind = class_beside(folder, Scheduler)
+    return kind if kind is Scheduler else _with_whole_line(kind)
 
 
 def class_beside(folder: Path | None, base: type[Kind]) -> type[Kind]:
@@ -25,16 +25,16 @@ def class_beside(folder: Path | None, base: type[Kind]) -> type[Kind]:
     Raises:
         ValueError: the file has no such class.
     """
-    path = (folder or Path()) / FILE
-    spec = importlib.util.spec_from_file_location("own_scheduler", path)
-    if folder is None or spec is None or spec.loader is None or not path.exists():
+    if folder is None or not (folder / FILE).exists():
         return base
+    spec = importlib.util.spec_from_file_location("own_scheduler", folder / FILE)
+    assert spec and spec.loader  # every file that ends with .py has a loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = getattr(module, "Scheduler", None)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    own = getattr(module, "Scheduler", None)
+    if not (isinstance(own, type) and issubclass(own, base)):
         raise ValueError(f"{FILE}: it needs a class Scheduler({base.__module__}.{base.__name__})")
-    return found
+    return own
 
 
 def _with_whole_line(kind: type[Scheduler]) -> type[Scheduler]:
@@ -58,8 +58,8 @@ def with_line(error: Exception, folder: Path) -> Exception:
     """An error of ``folder/scheduler.py`` as a refusal that names its line. Without this file, the error itself."""
     if isinstance(error, Refusal) or not (folder / FILE).exists():
         return error
-    said = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == folder / FILE]
     if frames:
-        return Refusal(f"{FILE}, line {frames[-1].lineno}: {said}")
-    return Refusal(f"{said} (what do places, reserve and victim of {FILE} return?)")
+        return Refusal(f"{FILE}, line {frames[-1].lineno}: {message}")
+    return Refusal(f"{message} (what do places, reserve and victim of {FILE} return?)")

@@ -90,20 +90,24 @@ class DeviceTable(NamedTuple):
             sizes = [size for size, _ in knots]
             if sizes != sorted(set(sizes)) or sizes[0] < 1:
                 raise ValueError(f"pace_table: sizes go up, from 1: {', '.join(f'{size:g}' for size in sizes)}")
-        if not all(0 <= one < math.inf for one in (table.token_s, *(s for _, s in table.decode + table.prompt))):
+        times = [table.token_s, *(seconds for _, seconds in table.decode + table.prompt)]
+        if not all(0 <= seconds < math.inf for seconds in times):
             raise ValueError("pace_table: a time is a number, and not less than 0")
         return table
 
     @property
     def text(self) -> str:
-        """It as :meth:`of` reads it."""
-        parts = [",".join(f"{size:g}:{1e3 * s:.4g}" for size, s in knots) for knots in (self.decode, self.prompt)]
-        return "/".join([*parts, f"{1e6 * self.token_s:.3g}"])
+        """The table as :meth:`of` reads it."""
+        decode, prompt = (
+            ",".join(f"{size:g}:{1e3 * seconds:.4g}" for size, seconds in knots) for knots in (self.decode, self.prompt)
+        )
+        return f"{decode}/{prompt}/{1e6 * self.token_s:.3g}"
 
     def seconds(self, work: Sequence[StepWork]) -> float:
-        tokens = sum(one.tokens for one in work)
-        found = interpolate(self.decode if tokens == len(work) else self.prompt, tokens)
-        return found + self.token_s * sum(one.context for one in work)
+        """The time of a step in which every request has tokens to compute."""
+        tokens = sum(request.tokens for request in work)
+        knots = self.decode if tokens == len(work) else self.prompt
+        return interpolate(knots, tokens) + self.token_s * sum(request.context for request in work)
 
 
 def _knots(text: str) -> Knots:
@@ -121,8 +125,8 @@ def interpolate(knots: Knots, size: float) -> float:
     if size <= knots[0][0] or len(knots) == 1:
         return knots[0][1]
     place = min(bisect_left(knots, (size,)), len(knots) - 1)
-    (low, one), (high, other) = knots[place - 1 : place + 1]
-    return max(0.0, one + (other - one) * (size - low) / (high - low))
+    (low, low_s), (high, high_s) = knots[place - 1 : place + 1]
+    return max(0.0, low_s + (high_s - low_s) * (size - low) / (high - low))
 
 
 OWN = "measured"  # the table is in pace_table
@@ -159,18 +163,18 @@ class Pace:
 
     def seconds(self, work: Iterable[StepWork]) -> float:
         """The time of a step on the device itself."""
-        done = [one for one in work if one.tokens]
-        if not done:
+        computed = [request for request in work if request.tokens]
+        if not computed:
             return 0.0
         if isinstance(self.device, DeviceTable):
-            return self.device.seconds(done)
-        tokens = sum(one.tokens for one in done)
+            return self.device.seconds(computed)
+        tokens = sum(request.tokens for request in computed)
         # A token's scores and their sum: 2 x 2 operations for each number of each token that it sees. The first token
         # of a piece sees fewer than the last.
-        seen = sum(one.tokens * (one.context - (one.tokens - 1) / 2) for one in done)
+        seen = sum(request.tokens * (request.context - (request.tokens - 1) / 2) for request in computed)
         flops = 2 * self.shape.parameters * tokens + 4 * self.shape.layers * self.shape.width * seen
         weights = self.shape.parameters * BYTES / self.device.bandwidth
-        kv = sum(one.context for one in done) * self.shape.kv_values * BYTES / self.device.bandwidth
+        kv = sum(request.context for request in computed) * self.shape.kv_values * BYTES / self.device.bandwidth
         return max(weights, flops / self.device.flops) + kv
 
     def wait(self, work: Iterable[StepWork], began: float) -> float:

@@ -101,8 +101,10 @@ def share_out(
     phase = "".join("d" if request.decodes else "p" for request in batch)
     drafted = [drafts(request) if letter == "d" else 0 for request, letter in zip(batch, phase, strict=True)]
     shares = Shares(phase, [], drafted)
-    rest, given = step_tokens - phase.count("d") * (1 + draft), dict[Request, int]()
-    for request in in_engine_order([*dropped, *(one for one in batch if not one.decodes)]):
+    rest = step_tokens - phase.count("d") * (1 + draft)
+    given: dict[Request, int] = {}
+    prompts = [request for request, letter in zip(batch, phase, strict=True) if letter == "p"]
+    for request in in_engine_order([*dropped, *prompts]):
         given[request] = max(0, min(rest, left(request)))
         rest -= given[request]
     shares.dropped += [(request, given[request]) for request in dropped]

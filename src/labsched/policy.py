@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from enum import Enum
 
-BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
-GATHER_S = 0.005  # how long an idle engine waits for the rest of a static batch, where nothing else is said
+BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # gpt_model_type: is it static?
+GATHER_S = 0.005  # how long an idle engine waits for the rest of a static batch, by default
 
 
 def gather_s(word: Callable[[str], str]) -> float:

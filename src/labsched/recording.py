@@ -44,11 +44,14 @@ class SchedulerSettings:
     @property
     def pace(self) -> Pace | None:
         """The device whose times the server takes for its own (``pace``). Raises LabError: it is not known."""
-        device, shape, slower, table = (
-            self.words.get(f"pace{name}", "") for name in ("", "_shape", "_slower", "_table")
-        )
+        words = self.words
         try:
-            return Pace.of(device, shape, slower or "1", table)
+            return Pace.of(
+                words.get("pace", ""),
+                words.get("pace_shape", ""),
+                words.get("pace_slower") or "1",
+                words.get("pace_table", ""),
+            )
         except ValueError as error:
             remedy = "--set pace_shape=llama-2-7b too; pace_table is the line that labctl pace measure prints"
             raise LabError(
@@ -154,7 +157,7 @@ class Recording:
 
         zero = min(sent[arrival.name] for arrival in self.arrivals)
         later = self.zero - zero
-        idle = {name for row in self.rows if not row.busy for name in row.joined}  # no step held these up
+        idle = _joined_when_idle(self.rows)
         ways = [self.zero + a.at - sent[a.name] for a in self.arrivals if a.name in idle]
         arrivals = [replace(a, at=sent[a.name] - zero, left_at=a.left_at + later) for a in self.arrivals]
         rows = [replace(row, began=row.began + later, over=row.over + later) for row in self.rows]
@@ -169,33 +172,40 @@ class Recording:
         Args:
             sent: when each request was sent, by its name. A request that is missing here marks nothing.
         """
-        ended, arrivals = 0.0, []
+        answered = 0.0  # when all earlier answers had arrived; infinite: one is not known to
+        arrivals = []
         for arrival in self.arrivals:
             request = sent.get(arrival.name)
-            follows = bool(request and not request.due and 0 < ended <= request.start)
+            follows = bool(request and not request.due and 0 < answered <= request.start)
             arrivals.append(replace(arrival, follows=follows))
-            ended = max(ended, request.end) if request and request.end else float("inf")
+            answered = max(answered, request.end) if request and request.end else float("inf")
         return replace(self, arrivals=arrivals)
 
     def numbered(self) -> Recording:
         """The same with numbers for names, in order of arrival: two runs of the same requests can be compared."""
         number = {arrival.name: str(place) for place, arrival in enumerate(self.arrivals, 1)}
 
-        def names(of: Iterable[str]) -> list[str]:
-            return [number.get(name, name) for name in of]
+        def numbers(names: Iterable[str]) -> list[str]:
+            return [number.get(name, name) for name in names]
 
         rows = [
             replace(
                 row,
-                batch=names(row.batch),
-                joined=names(row.joined),
-                preempted=names(row.preempted),
-                ended=set(names(row.ended)),
-                waiting=names(row.waiting),
+                batch=numbers(row.batch),
+                joined=numbers(row.joined),
+                preempted=numbers(row.preempted),
+                ended=set(numbers(row.ended)),
+                waiting=numbers(row.waiting),
             )
             for row in self.rows
         ]
-        return replace(self, rows=rows, arrivals=[replace(a, name=number[a.name]) for a in self.arrivals])
+        arrivals = [replace(arrival, name=number[arrival.name]) for arrival in self.arrivals]
+        return replace(self, rows=rows, arrivals=arrivals)
+
+
+def _joined_when_idle(rows: Sequence[StepRow]) -> set[str]:
+    """The requests that no step held up: each joined the batch when the server had nothing to compute."""
+    return {name for row in rows if not row.busy for name in row.joined}
 
 
 def phases(result: Path) -> list[Path]:
@@ -215,7 +225,7 @@ def read_recording(result: Path, phase: str = "") -> Recording:
         return _of_vllm(result, phase)
     files = phases(result)
     if phase:
-        known = [file.name.removeprefix("steps-").removesuffix(".jsonl") for file in files]
+        known = [_phase(file) for file in files]
         files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
         if not files:
             raise LabError(
@@ -224,25 +234,29 @@ def read_recording(result: Path, phase: str = "") -> Recording:
                 "name one of them",
                 code="phase-unknown",
             )
-    found = {file: lines for file in files if (lines := served_lines(file))}
-    if not found:
+    recordings = {file: lines for file in files if (lines := served_lines(file))}
+    if not recordings:
         raise LabError(
             f"{result} has no recording of an in-flight scheduler",
             "its step log has no line of kind 'scheduler' for " + MODEL,
             RECORD,
             code="recording-missing",
         )
-    if len(found) > 1:
-        names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
+    if len(recordings) > 1:
+        names = [_phase(file) for file in recordings]
         raise LabError(
             f"{result} has several recordings",
-            names,
-            f"name one: --phase {names.split(', ')[0]}",
+            ", ".join(names),
+            f"name one: --phase {names[0]}",
             code="recording-ambiguous",
         )
-    ((file, lines),) = found.items()
+    ((file, lines),) = recordings.items()
     with damage_as_error(file):
         return _recording(lines, str(file))
+
+
+def _phase(file: Path) -> str:
+    return file.name.removeprefix("steps-").removesuffix(".jsonl")
 
 
 def _of_vllm(result: Path, phase: str) -> Recording:
@@ -256,15 +270,15 @@ def _of_vllm(result: Path, phase: str) -> Recording:
 def settings_of(head: Mapping[str, Any]) -> SchedulerSettings:
     """The settings in a line SCHEDULER."""
     return SchedulerSettings(
-        {name: str(word) for name, word in head["words"].items()},
-        int(head["blocks"]),
-        int(head["block_size"]),
-        int(head["step_tokens"]),
-        int(head["context"]),
-        int(head["vocabulary"]),
-        str(head["own"]),
-        head.get("vllm", {}),
-        tuple(head.get("beyond", ())),
+        words={name: str(word) for name, word in head["words"].items()},
+        blocks=int(head["blocks"]),
+        block_size=int(head["block_size"]),
+        step_tokens=int(head["step_tokens"]),
+        context=int(head["context"]),
+        vocabulary=int(head["vocabulary"]),
+        own=str(head["own"]),
+        recorded=head.get("vllm", {}),
+        beyond=tuple(head.get("beyond", ())),
     )
 
 
@@ -276,20 +290,20 @@ def time_of_arrival(line: Mapping[str, Any]) -> float:
 def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int = 0) -> Arrival:
     """The request of a line REQUEST; ``zero`` (seconds) and ``base`` (steps) are where time begins."""
     return Arrival(
-        name,
-        time_of_arrival(line) - zero,
-        int(line["after"]) - base,
-        int(line["prompt"]),
-        int(line["limit"]),
-        int(line["made"]),
-        str(line["why"]),
-        line["t"] - zero,
-        int(line["left"]) - base,
-        bool(line["word"]),
-        str(line["tenant"]),
-        int(line["priority"]),
-        bool(line["resumable"]),
-        base64.b64decode(line["prefixes"], validate=True),
+        name=name,
+        at=time_of_arrival(line) - zero,
+        after=int(line["after"]) - base,
+        prompt=int(line["prompt"]),
+        limit=int(line["limit"]),
+        made=int(line["made"]),
+        why=str(line["why"]),
+        left_at=line["t"] - zero,
+        left=int(line["left"]) - base,
+        word=bool(line["word"]),
+        tenant=str(line["tenant"]),
+        priority=int(line["priority"]),
+        resumable=bool(line["resumable"]),
+        prefixes=base64.b64decode(line["prefixes"], validate=True),
     )
 
 
@@ -305,8 +319,10 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
             RECORD,
             code="recording-empty",
         )
-    if gap := next((b["n"] for a, b in itertools.pairwise(steps) if not _follows(a, b, lines)), 0):
-        raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD, code="recording-cut")
+    for before, step in itertools.pairwise(steps):
+        if not _follows(before, step, lines):
+            why = f"steps are missing before number {step['n']:,}"
+            raise LabError(f"{source} is cut off", why, RECORD, code="recording-cut")
     zero = time_of_arrival(requests[0])
     base = min(line["after"] for line in requests)
     arrivals, names = [], set[str]()
@@ -330,60 +346,60 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     if settings.recorded:  # a front end in another process had each request first
         from statistics import median
 
-        idle = {name for row in rows if not row.busy for name in row.joined}  # no step held these up
+        idle = _joined_when_idle(rows)
         ways = [line.get("waited", 0.0) for line, a in zip(requests, arrivals, strict=True) if a.name in idle]
         way = median(ways) if ways else 0.0
     return Recording(settings, arrivals, rows, source, zero, way)
 
 
-def _follows(one: Mapping[str, Any], other: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> bool:
+def _follows(before: Mapping[str, Any], step: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> bool:
     """Whether no step is missing between two that stand one after the other; changes are numbered too."""
-    if other["n"] == one["n"] + 1:
+    if step["n"] == before["n"] + 1:
         return True
     changes = {line["n"] for line in lines if "n" in line and (line["kind"] == "change" or line.get("warm_up"))}
-    return all(number in changes for number in range(one["n"] + 1, other["n"]))
+    return all(number in changes for number in range(before["n"] + 1, step["n"]))
 
 
 def _whys(why: str | Sequence[str], waiting: int) -> list[str]:
     """Why each waiting request waits: a line has one reason for all, or one each."""
-    return [why] * waiting if isinstance(why, str) else [*map(str, why), *[str(why[-1])] * (waiting - len(why))]
+    if isinstance(why, str):
+        return [why] * waiting
+    reasons = [*map(str, why)]
+    return reasons + reasons[-1:] * (waiting - len(reasons))
 
 
 def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[StepRow]:
+    def unique(names: Iterable[str]) -> list[str]:
+        return [owners[name][0] if owners.get(name) else name for name in names]
+
     rows: list[StepRow] = []
-    busy, over = False, 0.0  # a step that was decided while another was computed begins when that one is over
+    busy = False
+    over = 0.0  # a step that was decided while another was computed begins when that one is over
     for line in lines:
         if line["kind"] not in ("step", "change") or line.get("warm_up"):
             continue
-
-        def unique(name: str) -> str:
-            return owners[name][0] if owners.get(name) else name
-
-        ended = {unique(name) for name in line.get("ended", {})}
         if line["kind"] == "step":
-            none = [0] * line["batch"]
-            waiting = [unique(name) for name in line.get("waiting", ())]
-            batch = [unique(name) for name in line["ids"]]
-            rows.append(
-                StepRow(
-                    batch,
-                    line["phase"],
-                    list(line["tokens"]),
-                    list(line.get("made", none)),
-                    list(line.get("cached", none)),
-                    [unique(name) for name in line.get("joined", ())],
-                    [unique(name) for name in line.get("evicted", ())],
-                    ended,
-                    waiting,
-                    int(line["kv_blocks_used"]),
-                    max(line["t"] - line["dur"], over) - zero,
-                    line["t"] - zero,
-                    line.get("engine_us", 0) / 1e6,
-                    busy,
-                    _whys(line.get("why", ""), len(waiting)),
-                )
+            zeros = [0] * line["batch"]
+            row = StepRow(
+                batch=unique(line["ids"]),
+                phase=line["phase"],
+                tokens=list(line["tokens"]),
+                made=list(line.get("made", zeros)),
+                cached=list(line.get("cached", zeros)),
+                joined=unique(line.get("joined", ())),
+                preempted=unique(line.get("evicted", ())),
+                ended=set(unique(line.get("ended", ()))),
+                waiting=unique(line.get("waiting", ())),
+                blocks=int(line["kv_blocks_used"]),
+                began=max(line["t"] - line["dur"], over) - zero,
+                over=line["t"] - zero,
+                engine_s=line.get("engine_us", 0) / 1e6,
+                busy=busy,
+                why=_whys(line.get("why", ""), len(line.get("waiting", ()))),
             )
-            busy, over = bool(waiting) or any(name not in ended for name in batch), line["t"]
+            rows.append(row)
+            busy = bool(row.waiting) or any(name not in row.ended for name in row.batch)
+            over = line["t"]
         else:
             busy = False
         for name in line.get("ended", {}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labsched.counting import Counting, KnownAnswer, Tokens
@@ -16,13 +16,11 @@ from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
 from labsched.request import End, Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step
+from labsched.steplog import MOST_WAITING
 
-MOST_WAITING = 64  # names in a line of the step log
 STANDSTILL = 1000  # steps without a batch, after which no request will ever join
 WHERE = "labctl predict --help lists what can be set"
-StepTime = Callable[[StepRow], float]
-
-
+StepSeconds = Callable[[StepRow], float]
 PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # allowed for any recording: they do not change decisions
 
 
@@ -30,7 +28,8 @@ def changed_words(settings: SchedulerSettings, assignments: Mapping[str, str]) -
     """The words of a recording's settings with others in their places. Raises LabError as :func:`change_settings`
     does.
     """
-    if unknown := sorted(set(assignments) - {*settings.words, *PACE} | set(assignments) & {"engine"}):
+    predictable = {*settings.words, *PACE} - {"engine"}
+    if unknown := sorted(set(assignments) - predictable):
         known = ", ".join(name for name in settings.words if name != "engine")
         raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE, code="setting-unpredictable")
     words = {**settings.words, **assignments}
@@ -60,9 +59,10 @@ def change_settings(settings: SchedulerSettings, assignments: Mapping[str, str])
             code="setting-unpredictable",
         )
     before = settings.words
-    whole = words["enable_chunked_context"].lower() == "false"
+    whole = words["enable_chunked_context"].lower() == "false"  # prompts in one piece
+    was_whole = before["enable_chunked_context"].lower() == "false"
     usual = settings.context if whole else settings.step_tokens
-    if not words["max_num_tokens"] and whole != (before["enable_chunked_context"].lower() == "false") and not whole:
+    if was_whole and not whole and not words["max_num_tokens"]:
         raise LabError(
             "the usual max_num_tokens is unknown",
             "the recording computed prompts in one piece",
@@ -85,9 +85,7 @@ def change_settings(settings: SchedulerSettings, assignments: Mapping[str, str])
         raise LabError(
             "these settings cannot be predicted", "no request would fit", WHERE, code="settings-unpredictable"
         )
-    return SchedulerSettings(
-        words, blocks, settings.block_size, tokens, settings.context, settings.vocabulary, settings.own
-    )
+    return replace(settings, words=words, blocks=blocks, step_tokens=tokens)
 
 
 def scheduler_of(settings: SchedulerSettings, kind: type[Scheduler] = Scheduler) -> Scheduler:
@@ -130,7 +128,7 @@ class Replay:
 
     scheduler: Scheduler
     arrivals: Sequence[Arrival]
-    seconds: StepTime | None = None
+    seconds: StepSeconds | None = None
     in_flight: int = 0
     seen: Callable[[Step], None] | None = None
     gather_s: float = GATHER_S
@@ -173,10 +171,17 @@ class Replay:
             return
         self._empty = 0 if self._step() else self._empty + 1
         if self._empty > STANDSTILL:
-            waiting = f"{len(self.scheduler.waiting)} wait and none runs"
             raise LabError(
-                "the scheduler admits no request any more", waiting, "see places and reserve", code="replay-stuck"
+                "the scheduler admits no request any more",
+                f"{len(self.scheduler.waiting)} wait and none runs",
+                "see places and reserve",
+                code="replay-stuck",
             )
+
+    @property
+    def _coming(self) -> Arrival | None:
+        """The next request to arrive; None: all have."""
+        return self.arrivals[self._next] if self._next < len(self.arrivals) else None
 
     def _due(self, arrival: Arrival) -> bool:
         if self.in_flight:
@@ -193,23 +198,25 @@ class Replay:
 
     def _receive(self) -> None:
         idle = self.scheduler.idle
-        if idle and self._next < len(self.arrivals) and not self._due(self.arrivals[self._next]):
-            first = self.arrivals[self._next]  # nothing happens until it comes
-            self.now, self.steps = max(self.now, self._at(first)), max(self.steps, first.after)
-        while self._next < len(self.arrivals) and self._due(self.arrivals[self._next]):
-            self._submit(self.arrivals[self._next])
+        if idle and (first := self._coming) and not self._due(first):  # nothing happens until it comes
+            self.now = max(self.now, self._at(first))
+            self.steps = max(self.steps, first.after)
+        while (arrival := self._coming) and self._due(arrival):
+            self._submit(arrival)
         if idle and self.scheduler.static and self.seconds and not self.in_flight:
-            deadline = self.now + self.gather_s  # the inbox of a static batch waits a moment for more
-            while (
-                self._next < len(self.arrivals)
-                and not self.arrivals[self._next].follows
-                and self._at(self.arrivals[self._next]) <= deadline
-                and len(self.scheduler.waiting) < self.scheduler.max_running
-            ):
-                self.now = max(self.now, self._at(self.arrivals[self._next]))
-                self._submit(self.arrivals[self._next])
-            if self.scheduler.waiting and len(self.scheduler.waiting) < self.scheduler.max_running:
-                self.now = deadline
+            self._gather()
+
+    def _gather(self) -> None:
+        """Wait a moment for more requests, as the inbox of a static batch does."""
+        deadline = self.now + self.gather_s
+        while len(self.scheduler.waiting) < self.scheduler.max_running:
+            arrival = self._coming
+            if arrival is None or arrival.follows or self._at(arrival) > deadline:
+                break
+            self.now = max(self.now, self._at(arrival))
+            self._submit(arrival)
+        if self.scheduler.waiting and len(self.scheduler.waiting) < self.scheduler.max_running:
+            self.now = deadline
 
     def _submit(self, arrival: Arrival) -> None:
         self._next += 1
@@ -220,15 +227,14 @@ class Replay:
         else:
             prompt, output = [0] * arrival.prompt, [0] * made
             output[-1:] = [1]  # the token that ends it, as a stop word would
-        word = arrival.word and made < arrival.limit
-        answer: Any = KnownAnswer(output, word, arrival.resumable)
-        stop = [[output[-1]]] if word else []
+        ends_with_word = arrival.word and made < arrival.limit
+        answer: Any = KnownAnswer(output, ends_with_word, arrival.resumable)
         request = Request(
-            arrival.name,
-            prompt,
-            arrival.limit,
-            answer,
-            stop,
+            id=arrival.name,
+            prompt=prompt,
+            limit=arrival.limit,
+            sampling=answer,
+            stop_words=[[output[-1]]] if ends_with_word else [],
             number=self._next,
             name=arrival.name,
             tenant=arrival.tenant,
@@ -248,11 +254,14 @@ class Replay:
     def _leave(self) -> None:
         """Cancel what was cancelled in the recording by now."""
         for name, (request, arrival) in list(self.live.items()):
-            if arrival.cancelled and (
-                arrival.left <= self.steps if self.seconds is None else arrival.left_at + self._late <= self.now
-            ):
+            if arrival.cancelled and self._has_left(arrival):
                 self.scheduler.cancel(request)
                 self._end(name)
+
+    def _has_left(self, arrival: Arrival) -> bool:
+        if self.seconds is None:
+            return arrival.left <= self.steps
+        return arrival.left_at + self._late <= self.now
 
     def _end(self, name: str) -> None:
         if self.live.pop(name, None) and not self.live:
@@ -287,16 +296,16 @@ class Replay:
 def row_of(step: Step) -> StepRow:
     """A computed step as the step log has it."""
     return StepRow(
-        step.names,
-        step.phase,
-        list(step.computed),
-        step.made,
-        list(step.cached),
-        [request.name for request in step.admitted],
-        [request.name for request in step.preempted],
-        {request.name for request in step.ended},
-        [request.name for request in step.waiting[:MOST_WAITING]],
-        step.blocks,
+        batch=step.names,
+        phase=step.phase,
+        tokens=list(step.computed),
+        made=step.made,
+        cached=list(step.cached),
+        joined=[request.name for request in step.admitted],
+        preempted=[request.name for request in step.preempted],
+        ended={request.name for request in step.ended},
+        waiting=[request.name for request in step.waiting[:MOST_WAITING]],
+        blocks=step.blocks,
     )
 
 
@@ -310,15 +319,24 @@ class ReplayResult:
 
 def line_of(step: Step, scheduler: Scheduler) -> dict[str, Any]:
     """A computed step as a line of the step log, without its number, its times and the requests that ended."""
-    own: dict[str, Any] = {"kind": "step", "batch": len(step.batch), "ids": step.names}
-    own |= {"slots": scheduler.max_running, "seats": list(scheduler.slots.names), "kv_blocks": scheduler.kv.blocks}
-    return {**own, "waiting": [], "why": "", "because": {}, **step.fields()}
+    return {
+        "kind": "step",
+        "batch": len(step.batch),
+        "ids": step.names,
+        "slots": scheduler.max_running,
+        "seats": list(scheduler.slots.names),
+        "kv_blocks": scheduler.kv.blocks,
+        "waiting": [],
+        "why": "",
+        "because": {},
+        **step.fields(),
+    }
 
 
 def replay(
     recording: Recording,
     settings: SchedulerSettings,
-    seconds: StepTime | None = None,
+    seconds: StepSeconds | None = None,
     in_flight: int = 0,
     kind: type[Scheduler] = Scheduler,
 ) -> ReplayResult:

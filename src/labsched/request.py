@@ -42,13 +42,13 @@ class Request:
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
     joined: int = 0  # its place in the order of joining, from 1; 0: it is not in the engine
-    rivals: int | None = None  # log probabilities of this many likeliest tokens beside its own; None: of none at all
+    rivals: int | None = None  # log probabilities wanted beside its own token's, of the likeliest; None: of no token
     scored: Any = None  # the source of log probabilities (labserve/inflight/logprobs.py)
     scores: list[Any] = field(default_factory=list)  # vLLM's log probabilities of its newest tokens
     schema: dict[str, Any] | None = None  # JSON schema of its text; vLLM only
     asked: Any = None  # the outputs that a text request asked for (labserve/vllm/text.py)
     latest: Any = None  # vLLM's last `RequestOutput`
-    found: int = 0  # of those, the tokens found in the cache when it was admitted
+    found: int = 0  # tokens found in the cache when it was admitted
 
     def __deepcopy__(self, _: Any) -> "Request":
         return self  # the draft of an order is about the same requests
@@ -91,9 +91,14 @@ class Request:
             return False, tokens
         for count, token in enumerate(tokens, 1):
             self.output.append(token)
-            if any(self.output[-len(word) :] == word for word in self.stop_words):
+            if self.ends_with_stop_word:
                 return True, tokens[:count]
         return False, tokens
+
+    @property
+    def ends_with_stop_word(self) -> bool:
+        """Whether the output ends with one of its stop words."""
+        return any(self.output[-len(word) :] == word for word in self.stop_words)
 
     @property
     def why(self) -> str:

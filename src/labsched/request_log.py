@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from labsched.recording import HASH_BYTES, SchedulerSettings
 from labsched.request import Request
@@ -30,6 +31,14 @@ WORDS = (
 )
 
 
+class _Arrived(NamedTuple):
+    """How a live request came."""
+
+    at: float  # monotonic seconds
+    waited: float  # seconds since Triton handed it over
+    after: int  # steps that were over
+
+
 class RequestLog:
     """Writes two kinds of lines into the step log, `scheduler` and `request` (docs/develop/step-log.md).
 
@@ -40,9 +49,7 @@ class RequestLog:
         self.steps = 0
         self._log = log
         self._key = secrets.randbits(60)  # so that a text cannot be looked up by the hashes of its tokens
-        self._came: dict[
-            int, tuple[float, float, int]
-        ] = {}  # time, its wait until then and step, by the number of a live request
+        self._arrivals: dict[int, _Arrived] = {}  # by the number of a live request
         log.note(
             SCHEDULER,
             first=True,
@@ -58,40 +65,41 @@ class RequestLog:
     def arrived(self, request: Request) -> None:
         """Note when it came."""
         now = time.monotonic()
-        self._came[request.number] = now, now - request.put, self.steps
+        self._arrivals[request.number] = _Arrived(now, now - request.put, self.steps)
 
     def ended(self, request: Request) -> Callable[[], None]:
         """A function that writes an ended request's record. It may run later, because hashing all tokens takes time."""
-        if (came := self._came.pop(request.number, None)) is None or not self._log.open:
+        arrived = self._arrivals.pop(request.number, None)
+        if arrived is None or not self._log.open:
             return lambda: None
-        return partial(self._write, request, *came, self.steps, time.monotonic())
+        return partial(self._write, request, arrived, self.steps, time.monotonic())
 
-    def _write(self, request: Request, arrived: float, waited: float, after: int, left: int, now: float) -> None:
-        words, output = request.stop_words, request.output
+    def _write(self, request: Request, arrived: _Arrived, left: int, now: float) -> None:
         self._log.note(
             REQUEST,
             t=round(now, 6),
             name=request.name,
             came=request.came,
-            arrived=round(arrived, 6),
-            waited=round(waited, 6),
-            after=after,
+            arrived=round(arrived.at, 6),
+            waited=round(arrived.waited, 6),
+            after=arrived.after,
             prompt=len(request.prompt),
             limit=request.limit,
-            made=len(output),
+            made=len(request.output),
             why=request.why,
             left=left,
-            word=any(output[-len(word) :] == word for word in words),
+            word=request.ends_with_stop_word,
             tenant=request.tenant,
             priority=request.priority,
             resumable=request.resumable,
-            prefixes=self._prefixes(request.prompt + output),
+            prefixes=self._prefixes(request.prompt + request.output),
         )
 
     def _prefixes(self, ids: Sequence[int]) -> str:
         """A keyed hash of the sequence up to each of its tokens, `HASH_BYTES` each, in base64."""
-        key, found = self._key, bytearray()
+        key = self._key
+        hashes = bytearray()
         for token in ids:
             key = hash((key, token))
-            found += (key & 0xFFFFFF).to_bytes(HASH_BYTES, "little")
-        return base64.b64encode(found).decode()
+            hashes += (key & 0xFFFFFF).to_bytes(HASH_BYTES, "little")
+        return base64.b64encode(hashes).decode()

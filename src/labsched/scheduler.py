@@ -30,16 +30,6 @@ class Scheduler(Batch):
     # -- the four questions -------------------------------------------------------------------------------------------
 
     @property
-    def in_flight(self) -> int:
-        """Steps that are decided, and whose results have not come: none, between two steps."""
-        return 0
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds until the engine waits for the next step: it waits already, for however many requests come."""
-        return math.inf
-
-    @property
     def places(self) -> int:
         """How many requests may join the batch now."""
         return 0 if self.static and self.running else self.max_running - len(self.running)
@@ -58,6 +48,18 @@ class Scheduler(Batch):
     def victim(self) -> Request:
         """The request to preempt when memory runs out: the one that the order would admit last."""
         return self.order.victim(self.running)
+
+    # -- what the server's loop asks, where vLLM's scheduler has another answer ----------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that are decided and whose results have not come: none, because a step ends before the next plan."""
+        return 0
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds for which requests may be received before the engine would stand idle: it already does."""
+        return math.inf
 
     # -- the decision -------------------------------------------------------------------------------------------------
 
@@ -88,26 +90,30 @@ class Scheduler(Batch):
 
     def _preemptible(self, request: Request) -> Request:
         """The request itself, or another one if it could not be computed again, or its memory would not be free."""
-        resumable = [one for one in (request, *reversed(self.running)) if one.resumable]
-        free = [one for one in resumable if not self.engine.must_finish(one.handle)]
+        resumable = [other for other in (request, *reversed(self.running)) if other.resumable]
+        free = [other for other in resumable if not self.engine.must_finish(other.handle)]
         return (free or resumable or [request])[0]
 
     def _admit(self) -> tuple[list[Request], list[Request], Because]:
-        """On a draft: admit requests in their order. They, the others, and why the first of these is not admitted."""
+        """On a draft: admit requests in their order.
+
+        Returns the admitted requests, the others in their order, and why the first of the others is not admitted.
+        """
         admitted: list[Request] = []
         places = self.places
         while self.waiting:
             line = self.line()
-            because = self._refusal(line[0], places - len(admitted))
+            request = line[0]
+            because = self._refusal(request, places - len(admitted))
             if because.why:
                 return admitted, line, because
             if not admitted:
                 self.order = self.order.draft()
-            self.waiting.remove(line[0])
-            self.running.append(line[0])
-            self.memory.plan_to_join(line[0])
-            self.order.joined(line[0], self.waiting)
-            admitted.append(line[0])
+            self.waiting.remove(request)
+            self.running.append(request)
+            self.memory.plan_to_join(request)
+            self.order.joined(request, self.waiting)
+            admitted.append(request)
         return admitted, [], Because()
 
     def _refusal(self, request: Request, places: int) -> Because:
@@ -119,24 +125,28 @@ class Scheduler(Batch):
             return Because("no KV block", need, used, reserve, self.kv.blocks)
         if not self.features.chunked_context and request.tokens > (room := self._room()):
             return Because("no tokens", tokens=request.tokens, room=room)
-        # Another request is computing the beginning of this prompt. To wait costs nothing: that one has the step's
-        # tokens first anyway, and afterwards there is more of the beginning to be found.
-        return Because() if self.memory.fit(request) else Because("no prefix")
+        if not self.memory.fit(request):
+            # Another request is computing the beginning of this prompt. Waiting costs nothing: the other one gets the
+            # step's tokens first anyway, and afterwards more of the beginning is in the cache.
+            return Because("no prefix")
+        return Because()
 
     def _room(self) -> int:
         """The tokens that the planned batch leaves of a step, if no prompt goes in pieces."""
-        draft, left = self.features.num_assistant_tokens, self.memory.left
-        taken = sum(1 + draft if one.decodes else left(one) for one in self.running)
+        decoding = 1 + self.features.num_assistant_tokens
+        taken = sum(decoding if request.decodes else self.memory.left(request) for request in self.running)
         return self.engine.step_tokens - taken
 
     def _shares(self) -> Shares:
+        """The tokens that the next step computes for each running request, and for prompts that must be finished."""
         dropped = [request for request in self.memory.leaving if self.engine.must_finish(request.handle)]
         draft = self.features.num_assistant_tokens
         return share_out(self.running, dropped, self.engine.step_tokens, draft, self.memory.left, self._drafts)
 
     def _drafts(self, request: Request) -> int:
-        on = self.features.num_assistant_tokens > 0
-        return self.engine.drafts(request.prompt + request.output, request.limit - len(request.output)) if on else 0
+        if not self.features.num_assistant_tokens:
+            return 0
+        return self.engine.drafts(request.prompt + request.output, request.limit - len(request.output))
 
     # -- the step -----------------------------------------------------------------------------------------------------
 
@@ -164,17 +174,19 @@ class Scheduler(Batch):
         In the third step b is preempted: with it, 6 blocks would be in use. It returns in the fifth step, when a has
         ended, and its four tokens are computed again.
         """
-        plan, began = plan or self.plan(), time.monotonic()
+        plan = plan or self.plan()
+        began = time.monotonic()
         refused = self.apply(plan)
         shares = self._shares() if refused else plan.shares
-        batch, admitted = list(self.running), [request for request in plan.admitted if not request.end]
+        batch = list(self.running)
+        admitted = [request for request in plan.admitted if not request.end]
         step = Step(
-            plan,
-            began,
-            batch,
-            shares.phase,
-            shares.tokens,
-            shares.drafted,
+            plan=plan,
+            began=began,
+            batch=batch,
+            phase=shares.phase,
+            computed=shares.tokens,
+            drafted=shares.drafted,
             prefill=sum(not request.output for request in batch),
             admitted=admitted,
             blocks=self.blocks_used,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from labsched.recording import Arrival
+from labsched.request import DEFAULT_PRIORITY
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,19 @@ Refute = Callable[[Sequence[Arrival]], SmallTrace | None]
 Shrink = Callable[[Sequence[Arrival]], Iterator[list[Arrival]]]
 
 
-def smallest(found: SmallTrace, refuted: Refute, smaller: Shrink | None = None, tries: int = 10_000) -> SmallTrace:
+def smallest(refutation: SmallTrace, refuted: Refute, smaller: Shrink | None = None, tries: int = 10_000) -> SmallTrace:
     """Shrink a trace step by step while it still refutes, until no smaller one does, or ``tries`` were tried."""
     left = tries
     while True:
-        for trace in (smaller or _smaller)(found.trace):
+        for trace in (smaller or _smaller)(refutation.trace):
             if not left:
-                return found
+                return refutation
             left -= 1
             if better := refuted(trace):
-                found = better
+                refutation = better
                 break
         else:
-            return found
+            return refutation
 
 
 def _smaller(trace: Sequence[Arrival]) -> Iterator[list[Arrival]]:
@@ -57,15 +58,16 @@ def fewer_requests(trace: Sequence[Arrival]) -> Iterator[list[Arrival]]:
 
 def _simpler(trace: Sequence[Arrival]) -> Iterator[list[Arrival]]:
     """The same trace with one request that is simpler."""
-    for place, one in enumerate(trace):
-        for other in (
-            replace(one, made=one.limit, word=False, why="length"),
-            replace(one, prompt=one.prompt // 2),
-            replace(one, limit=one.limit // 2, made=min(one.made, one.limit // 2)),
-            replace(one, at=0.0),
-            replace(one, priority=2),
-            replace(one, tenant="a"),
+    for place, request in enumerate(trace):
+        half = request.limit // 2
+        for simpler in (
+            replace(request, made=request.limit, word=False, why="length"),
+            replace(request, prompt=request.prompt // 2),
+            replace(request, limit=half, made=min(request.made, half)),
+            replace(request, at=0.0),
+            replace(request, priority=DEFAULT_PRIORITY),
+            replace(request, tenant="a"),
         ):
-            if other != one and other.prompt >= 1 and other.limit >= 1:
-                whole = [*trace[:place], replace(other, word=other.made < other.limit), *trace[place + 1 :]]
-                yield sorted(whole, key=lambda request: request.at)
+            if simpler != request and simpler.prompt >= 1 and simpler.limit >= 1:
+                consistent = replace(simpler, word=simpler.made < simpler.limit)
+                yield sorted([*trace[:place], consistent, *trace[place + 1 :]], key=lambda arrival: arrival.at)

@@ -33,7 +33,7 @@ class Step:
     mask_s: float | None = None  # of these, for the masks of structured outputs; None: no request has one
     paced_s: float | None = None  # seconds that the step should take by the model of a GPU (pace.py)
     ahead_s: float = 0.0  # seconds before it began that it was decided, while the engine computed the one before
-    in_vain: int = 0  # requests that it was computed for although they had ended: it was decided before that was known
+    in_vain: int = 0  # requests that had ended by then: it was decided before that was known
     block_ids: list[Any] = field(default_factory=list)  # of each request, where the engine has a block table
 
     @property

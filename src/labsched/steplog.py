@@ -26,6 +26,9 @@ WATCHED = "watched"  # a viewer who wants texts touches this file of the run fol
 WATCHED_S = 10.0  # and has gone when it is older than this
 REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are not steps
 _HEAD = ("t", "dur", "model", "instance", "ids")
+_FACT_FIELDS = {"t": int | float, "model": str, "instance": str}  # the types of fields that every line has
+_STEP_FIELDS = {**_FACT_FIELDS, "dur": int | float, "ids": list}
+_REQUEST_FIELDS = {**_FACT_FIELDS, "arrived": int | float}
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _DIGITS = {number: str(number) for number in range(1024)}
 
@@ -43,14 +46,14 @@ class StepLog:
     def __init__(self, run_dir: str, model: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
         self._head = {"model": model, "instance": instance}
         self._most = most_bytes
-        self._wanted = os.environ.get("LABS_STEP_LOG", "")
+        self._setting = os.environ.get("LABS_STEP_LOG", "")
         self._watched = os.path.join(run_dir, WATCHED)  # noqa: PTH118  a Path's stat costs thrice as much
         self._path = Path(run_dir) / f"steps-{model}-{instance}.jsonl"
         self._file: FileIO | None = None
         self._first = b""  # the line with which each of its files begins
         self._spelled: dict[str, tuple[list[Any], str]] = {}  # long lists of the last lines, and their JSON
         self.count = 0  # of the steps and changes so far
-        if run_dir and self._wanted != "off":
+        if run_dir and self._setting != "off":
             self._open()
 
     def _open(self) -> None:
@@ -64,9 +67,9 @@ class StepLog:
     @property
     def texts(self) -> bool:
         """Whether texts are logged now; if not, the caller need not make them."""
-        if self._file is None or self._wanted == "steps":
+        if self._file is None or self._setting == "steps":
             return False
-        if self._wanted == "texts":
+        if self._setting == "texts":
             return True
         try:
             return time.time() - os.stat(self._watched).st_mtime < WATCHED_S  # noqa: PTH116
@@ -101,7 +104,7 @@ class StepLog:
             "kind": kind,
             "batch": len(ids),
         }
-        parts = [spelled] if spelled else []
+        parts = [spelled] if spelled else []  # what is JSON already
         if type(ids) is list and len(ids) >= LONG:
             parts.append(f'"ids":{self._json("ids", ids)}')
         else:
@@ -112,12 +115,14 @@ class StepLog:
             elif value or isinstance(value, int):
                 line[name] = value
         text = _ENCODER.encode(line)
-        self._append(f"{text[:-1]},{','.join(parts)}}}\n".encode() if parts else f"{text}\n".encode())
+        if parts:
+            text = f"{text[:-1]},{','.join(parts)}}}"
+        self._append(f"{text}\n".encode())
 
     def _json(self, name: str, value: list[Any]) -> str:
         before, text = self._spelled.get(name, (None, ""))
         if before != value:
-            text = _list(value if name != "ids" else [*map(str, value)])
+            text = _list([*map(str, value)] if name == "ids" else value)
             self._spelled[name] = value.copy(), text
         return text
 
@@ -186,13 +191,14 @@ class RequestNames:
         self._live: set[str] = set()
         self._count = 0
 
-    def take(self, asked: str = "") -> str:
-        """A name that is free, for a request that its client calls `asked`."""
+    def take(self, client_name: str = "") -> str:
+        """A name that is free, for a request that its client calls `client_name`."""
         self._count += 1
-        wanted = name = asked[:64] or str(self._count)
-        more = self._count
+        base = name = client_name[:64] or str(self._count)
+        suffix = self._count
         while name in self._live:
-            name, more = f"{wanted}#{more}", more + 1
+            name = f"{base}#{suffix}"
+            suffix += 1
         self._live.add(name)
         return name
 
@@ -225,21 +231,30 @@ def step_of(data: Mapping[str, Any]) -> StepRecord:
 
 def parse_step_line(line: bytes) -> dict[str, Any] | None:
     """A step's or change's line; None if it is cut off, of another kind, or not written by a model of ours."""
-    return _of_kind(line, {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list})
+    return _with_fields(line, _STEP_FIELDS)
 
 
 def parse_any_line(line: bytes) -> dict[str, Any] | None:
-    """A line of any kind, also of the two that only a replay reads: REQUEST and SCHEDULER. None as for `parsed`."""
-    data = _of_kind(line, {"t": int | float, "model": str, "instance": str})
-    kind = data.get("kind") if data else None  # a step of an earlier version has none
+    """A line of any kind, also of the two that only a replay reads: REQUEST and SCHEDULER.
+
+    None as for :func:`parse_step_line`.
+    """
+    data = _with_fields(line, _FACT_FIELDS)
+    if data is None:
+        return None
+    kind = data.get("kind")  # a step of an earlier version has none
     if kind == SCHEDULER:
         return data
-    return _of_kind(line, {"arrived": int | float}) if kind == REQUEST else parse_step_line(line)
+    return data if _has(data, _REQUEST_FIELDS if kind == REQUEST else _STEP_FIELDS) else None
 
 
-def _of_kind(line: bytes, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+def _with_fields(line: bytes, types: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         data = json_object(line)
     except ValueError:
         return None
-    return data if all(isinstance(data.get(name), kind) for name, kind in kinds.items()) else None
+    return data if _has(data, types) else None
+
+
+def _has(data: Mapping[str, Any], types: Mapping[str, Any]) -> bool:
+    return all(isinstance(data.get(name), kind) for name, kind in types.items())

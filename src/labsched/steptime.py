@@ -48,27 +48,57 @@ ROUND = 64  # tokens of context within which two batches have the same shape
 PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
 DEVIATIONS = 2.0  # standard deviations of the costs on either side of the interval
 HELD_UP = 5  # times the model's prediction: longer steps are reported
+PROMPT_TOKEN = TERMS.index("a prompt token")
 Shape = tuple[int, int, bool]
 
 
+class StepCounts(NamedTuple):
+    """How often each of TERMS occurs in a step."""
+
+    step: int
+    decoding: int
+    prompt: int
+    context: int
+    makes_tokens: bool
+    new_size: bool
+    after_prompts: bool
+    after_pause: bool
+
+
 class StepFeatures:
-    """The features of a step's time, one number for each of TERMS. Call it for every step of one server, in order."""
+    """Counts what a step's time depends on. Call it for every step of one server, in order."""
 
     def __init__(self) -> None:
         self._contexts = Contexts()
         self._met: set[int] = set()  # numbers of tokens
         self._prompts = False  # in the step before
-        self._before: StepRow | None = None
+        self._before: StepRow | None = None  # a replay sets when it is over after it has asked for its time
 
-    def of(self, row: StepRow) -> tuple[int, ...]:
-        prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
+    def of(self, row: StepRow) -> StepCounts:
+        prompt = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
         computed = sum(row.tokens)
-        new = computed not in self._met
+        before = self._before
+        counts = StepCounts(
+            step=1,
+            decoding=row.phase.count("d"),
+            prompt=prompt,
+            context=self._contexts.of(row),
+            makes_tokens=any(row.made),
+            new_size=computed not in self._met,
+            after_prompts=self._prompts and not prompt,
+            after_pause=before is not None and row.began - before.over > PAUSE_S,
+        )
         self._met.add(computed)
-        after, self._prompts = self._prompts and not prefill, prefill > 0
-        before, self._before = self._before, row
-        paused = before is not None and row.began - before.over > PAUSE_S
-        return 1, row.phase.count("d"), prefill, self._contexts.of(row), any(row.made), new, after, paused
+        self._prompts = prompt > 0
+        self._before = row
+        return counts
+
+
+class LargestStep(NamedTuple):
+    """The largest batch and the most prompt tokens of a recording's steps."""
+
+    batch: int
+    prompt: int
 
 
 class Extrapolated(NamedTuple):
@@ -97,78 +127,89 @@ class StepTime:
 
     Attributes:
         costs: seconds of each of TERMS.
-        ratios: by size (:func:`prefill_tokens`), how many times the sum of costs such steps take; by batch shape
-            (:func:`shape_of`), how many times that.
+        size_ratios: by size (:func:`prefill_tokens`), how many times the sum of costs such steps take.
+        shape_ratios: by batch shape (:func:`shape_of`), how many times that.
         gap: seconds from the end of a step to the beginning of the next while requests are there (mean).
         noise: median relative difference of steps with the same batch shape from their shape's median.
-        twice: the steps behind ``noise``.
+        noise_steps: the steps behind ``noise``.
         error: median relative error of the model on the recorded steps.
         slowest, fastest: the time of the recording's parts as a multiple of the model's prediction.
-        most: the largest batch, prefill tokens of a step and context recorded.
+        steps: recorded.
         doubt: the covariance of the costs (seconds squared), [8, 8].
-        held_up: the steps that took more than HELD_UP times the prediction, and by how many seconds in all.
+        held_up_steps: the steps that took more than HELD_UP times the prediction.
+        held_up_s: by how many seconds they did, in all.
     """
 
     costs: tuple[float, ...]
-    ratios: tuple[Mapping[int, float], Mapping[Shape, float]]
+    size_ratios: Mapping[int, float]
+    shape_ratios: Mapping[Shape, float]
     gap: float
     noise: float
-    twice: int
+    noise_steps: int
     error: float
     fastest: float
     slowest: float
-    most: tuple[int, int, int]
+    largest: LargestStep
     steps: int
     doubt: npt.NDArray[np.float64]
-    held_up: tuple[int, float] = (0, 0.0)
+    held_up_steps: int
+    held_up_s: float
 
-    def seconds(self, shape: Sequence[int], speed: float = 1.0, deviations: float = 0.0) -> float:
+    def seconds(self, counts: StepCounts, speed: float = 1.0, deviations: float = 0.0) -> float:
         """From the beginning of a step to the beginning of the next one; never less than a tenth of its costs.
 
         Args:
-            shape: :class:`StepFeatures` of the step, which may be larger than any that was recorded.
+            counts: of the step, which may be larger than any that was recorded.
             speed: how many times as long every step takes.
             deviations: how far the costs are from the likeliest, in standard deviations of what is known of them.
         """
-        cost = sum(cost * count for cost, count in zip(self.costs, shape, strict=True))
-        sizes, shapes = self.ratios
-        likeliest = cost * sizes.get(prefill_tokens(shape), 1.0) * shapes.get(shape_of(shape), 1.0)
-        off = deviations * self.deviation(shape) if deviations else 0.0
+        likeliest = self._cost(counts)
+        likeliest *= self.size_ratios.get(prefill_tokens(counts), 1.0)
+        likeliest *= self.shape_ratios.get(shape_of(counts), 1.0)
+        off = deviations * self.deviation(counts) if deviations else 0.0
         return speed * (max(likeliest + off, likeliest / 10) + self.gap)
 
-    def excess(self, shape: Sequence[int], seconds: float) -> float:
-        """By how many seconds a step of this shape was held up, which took ``seconds``; 0.0: it was not."""
-        usual = self.seconds(shape) - self.gap
+    def _cost(self, counts: StepCounts) -> float:
+        return sum(cost * count for cost, count in zip(self.costs, counts, strict=True))
+
+    def prompt_token_share(self, counts: StepCounts) -> float:
+        """The share of each prompt token in the cost of a step."""
+        return self.costs[PROMPT_TOKEN] / (self._cost(counts) or 1.0)
+
+    def excess(self, counts: StepCounts, seconds: float) -> float:
+        """By how many seconds such a step was held up, which took ``seconds``; 0.0: it was not."""
+        usual = self.seconds(counts) - self.gap
         return seconds - usual if seconds > HELD_UP * usual else 0.0
 
-    def deviation(self, shape: Sequence[int]) -> float:
+    def deviation(self, counts: StepCounts) -> float:
         """The standard deviation (seconds) of a step's likeliest time, from what is known of the costs."""
         import numpy as np
 
-        counts = np.asarray(shape, dtype=np.float64)
-        return math.sqrt(max(0.0, float(counts @ self.doubt @ counts)))
+        vector = np.asarray(counts, dtype=np.float64)
+        return math.sqrt(max(0.0, float(vector @ self.doubt @ vector)))
 
     def extrapolated(self, rows: Sequence[StepRow]) -> Extrapolated:
         """The steps that have more decoding requests or prompt tokens than any recorded one."""
-        batch, tokens, _ = self.most
-        found, features = Extrapolated(), StepFeatures()
+        larger, features = Extrapolated(), StepFeatures()
         for row in rows:
-            _, decoding, prompt, *_ = features.of(row)
-            if decoding > batch or prompt > tokens:
-                found |= Extrapolated(1, decoding if decoding > batch else 0, prompt if prompt > tokens else 0)
-        return found
+            counts = features.of(row)
+            decoding = counts.decoding if counts.decoding > self.largest.batch else 0
+            prompt = counts.prompt if counts.prompt > self.largest.prompt else 0
+            if decoding or prompt:
+                larger |= Extrapolated(1, decoding, prompt)
+        return larger
 
     def to_json(self) -> dict[str, Any]:
         return {
             "seconds": dict(zip(TERMS, self.costs, strict=True)),
             "gap_s": self.gap,
             "noise_floor": self.noise,
-            "same_shape_steps": self.twice,
+            "same_shape_steps": self.noise_steps,
             "median_error": self.error,
             "steps": self.steps,
             "parts": [self.fastest, self.slowest],
-            "held_up_steps": self.held_up[0],
-            "held_up_s": self.held_up[1],
+            "held_up_steps": self.held_up_steps,
+            "held_up_s": self.held_up_s,
         }
 
 
@@ -195,14 +236,18 @@ class Speeds:
             idle = max(0.0, row.began - self._at[-1])
             self._done.append(self._done[-1] + idle)
             self._at.append(self._at[-1] + idle)
-            shape = features.of(row)
-            whole = held_up and not model.excess(shape, row.over - row.began)
-            self._done.append(self._done[-1] + (over - self._at[-1] if whole else model.seconds(shape)))
+            counts = features.of(row)
+            if held_up and not model.excess(counts, row.over - row.began):
+                done = over - self._at[-1]  # as fast as the model
+            else:
+                done = model.seconds(counts)
+            self._done.append(self._done[-1] + done)
             self._at.append(max(over, self._at[-1]))
 
     def seconds(self, began: float, work: float) -> float:
         """How long from ``began``, in seconds of the recording, until ``work`` seconds of the model are done."""
-        return _on(self._done, self._at, _on(self._at, self._done, began) + work) - began
+        done = _on(self._at, self._done, began)
+        return _on(self._done, self._at, done + work) - began
 
 
 def _on(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
@@ -247,13 +292,13 @@ class Paced:
         return self.pace.seconds(work) * self.pace.slower + self.gap
 
 
-def prefill_tokens(features: Sequence[float]) -> int:
+def prefill_tokens(counts: StepCounts) -> int:
     """The tokens of a step with prompts; 0 for one that only decodes."""
-    return int(features[1] + features[2]) if features[2] else 0
+    return counts.decoding + counts.prompt if counts.prompt else 0
 
 
-def shape_of(features: Sequence[float]) -> Shape:
+def shape_of(counts: StepCounts) -> Shape:
     """The batch shape of a step: its decoding requests, its prompt tokens to the nearest half power of two, and
     whether it makes tokens.
     """
-    return int(features[1]), round(2 * math.log2(1 + features[2])), bool(features[4])
+    return counts.decoding, round(2 * math.log2(1 + counts.prompt)), counts.makes_tokens

@@ -26,7 +26,7 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labsched import admission
 from labsched.admission_file import decisions
-from labsched.counted_time import Cost, good_share, replay_counted
+from labsched.counted_time import Cost, Latency, good_share, replay_counted
 from labsched.slo import Slo
 
 __all__ = ["prometheus", "promtool"]
@@ -110,7 +110,8 @@ def test_without_promtool_the_check_says_what_to_install(tmp_path: Path, monkeyp
         rules_say(tmp_path, "groups: []")
 
 
-LOAD = admission.AdmissionLoad([(0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1)], Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))
+REQUESTS = [admission.GatedRequest(*request) for request in ((0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1))]
+LOAD = admission.AdmissionLoad(REQUESTS, Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))
 
 
 def test_the_gate_counts_steps_and_time_as_the_engine_does() -> None:
@@ -167,4 +168,5 @@ def test_nothing_takes_time_between_the_last_answer_and_the_next_request() -> No
 
 
 def test_a_request_beyond_one_limit_is_not_good() -> None:
-    assert good_share([(100, 5), (100, 50), (900, 5)], Slo(ttft=500, tpot=10)) == pytest.approx(1 / 3)
+    times = [Latency(100, 5), Latency(100, 50), Latency(900, 5)]
+    assert good_share(times, Slo(ttft=500, tpot=10)) == pytest.approx(1 / 3)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 import tracemalloc
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
+from lab_errors import lab_error
 
 from labdoor import requests
 from labdoor.errors import ApiError
@@ -24,6 +26,7 @@ from labdoor.models import PIECE, SHORT, Vocabulary
 AT_ONCE_S = 1.0  # of the processor
 MULTIPLE = 30  # bytes for each of a body's: an object in a list takes 64 beside what is in it, its text two
 BASE = 2 * 2**20  # what a body of nothing takes
+TINY = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2"
 PLACES: dict[str, str] = {
     "messages": '{"model":"m","messages":[%s]}',
     "content": '{"model":"m","messages":[{"role":"user","content":[%s]}]}',
@@ -103,7 +106,14 @@ def test_what_people_send_is_far_from_the_limit_of_values() -> None:
 
 @pytest.fixture(scope="module")
 def words() -> Vocabulary:
-    return Vocabulary.of(str(Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2"))
+    return Vocabulary.of(str(TINY))
+
+
+def test_weights_whose_configuration_is_no_object_are_refused(tmp_path: Path) -> None:
+    shutil.copyfile(TINY / "tokenizer.json", tmp_path / "tokenizer.json")
+    (tmp_path / "config.json").write_text("[]")
+    with lab_error("tokenizer-unreadable"):
+        Vocabulary.of(str(tmp_path))
 
 
 LETTERS = some.sampled_from(["a", " ", "e\u0301\u6f22\n", "the cat ", "\U0001f600", "1", "ab c"])

@@ -100,6 +100,8 @@ def test_a_header_that_says_nothing_good_is_named(name: str, value: str) -> None
 
 def test_calls_of_another_page_are_refused() -> None:
     with nothing_behind() as client:
+        unreadable = client.post("/v1/completions", json=SAID, headers={"origin": "http://["})
+        assert unreadable.status_code == 403
         foreign = client.post("/v1/completions", json=SAID, headers={"origin": "http://elsewhere"})
         assert foreign.status_code == 403
 

@@ -96,10 +96,15 @@ def test_a_request_came_when_triton_handed_it_over_and_not_when_the_step_was_ove
         (lambda lines: [line for line in lines if '"n": 9,' not in line], "recording-cut"),
         (lambda lines: [line for line in lines if '"kind": "request", "name": "3"' not in line], "recording-cut"),
         (lambda lines: [line.replace('"limit"', '"unlimited"') for line in lines], "step-log-damaged"),
+        (lambda lines: [line.replace('"scheduling"', '"order"') for line in lines], "step-log-damaged"),
+        (
+            lambda lines: [line.replace('"kind": "step"', '"kind": "step", "why": []') for line in lines],
+            "step-log-damaged",
+        ),
         (lambda lines: ['{"timestamp": 27482, "input_length": 6955, "hash_ids": [46]}'], "recording-missing"),
         (lambda lines: [], "recording-missing"),
     ],
-    ids=["cut", "step", "record", "number", "foreign", "empty"],
+    ids=["cut", "step", "record", "number", "setting", "reason", "foreign", "empty"],
 )
 def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     harm: Callable[[list[str]], list[str]], code: str, made_up: Recording, tmp_path: Path
@@ -108,6 +113,12 @@ def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     path.write_text("".join(f"{line}\n" for line in harm(path.read_text().splitlines())))
     with lab_error(code):
         recording.read_recording(path)
+
+
+def test_a_run_without_an_answer_has_no_figures(made_up: Recording) -> None:
+    rows = [replace(row, made=[0] * len(row.batch)) for row in made_up.rows]
+    with lab_error("figures-none"):
+        figures.figures(rows, {arrival.name: arrival.at for arrival in made_up.arrivals})
 
 
 WRONG: tuple[Any, ...] = (None, -1, 1.5, 1e99, True, "", "many", [], [1], ["x"], {}, {"a": 1}, 2**70)
@@ -296,14 +307,18 @@ def test_strict_refuses_a_larger_batch_than_was_recorded(made_up: Recording) -> 
         predictor.predict({"max_num_sequences": "30"})
 
 
+def counts(decoding: int, prompt: int, context: int) -> steptime.StepCounts:
+    return steptime.StepCounts(1, decoding, prompt, context, True, False, False, False)
+
+
 @pytest.mark.parametrize("decoding", [8, 32, 128])
 def test_the_interval_holds_the_true_time_and_widens_with_the_distance(made_up: Recording, decoding: int) -> None:
-    shape = (1, decoding, 0, 0, 1, 0, 0, 0)
+    shape = counts(decoding, 0, 0)
     true = 2e-3 + 5e-4 * decoding
     models = [noisy(made_up, seed) for seed in range(20)]
     within = [abs(m.seconds(shape) - true) <= steptime.DEVIATIONS * m.deviation(shape) for m in models]
     assert sum(within) >= 18
-    assert models[0].deviation(shape) > models[0].deviation((1, decoding // 2, 0, 0, 1, 0, 0, 0))
+    assert models[0].deviation(shape) > models[0].deviation(counts(decoding // 2, 0, 0))
 
 
 def test_costs_that_always_occur_together_are_not_known_apart(made_up: Recording) -> None:
@@ -311,9 +326,9 @@ def test_costs_that_always_occur_together_are_not_known_apart(made_up: Recording
     (first,) = made_up.rows[:1]
     one = replace(first, batch=["a"], phase="d", tokens=[1], made=[1], cached=[0], joined=[], waiting=[], ended=set())
     model = fit(lasting([one] * 100, lambda row: 1e-2))
-    low, high = (model.seconds((1, 8, 0, 1, 1, 0, 0, 0), deviations=d) for d in (-2.0, 2.0))
+    low, high = (model.seconds(counts(8, 0, 1), deviations=d) for d in (-2.0, 2.0))
     assert low < 1.2e-2 and high > 5e-2
-    assert model.seconds((1, 1, 0, 1, 1, 0, 0, 0), deviations=2.0) == pytest.approx(1e-2, rel=0.1)
+    assert model.seconds(counts(1, 0, 1), deviations=2.0) == pytest.approx(1e-2, rel=0.1)
 
 
 def test_the_times_of_a_paced_server_are_those_of_its_device_at_any_size(made_up: Recording) -> None:

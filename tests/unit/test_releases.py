@@ -74,6 +74,11 @@ def test_every_key_and_type_that_the_llm_api_does_not_take_is_named_at_once() ->
     assert len(caught.value.details) == 3
 
 
+def test_an_empty_size_is_left_to_the_llm_api() -> None:
+    values = {"tensor_parallel_size": "", "triton_config.decoupled": True}
+    assert release(LLM_API_RELEASE).model_yaml(values) == {"triton_config": {"decoupled": True}}
+
+
 @pytest.mark.parametrize("key", ["exact", "threads", "kv_cache_memory_mib", "engine_precision"])
 def test_what_only_the_cpu_engine_knows_is_refused_by_name(tmp_path: Path, key: str) -> None:
     asked: dict[str, Any] = {"engine": "tensorrt-llm", key: "1"}

@@ -25,12 +25,13 @@ from labctl.pages.live.feed import FIELDS
 from labctl.pages.live.hub import PageFollower
 from labkit.names import letter
 from labsched import recording
+from labsched.lines import REQUIRED_WORDS
 from labsched.vllm import files, reader
 from labsched.vllm.decision import Decision, Reason
 from labsched.vllm.files import FILES, Files
 from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes
 
-WORDS = dict.fromkeys(("enable_kv_cache_reuse", "max_num_sequences", "scheduling"), "") | {"engine": "vllm"}
+WORDS = dict.fromkeys(REQUIRED_WORDS, "") | {"engine": "vllm"}
 SETTINGS: dict[str, Any] = {
     **{"words": WORDS, "context": 512, "vocabulary": 1000, "blocks": 40, "block_size": 16, "step_tokens": 64},
     **{"own": "", "vllm": {"max_num_seqs": 4}, "hash_block_size": 16, "beyond": []},
@@ -283,6 +284,9 @@ def test_the_newest_recording_is_meant_and_another_is_named(tmp_path: Path) -> N
     written(tmp_path, "vllm-2-1-0", Traffic(2).events())
     os.utime(tmp_path / "vllm-1-1-0.000001.jsonl", (1, 1))
     assert reader.latest_recording(tmp_path) == "vllm-2-1-0"
+    (tmp_path / "vllm-3-1-0.000001.jsonl").symlink_to(tmp_path / "deleted-by-its-server")
+    assert reader.latest_recording(tmp_path) == "vllm-2-1-0"
+    (tmp_path / "vllm-3-1-0.000001.jsonl").unlink()
     with lab_error("phase-unknown", "vllm-3"):
         reader.read_vllm_recording(tmp_path, "vllm-3")
 
@@ -346,6 +350,14 @@ def test_a_recording_is_being_written_while_its_server_runs(tmp_path: Path) -> N
             os.utime(file, (1, 1))
         os.utime(tmp_path / f"{name}.000001.jsonl", (2, 2))
         assert reader.is_written(tmp_path) == running
+
+
+def test_a_line_that_lacks_a_field_is_refused(tmp_path: Path) -> None:
+    arrival = {"kind": "arrival", "t": 2.0, "id": "a"}
+    lines = ({"kind": "scheduler", "t": 1.0, **SETTINGS}, arrival)
+    (tmp_path / "vllm-1-1-0.000001.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with lab_error("step-log-damaged", "name"):
+        reader.read_vllm_recording(tmp_path)
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from labkit.errors import LabError
 from labsched.policy import gather_s
 from labsched.recording import Recording, SchedulerSettings
-from labsched.replay import WHERE, Replay, ReplayResult, StepTime, changed_words
+from labsched.replay import WHERE, Replay, ReplayResult, StepSeconds, changed_words
 from labserve.model_shape import ModelShape
 from labserve.vllm import settings as served
 
@@ -142,7 +142,7 @@ class VllmReplays:
         self._pool.shutdown()
 
     def replay(
-        self, recording: Recording, settings: SchedulerSettings, seconds: StepTime | None = None, in_flight: int = 0
+        self, recording: Recording, settings: SchedulerSettings, seconds: StepSeconds | None = None, in_flight: int = 0
     ) -> ReplayResult:
         """As :func:`labsched.replay.replay`; ``seconds`` goes into another process."""
         try:
@@ -160,7 +160,7 @@ def _read_first(packages: str) -> None:
 
 
 def _replay(
-    recording: Recording, settings: SchedulerSettings, seconds: StepTime | None, in_flight: int
+    recording: Recording, settings: SchedulerSettings, seconds: StepSeconds | None, in_flight: int
 ) -> ReplayResult:
     """In the process with vLLM."""
     from labserve.vllm.counting import make_counted_vllm

@@ -19,8 +19,8 @@ class Reason(NamedTuple):
 class Decision:
     """One step as vLLM decided it, by vLLM's ids (`SchedulerOutput`, vllm/v1/core/sched/output.py).
 
-    The numbers of tokens are a copy, because vLLM's runner may change its own. `sequences` has, for
-    each request in the step, the tokens computed before it, and the output tokens so far, those in flight included.
+    The numbers of tokens are a copy, because vLLM's runner may change its own. `sequences` are lists of ids, of the
+    tokens computed before the step, and of the output tokens so far, with those in flight.
     """
 
     tokens: dict[str, int]  # num_scheduled_tokens, in the order of `running`
@@ -46,16 +46,16 @@ class Decision:
         Args:
             prompts: the tokens of each prompt.
         """
-        of = prompts.get
+        length = prompts.get
         letters = [
-            "d" if made and of(id, 0) + made - computed <= 1 else "p"
-            for ids, *numbers in self.sequences
-            for id, computed, made in zip(ids, *numbers, strict=True)
+            "d" if made and length(id, 0) + made - computed <= 1 else "p"
+            for ids, *counts in self.sequences
+            for id, computed, made in zip(ids, *counts, strict=True)
         ]
         ids = [id for ids, *_ in self.sequences for id in ids]
         if ids != [*self.tokens]:
-            known = dict(zip(ids, letters, strict=True))
-            letters = [known[id] for id in self.tokens]
+            letter_of = dict(zip(ids, letters, strict=True))
+            letters = [letter_of[id] for id in self.tokens]
         return "".join(letters)
 
 
@@ -81,9 +81,9 @@ def decision(
         most_waiting: names of waiting requests at most; None: all.
         shared: how many blocks of a request others hold, where that matters; one that remembers costs less.
     """
-    tokens, cached = dict(output.num_scheduled_tokens), output.scheduled_cached_reqs
+    cached = output.scheduled_cached_reqs
     resumed = _resumed(cached)
-    admitted = {one.req_id: one.num_computed_tokens for one in output.scheduled_new_reqs}
+    admitted = {request.req_id: request.num_computed_tokens for request in output.scheduled_new_reqs}
     sequences: list[tuple[Sequence[str], Sequence[int], Sequence[int]]] = [
         (cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens)  # new lists in each step
     ]
@@ -95,18 +95,18 @@ def decision(
     gone = output.preempted_req_ids or ()
     pool = scheduler.kv_cache_manager.block_pool
     blocks = pool.num_gpu_blocks - 1  # without the null block
-    first, length = next(queue(scheduler), None), _length(scheduler)
+    first = next(queue(scheduler), None)
     return Decision(
-        tokens,
-        sequences,
-        admitted,
-        {id: len(ids) for id, ids in output.scheduled_spec_decode_tokens.items()},
-        [request.request_id for request in islice(queue(scheduler), most_waiting)],
-        length,
-        [one.request_id for one in queue(scheduler) if one.request_id in gone] if gone else [],
-        why_not_admitted(scheduler, first, output.total_num_scheduled_tokens, bool(gone), blocks, shared),
-        blocks - pool.get_num_free_blocks(),
-        began,
+        tokens=dict(output.num_scheduled_tokens),
+        sequences=sequences,
+        admitted=admitted,
+        drafted={id: len(ids) for id, ids in output.scheduled_spec_decode_tokens.items()},
+        waiting=[request.request_id for request in islice(queue(scheduler), most_waiting)],
+        queue=_length(scheduler),
+        preempted=[request.request_id for request in queue(scheduler) if request.request_id in gone] if gone else [],
+        because=why_not_admitted(scheduler, first, output.total_num_scheduled_tokens, bool(gone), blocks, shared),
+        blocks_used=blocks - pool.get_num_free_blocks(),
+        began=began,
     )
 
 
@@ -147,9 +147,7 @@ def why_not_admitted(
         room = scheduler.max_num_scheduled_tokens - tokens
         if room <= 0 or (not scheduler.scheduler_config.enable_chunked_prefill and first.num_tokens > room):
             return Reason("no tokens", {"tokens": first.num_tokens, "room": room})
-        if getattr(first.status, "name", "").startswith(
-            "WAITING_FOR"
-        ):  # its grammar, or keys and values from elsewhere
+        if getattr(first.status, "name", "").startswith("WAITING_FOR"):  # a grammar, or keys and values from elsewhere
             return Reason("not ready")
     need = -(-first.num_tokens // scheduler.block_size) - shared(scheduler, first)
     used = blocks - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -162,8 +160,8 @@ class StepsInFlight:
 
     steps: deque[tuple[Any, Decision]] = field(default_factory=deque)
 
-    def add(self, output: Any, found: Decision) -> None:
-        self.steps.append((output, found))
+    def add(self, output: Any, decided: Decision) -> None:
+        self.steps.append((output, decided))
 
     def take(self, output: Any) -> Decision:
         """The step whose result has come: vLLM computes its steps in the order of its decisions.
@@ -171,11 +169,12 @@ class StepsInFlight:
         Raises LookupError: vLLM did not decide it here.
         """
         while self.steps:
-            of, found = self.steps.popleft()
-            if of is output:
-                return found
+            own_output, decided = self.steps.popleft()
+            if own_output is output:
+                return decided
         raise LookupError("a result of a step that was not decided here")
 
     def masked(self, output: Any, began: float) -> None:
         """The masks of a step are made since `began` (monotonic seconds)."""
-        next(found for of, found in self.steps if of is output).mask_s = time.monotonic() - began
+        decided = next(decided for own_output, decided in self.steps if own_output is output)
+        decided.mask_s = time.monotonic() - began

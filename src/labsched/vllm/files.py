@@ -4,6 +4,7 @@ A recording of one server is a row of files, `vllm-STARTED-PROCESS-RANK.NUMBER.j
 full, and the oldest files of the folder go when all of them together are more than the environment's LABS_RECORD_MIB.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -44,11 +45,17 @@ class Files:
         begin: Callable[[], list[Line]],
         most_bytes: int,
     ) -> None:
-        self._folder, self._name, self._lines, self._begin = folder, name, lines, begin
-        self._most, self._size, self._number = most_bytes, 0, 0
+        self._folder = folder
+        self._name = name
+        self._lines = lines
+        self._begin = begin
+        self._most = most_bytes
         self._file: FileIO | None = None
+        self._size = 0  # of that file
+        self._number = 0  # of that file
         self._events: deque[Any] = deque()
-        self._wake, self._closing = threading.Event(), False
+        self._wake = threading.Event()
+        self._closing = False
         self.open = True  # whether events are still taken
         self._thread = threading.Thread(target=self._run, name="labsched recorder", daemon=True)
         self._thread.start()
@@ -123,16 +130,15 @@ class Files:
             self._file.close()
         self._number += 1
         path = self._folder / f"{self._name}.{self._number:06}.jsonl"
-        self._file, self._size = FileIO(str(path), "x"), 0
-        sizes = {}
+        self._file = FileIO(str(path), "x")
+        self._size = 0
+        files: list[tuple[float, int, Path]] = []  # when each was written to last, its size and its path
         for file in self._folder.glob(f"{PREFIX}*.jsonl"):
-            try:
-                found = file.stat()
-            except OSError:  # another server has deleted it
-                continue
-            sizes[file] = found.st_mtime, found.st_size
-        whole = sum(size for _, size in sizes.values()) + self._most // FILES  # this one will grow
-        for file, (_, size) in sorted(sizes.items(), key=lambda each: each[1]):
+            with contextlib.suppress(OSError):  # another server has deleted it
+                status = file.stat()
+                files.append((status.st_mtime, status.st_size, file))
+        whole = sum(size for _, size, _ in files) + self._most // FILES  # this one will grow
+        for _, size, file in sorted(files):
             if whole > self._most and file != path:
                 file.unlink(missing_ok=True)
                 whole -= size
@@ -146,7 +152,9 @@ def _encoded(line: Line) -> bytes:
 def recording_name(rank: int) -> str:
     """A name for the recording of this process: they sort by the time at which the servers were started."""
     now = time.time()
-    return f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}{int(now % 1 * 1000):03}-{os.getpid()}-{rank}"
+    started = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    milliseconds = int(now % 1 * 1000)
+    return f"{PREFIX}{started}{milliseconds:03}-{os.getpid()}-{rank}"
 
 
 def most_bytes() -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 from labsched.errors import LabError
 from labsched.files import json_object, open_to_read
+from labsched.lines import damage_as_error
 from labsched.steplog import REQUEST, SCHEDULER
 from labsched.vllm.files import PREFIX
 
@@ -63,13 +64,21 @@ def latest_recording(path: Path, run: str = "") -> str:
             "see docs/guide/your-own-vllm.md",
             code="recording-missing",
         )
-    return run or max(found, key=lambda name: found[name][-1].stat().st_mtime)
+    return run or max(found, key=lambda name: _written_at(found[name]))
+
+
+def _written_at(files: Sequence[Path]) -> float:
+    """When a recording was written to last (seconds since the epoch); 0.0 if its last file was deleted meanwhile."""
+    try:
+        return files[-1].stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def is_written(path: Path) -> bool:
     """Whether the newest recording is being written: a moment ago, or by a process that still runs on this machine."""
     name = latest_recording(path)
-    if time.time() - recordings_in(path)[name][-1].stat().st_mtime < WRITTEN_S:
+    if time.time() - _written_at(recordings_in(path).get(name, [])) < WRITTEN_S:
         return True
     try:
         os.kill(int(name.split("-")[-2]), 0)
@@ -89,10 +98,9 @@ def read_vllm_recording(path: Path, run: str = "") -> list[Line]:
     Raises:
         LabError: there is no such recording, or a line of it is damaged.
     """
-    name = latest_recording(path, run)
-    files = recordings_in(path)[name]
-    whole, facts, made = Whole(), dict[str, Line](), defaultdict[str, int](int)
-    found: list[Line] = []
+    recording = latest_recording(path, run)
+    files = recordings_in(path)[recording]
+    whole, found = Whole(), list[Line]()
     for file in files:
         found += [line for text in _texts(file) if (line := whole.line(text, file)) is not None]
     if not found or found[0]["kind"] != SCHEDULER:
@@ -102,27 +110,35 @@ def read_vllm_recording(path: Path, run: str = "") -> list[Line]:
             "record again",
             code="step-log-damaged",
         )
+    oldest_is_there = files[0].name.endswith(".000001.jsonl")
+    with damage_as_error(path):
+        return _with_all_requests(found, not oldest_is_there)
+
+
+def _with_all_requests(found: Sequence[Line], partial: bool) -> list[Line]:
+    """The steps, and a line REQUEST for each request: of one without an end, what it got so far."""
     head = found[0]
-    partial = not files[0].name.endswith(".000001.jsonl")
     lines = [head | ({"partial": True} if partial else {})]
+    unfinished: dict[str, Line] = {}  # the lines ARRIVAL of requests without an end, by name
+    made: dict[str, int] = defaultdict(int)  # tokens of each request so far
     for line in found:
         kind = line["kind"]
         if kind == ARRIVAL:
-            facts.setdefault(line["name"], line)
+            unfinished.setdefault(line["name"], line)  # each file repeats those that are on their way
         elif kind == REQUEST:
-            facts.pop(line["name"], None)
+            unfinished.pop(line["name"], None)
             lines.append(line | {"prefixes": _prefixes(line, head)})
         elif kind != SCHEDULER:
-            for id, count in zip(line["ids"], line.get("made", ()), strict=False):
-                made[id] += count
+            for name, count in zip(line["ids"], line.get("made", ()), strict=False):
+                made[name] += count
             lines.append(line)
     end = lines[-1]["t"]
-    after = sum(line["kind"] == "step" for line in lines)
-    for name, line in facts.items():  # they are still on their way, or were when the process ended
+    steps = sum(line["kind"] == "step" for line in lines)
+    for name, line in unfinished.items():
         if made[name]:
-            rest = {"t": end, "made": made[name], "why": UNFINISHED, "left": after + line["after"], "word": False}
+            rest = {"t": end, "made": made[name], "why": UNFINISHED, "left": steps + line["after"], "word": False}
             lines.append({**line, **rest, "kind": REQUEST, "tenant": "", "resumable": True, "prefixes": ""})
-    if facts:
+    if unfinished:
         lines[0]["partial"] = True
     if partial:
         began = next((line["t"] - line["dur"] for line in lines if line["kind"] == "step"), 0.0)
@@ -200,8 +216,9 @@ class RecordingTail:
         """The steps that were written since the last call, whole."""
         lines: list[Line] = []
         self.run = latest_recording(self._folder)
-        newest = recordings_in(self._folder).get(self.run, [])
-        for file in newest[-1:] if self._file not in newest else newest[newest.index(self._file) :]:
+        files = recordings_in(self._folder).get(self.run, [])
+        unread = files[files.index(self._file) :] if self._file in files else files[-1:]
+        for file in unread:
             if file != self._file:
                 self._file, self._place, self._rest, self._whole = file, 0, b"", Whole()
             lines += self._lines(file)
@@ -216,8 +233,8 @@ class RecordingTail:
             return []
         self._place += len(data)
         *texts, self._rest = (self._rest + data).split(b"\n")
-        found = [line for text in texts if (line := self._whole.line(text, file)) is not None]
-        return [line for line in found if line["kind"] in ("step", "change")]
+        lines = [line for text in texts if (line := self._whole.line(text, file)) is not None]
+        return [line for line in lines if line["kind"] in ("step", "change")]
 
 
 def vllm_ids(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labsched.steplog import MOST_WAITING, VERSION
 from labsched.vllm import files
 from labsched.vllm.decision import Decision, StepsInFlight, decision, shared_blocks
 from labsched.vllm.files import Files, Line
 
 FOLDER = "LABS_RECORD"
 MODEL = "vllm"
-VERSION = 2  # of the step log
-MOST_WAITING = 64  # names of waiting requests; their number is in `queue`
 HASH_BYTES = 6  # of each block
 LONGEST_WAIT_S = 3600.0  # between vLLM's own time of arrival and the scheduler; more is another kind of time
 WHYS = {"stop": "stop", "length": "length", "abort": "cancelled", "error": "failed", "repetition": "stop"}
@@ -147,8 +146,8 @@ class Notes:
 
     @_guarded
     def landed(self, output: Any, results: Any) -> None:
-        found = self._in_flight.take(output)
-        self.files.add(Landed(found, time.monotonic(), [each.outputs for each in results.values()]))
+        decided = self._in_flight.take(output)
+        self.files.add(Landed(decided, time.monotonic(), [result.outputs for result in results.values()]))
 
     @_guarded
     def ended(self, ids: Sequence[str] | None) -> None:
@@ -254,7 +253,8 @@ class Lines:
     """
 
     def __init__(self, settings: Mapping[str, Any], instance: str) -> None:
-        self._settings, self._slots = settings, settings["vllm"]["max_num_seqs"]
+        self._settings = settings
+        self._slots = settings["vllm"]["max_num_seqs"]
         self._same = {"v": VERSION, "model": MODEL, "instance": instance}
         self._key = secrets.token_bytes(16)  # so that a text cannot be looked up by the hashes of its blocks
         # The live requests, by vLLM's ids:
@@ -336,37 +336,48 @@ class Lines:
     def _change(self) -> Line:
         """Requests have ended without a step, and none is left."""
         self._count += 1
-        now = round(time.monotonic(), 6)
-        line = {"n": self._count, "t": now, "dur": 0.0, **self._same, "kind": "change", "batch": 0, "ids": []}
-        line["ended"], self._ended, self._last, self._waited = self._ended, {}, None, None
+        line = {
+            "n": self._count,
+            "t": round(time.monotonic(), 6),
+            "dur": 0.0,
+            **self._same,
+            "kind": "change",
+            "batch": 0,
+            "ids": [],
+            "ended": self._ended,
+        }
+        self._ended = {}
+        self._last = self._waited = None
         return line
 
     def _landed(self, event: Landed) -> list[Line]:
         """The step, and the requests that it ended. Requests that had ended when it was computed are left out: vLLM
         decided it before that was known.
         """
-        found = event.decision
-        made = {one.request_id: len(one.new_token_ids) for outputs in event.outputs for one in outputs}
-        ended = [one for outputs in event.outputs for one in outputs if one.finish_reason is not None]
-        began, self._over = max(found.began, self._over), event.over
-        here = [*found.tokens]
-        if not self._names.keys() >= found.tokens.keys():
-            here = [id for id in here if id in self._names]
-        line = self._step(found, event.over, began, here, made) if here else None
-        gone = [(one.request_id, str(one.finish_reason)) for one in ended if one.request_id in self._requests]
-        lines = [self._request(id, reason, event.over) for id, reason in gone]
+        decided = event.decision
+        outputs = [output for engine_outputs in event.outputs for output in engine_outputs]
+        made = {output.request_id: len(output.new_token_ids) for output in outputs}
+        began = max(decided.began, self._over)
+        self._over = event.over
+        batch = [*decided.tokens]
+        if not self._names.keys() >= decided.tokens.keys():
+            batch = [id for id in batch if id in self._names]
+        line = self._step(decided, event.over, began, batch, made) if batch else None
+        reasons = {output.request_id: output.finish_reason for output in outputs if output.finish_reason is not None}
+        gone = {id: str(reason) for id, reason in reasons.items() if id in self._requests}
+        lines = [self._request(id, reason, event.over) for id, reason in gone.items()]
         if line:
             if self._ended:
-                line["ended"], self._ended = self._ended, {}
+                line["ended"] = self._ended
+                self._ended = {}
             lines.append(line)
-            left = {id for id, _ in gone}
-            every = made.keys() == found.tokens.keys() and 0 not in made.values()
-            self._last = None if not every else [id for id in here if id not in left] if left else here
-        self._steps += bool(here or found.queue)
+            all_made = made.keys() == decided.tokens.keys() and 0 not in made.values()
+            self._last = [id for id in batch if id not in gone] if all_made else None
+        self._steps += bool(batch or decided.queue)
         return lines
 
-    def _step(self, found: Decision, over: float, began: float, here: list[str], made: Mapping[str, int]) -> Line:
-        """The line of a step of the requests `here`."""
+    def _step(self, decided: Decision, over: float, began: float, batch: list[str], made: Mapping[str, int]) -> Line:
+        """The line of a step; `batch`: its requests that are still live."""
         self._count += 1
         names = self._names
         line: Line = {
@@ -375,38 +386,37 @@ class Lines:
             "dur": round(over - began, 6),
             **self._same,
             "kind": "step",
-            "batch": len(here),
+            "batch": len(batch),
         }
         again = []
-        counts = [*found.tokens.values()], [*made.values()]
-        if here == self._last and all(len(each) == each.count(1) == len(here) for each in counts):
+        counts = [*decided.tokens.values()], [*made.values()]
+        if batch == self._last and all(len(each) == each.count(1) == len(batch) for each in counts):
             again.append("batch")
         else:
-            letters = dict(zip(found.tokens, found.phase(self._prompts), strict=True))
+            letters = dict(zip(decided.tokens, decided.phase(self._prompts), strict=True))
             line |= {
-                "ids": [names[id] for id in here],
-                "phase": "".join(letters[id] for id in here),
-                "tokens": [found.tokens[id] for id in here],
-                "made": [made.get(id, 0) for id in here],
+                "ids": [names[id] for id in batch],
+                "phase": "".join(letters[id] for id in batch),
+                "tokens": [decided.tokens[id] for id in batch],
+                "made": [made.get(id, 0) for id in batch],
             }
-        if found.admitted:
-            line["joined"] = [names[id] for id in here if id in found.admitted]
-            line["cached"] = [found.admitted.get(id, 0) for id in here]
-        waiting = [id for id in found.waiting if id in names]
+        if decided.admitted:
+            line["joined"] = [names[id] for id in batch if id in decided.admitted]
+            line["cached"] = [decided.admitted.get(id, 0) for id in batch]
+        waiting = [id for id in decided.waiting if id in names]
         if waiting and waiting == self._waited:
             again.append("waiting")
-        for name, value in {
+        optional = {
             "again": again,
-            "guessed": [found.drafted.get(id, 0) for id in here] if found.drafted else [],
-            "evicted": [names[id] for id in found.preempted if id in names],
+            "guessed": [decided.drafted.get(id, 0) for id in batch] if decided.drafted else [],
+            "evicted": [names[id] for id in decided.preempted if id in names],
             "waiting": [] if "waiting" in again else [names[id] for id in waiting],
-            "why": found.because.why,
-            "because": dict(found.because.numbers),
-            "ahead_us": round((began - found.began) * 1e6),
-            "in_vain": len(found.tokens) - len(here),
-            "mask_us": round(found.mask_s * 1e6) if found.mask_s is not None else 0,
-        }.items():
-            if value:
-                line[name] = value
+            "why": decided.because.why,
+            "because": dict(decided.because.numbers),
+            "ahead_us": round((began - decided.began) * 1e6),
+            "in_vain": len(decided.tokens) - len(batch),
+            "mask_us": round(decided.mask_s * 1e6) if decided.mask_s is not None else 0,
+        }
+        line |= {name: value for name, value in optional.items() if value}
         self._waited = waiting
-        return line | {"queue": found.queue, "slots": self._slots, "kv_blocks_used": found.blocks_used}
+        return line | {"queue": decided.queue, "slots": self._slots, "kv_blocks_used": decided.blocks_used}

@@ -41,12 +41,12 @@ def check(trial):
     error = decisions.get("error", "")
     if not trial.expect("admission.py", "decides", error or "decides", not error, f"{error}."):
         return
-    played = admission.replay_decisions(load, {number: (at, said) for number, at, said in decisions["rounds"]})
+    played = admission.replay_decisions(load, {number: (at, word) for number, at, word in decisions["rounds"]})
     found = served(trial, load, played)
-    goodput = sum(load.requests[number][2] for number in found if load.slo.is_met(*found[number]))
+    goodput = sum(load.requests[number].answer for number in found if load.slo.is_met(*found[number]))
     best = admission.play_load(load, reference)
     reached = counted(load, best)
-    most = sum(load.requests[number][2] for number in reached if load.slo.is_met(*reached[number]))
+    most = sum(load.requests[number].answer for number in reached if load.slo.is_met(*reached[number]))
     lost, first = losses(load, played, found)
     if sum(lost.values()) < (most - goodput) / 2:  # the rest came too late to be admitted: why, where so few were lost?
         lost["held back"] = most - goodput
@@ -56,7 +56,7 @@ def check(trial):
     trial.expect(
         "goodput in tokens",
         f"{ENOUGH * most:,.0f} ({ENOUGH:.0%} of {most:,})",
-        f"{goodput:,} of {sum(answer for _, _, answer in load.requests):,}\nlost: {shown}",
+        f"{goodput:,} of {sum(request.answer for request in load.requests):,}\nlost: {shown}",
         goodput >= ENOUGH * most,
         CAUSES[cause],
     )
@@ -76,9 +76,10 @@ def served(trial, load, played):
     order = sorted(played.after, key=lambda number: (played.after[number], number))
     if not order:
         return {}
-    requests = [
-        ([trial.rng.randint(5, 1200) for _ in range(load.requests[one][1])], load.requests[one][2]) for one in order
-    ]
+    requests = []
+    for number in order:
+        _, prompt, answer = load.requests[number]
+        requests.append(([trial.rng.randint(5, 1200) for _ in range(prompt)], answer))
     after = [played.after[number] for number in order]
     first = after.count(0)
     records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
@@ -94,10 +95,10 @@ def counted(load, played):
     while coming or left:
         joined = [number for number in coming if played.after[number] <= len(batches)]
         coming = coming[len(joined) :]
-        ids, prompts = [*left, *joined], [load.requests[number][1] for number in joined]
+        ids, prompts = [*left, *joined], [load.requests[number].prompt for number in joined]
         phase, tokens = "d" * len(left) + "p" * len(joined), [1] * len(left) + prompts
         batches.append(ComputedStep([f"{number}" for number in ids], phase, tokens, [1] * len(ids)))
-        left |= {number: load.requests[number][2] for number in joined}
+        left |= {number: load.requests[number].answer for number in joined}
         left = {number: more - 1 for number, more in left.items() if more > 1}
     return from_arrival(load, played, order, [f"{number}" for number in order], batches)
 
@@ -106,7 +107,7 @@ def from_arrival(load, played, order, ids, batches):
     """TTFT counts from the arrival at the gate."""
     times = latencies(batches, ids, [played.released[number] for number in order], load.cost)
     return {
-        number: (ttft + played.released[number] - load.requests[number][0], tpot)
+        number: (ttft + played.released[number] - load.requests[number].arrived, tpot)
         for number, (ttft, tpot) in zip(order, times, strict=True)
     }
 
@@ -119,11 +120,11 @@ def losses(load, played, found):
     lost, first = Counter(), {}
 
     def lose(cause, number, how):
-        arrived, _, answer = load.requests[number]
-        lost[cause] += answer
-        first.setdefault(cause, f"first: request {letter(number)}, at the gate at {arrived:.0f} ms, {how}")
+        request = load.requests[number]
+        lost[cause] += request.answer
+        first.setdefault(cause, f"first: request {letter(number)}, at the gate at {request.arrived:.0f} ms, {how}")
 
-    for number, (arrived, _, _) in enumerate(load.requests):
+    for number, request in enumerate(load.requests):
         if number in found:
             ttft, tpot = found[number]
             if not load.slo.is_met(ttft, tpot):
@@ -132,7 +133,7 @@ def losses(load, played, found):
         elif number in played.rejected:
             now, running = played.rejected[number]
             how = f"rejected at {now:.0f} ms, with {running} running"
-            early, room = now < arrived + 0.7 * load.slo.ttft, running < RUNNING[0] * 0.7
+            early, room = now < request.arrived + 0.7 * load.slo.ttft, running < RUNNING[0] * 0.7
             if early or room:
                 lose("held back" if not early else "rejected with room" if room else "rejected early", number, how)
         else:
@@ -153,5 +154,5 @@ def load_of(rng):
         for _ in range(count):
             now += gap / share * rng.uniform(0.5, 1.5)
             times.append(now)
-        requests += [(at, rng.randint(*PROMPT), rng.randint(*ANSWER)) for at in sorted(times)]
+        requests += [admission.GatedRequest(at, rng.randint(*PROMPT), rng.randint(*ANSWER)) for at in sorted(times)]
     return admission.AdmissionLoad(requests, cost, Slo(ttft=round(rng.uniform(26, 32) * tpot), tpot=tpot))
