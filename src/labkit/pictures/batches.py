@@ -22,18 +22,15 @@ def draw_grid(rows: Mapping[str, Sequence[Lane]], path: Path, title: str) -> Non
 
 
 def _draw(rows: Sequence[Sequence[Lane]], path: Path, title: str) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     columns = max(map(len, rows))
     between = 0.45 if columns == 1 else 0.6
     height = 1 + 2.1 * len(rows)  # inches
-    figure, axes = plt.subplots(
+    figure = Figure(figsize=(11 if columns == 1 else 5 * columns, height))
+    axes = figure.subplots(
         len(rows),
         columns,
-        figsize=(11 if columns == 1 else 5 * columns, height),
         squeeze=False,
         sharex=columns == 1,
         gridspec_kw={"hspace": between, "wspace": 0.3, "top": 1 - 0.8 / height},

@@ -29,12 +29,9 @@ def draw_explanation(
     Args:
         names: what a person calls the requests, by their names in the log.
     """
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure = plt.figure(figsize=(11, 8))
+    figure = Figure(figsize=(11, 8))
     grid = figure.add_gridspec(2, 2, hspace=0.55, height_ratios=(1, 1.2))
     rows = {metric: causes.cause_table(found, metric)[1] for metric in ("TTFT", "TPOT")}
     parts = dict.fromkeys(part for each in rows.values() for part, _ in each[:-1])
@@ -55,8 +52,7 @@ def _bars(axis: Any, rows: Sequence[tuple[str, list[float]]], metric: str, color
     axis.invert_yaxis()
     axis.set_title(f"{metric}, ms", loc="left", fontsize=11)
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.1), ncols=3)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
@@ -84,8 +80,7 @@ def _second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
     for letter, words in (("p", "prefill"), ("d", "decode"), ("", "waits")):
         axis.barh(0, 0, color=colors[letter], label=words)
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def worst_second(recording: Recording) -> float:

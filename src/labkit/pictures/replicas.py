@@ -21,24 +21,15 @@ def draw_replicas(steps: Mapping[str, Sequence[Executed]], events: Sequence[Even
     Args:
         steps: by replica's number, in any order; counted for each half second in which they ended.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     every = [step for each in steps.values() for step in each]
     zero = min((began for began, *_ in every), default=0.0)
     end = max((ended for _, ended, *_ in every), default=1.0) - zero
     kinds = sorted({kind for *_, kind, _ in every})
     heights = [0.35 + 0.25 * len(events), *(1.7 for _ in steps)]
-    figure, axes = plt.subplots(
-        len(heights),
-        1,
-        figsize=(10, 1.2 + sum(heights)),
-        sharex=True,
-        squeeze=False,
-        gridspec_kw={"height_ratios": heights},
-    )
+    figure = Figure(figsize=(10, 1.2 + sum(heights)))
+    axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
     (above,), *below = axes
     _happened(above, events, zero, end)
     top = 0.0
@@ -53,7 +44,7 @@ def draw_replicas(steps: Mapping[str, Sequence[Executed]], events: Sequence[Even
         axis.set_title(f"replica {number}", loc="left", fontsize=10)
         axis.set_ylabel("per second", fontsize=9)
         axis.grid(axis="y", alpha=0.25)
-        _bare(axis)
+        axis.spines[["top", "right"]].set_visible(False)
     for (axis,) in below:
         axis.set_ylim(0, top * 1.1 or 1)
     below[-1][0].set_xlabel("seconds since the first request")
@@ -81,9 +72,7 @@ def _happened(axis: Any, events: Sequence[Event], zero: float, end: float) -> No
     axis.set_ylim(len(events) - 0.4, -0.6)
     axis.set_yticks([])
     axis.tick_params(axis="x", length=0)
-    _bare(axis)
-    for side in ("left", "bottom"):
-        axis.spines[side].set_visible(False)
+    axis.spines[:].set_visible(False)
 
 
 def _counted(steps: Sequence[Executed], zero: float, end: float) -> list[float]:
@@ -92,8 +81,3 @@ def _counted(steps: Sequence[Executed], zero: float, end: float) -> list[float]:
     for _, ended, _, count in steps:
         counts[int((ended - zero) / BIN_S)] += count
     return [counts[index] / BIN_S for index in range(int(end / BIN_S) + 1)]
-
-
-def _bare(axis: Any) -> None:
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
