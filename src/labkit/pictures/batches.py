@@ -68,9 +68,9 @@ def _lane(axis: Any, lane: Lane) -> None:
     if evictions:
         batch.plot(*zip(*evictions, strict=True), "v", color=COLORS[5], markersize=5, label="eviction")
         batch.legend(loc="upper right", frameon=False, fontsize=9)
-    for each in (axis, batch):
-        each.yaxis.get_major_locator().set_params(integer=True)
-        each.spines["top"].set_visible(False)
+    for side in (axis, batch):
+        side.yaxis.get_major_locator().set_params(integer=True)
+        side.spines["top"].set_visible(False)
 
 
 def in_flight(lane: Lane) -> tuple[list[float], list[int]]:

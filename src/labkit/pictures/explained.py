@@ -34,11 +34,11 @@ def draw_explanation(
     figure = Figure(figsize=(11, 8))
     grid = figure.add_gridspec(2, 2, hspace=0.55, height_ratios=(1, 1.2))
     rows = {metric: causes.cause_table(found, metric)[1] for metric in ("TTFT", "TPOT")}
-    parts = dict.fromkeys(part for each in rows.values() for part, _ in each[:-1])
+    parts = dict.fromkeys(part for stacked in rows.values() for part, _ in stacked[:-1])
     colors = {part: COLORS[number % len(COLORS)] for number, part in enumerate(parts)}
-    for column, (metric, each) in enumerate(rows.items()):
-        _bars(figure.add_subplot(grid[0, column]), each, metric, colors)
-    _second(figure.add_subplot(grid[1, :]), recording, names or {})
+    for column, (metric, stacked) in enumerate(rows.items()):
+        _bars(figure.add_subplot(grid[0, column]), stacked, metric, colors)
+    _draw_worst_second(figure.add_subplot(grid[1, :]), recording, names or {})
     figure.suptitle(title, x=0.01, y=0.98, ha="left", fontsize=13, fontweight="bold")
     save_figure(figure, path, cropped=True)
 
@@ -48,15 +48,14 @@ def _bars(axis: Any, rows: Sequence[tuple[str, list[float]]], metric: str, color
     names = [f"p{percent}" for percent in causes.PERCENTILES]
     for part, values in rows[:-1]:
         axis.barh(names, values, left=left, color=colors[part], label=part)
-        left = [one + other for one, other in zip(left, values, strict=True)]
+        left = [before + value for before, value in zip(left, values, strict=True)]
     axis.invert_yaxis()
     axis.set_title(f"{metric}, ms", loc="left", fontsize=11)
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.1), ncols=3)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
-    """The second with the most waiting requests."""
+def _draw_worst_second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
     began = worst_second(recording)
     rows = [row for row in recording.rows if row.over > began and row.began < began + SPAN_S]
     waited: dict[str, float] = {}

@@ -68,10 +68,13 @@ class LiveView:
         for record in self._records:
             count = len(record.responses)
             filled = min(BAR, BAR * count // max(1, self._expected))
-            head = f"  {printable(record.prompt[:28]):<28} [{'#' * filled}{'.' * (BAR - filled)}] {count:4d} "
+            bar = "#" * filled + "." * (BAR - filled)
+            head = f"  {printable(record.prompt[:28]):<28} [{bar}] {count:4d} "
             tail = printable(record.text.replace("\n", " "))
             room = width - len(head) - 1
-            lines.append(head + (tail if len(tail) <= room else "…" + tail[-(room - 1) :] if room > 1 else ""))
+            if len(tail) > room:
+                tail = "…" + tail[-(room - 1) :] if room > 1 else ""
+            lines.append(head + tail)
         return lines
 
 
@@ -101,5 +104,9 @@ class ProgressLine:
             return
         self._shown_at = now
         line = f"  {self._title}: {answered} of {total} requests answered, {now - self._began:.0f} s"
-        self._stream.write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}" if self._live else f"{line}\n")
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[2K{line[:width]}")
+        else:
+            self._stream.write(f"{line}\n")
         self._stream.flush()

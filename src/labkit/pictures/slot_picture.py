@@ -64,10 +64,8 @@ def _place(timeline: Timeline, instance: str, what: str, number: int) -> str:
 
 def _slots(timeline: Timeline) -> list[str]:
     slots = sorted({(stay.instance, stay.slot) for stay in timeline.stays})
-    return [
-        *(_place(timeline, instance, "slot", slot) for instance, slot in slots),
-        *(f"{w.id}" for w in timeline.waits),
-    ]
+    waiting = [wait.id for wait in timeline.waits]
+    return [*(_place(timeline, instance, "slot", slot) for instance, slot in slots), *waiting]
 
 
 def _rows(timeline: Timeline) -> list[str]:
