@@ -105,6 +105,13 @@ def test_a_dataset_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path, re
         read(path)  # type: ignore[operator]
 
 
+def test_a_prompt_that_is_not_unicode_is_named_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    path.write_text('["a prompt", "half \\ud800"]')
+    with lab_error("dataset-unreadable", "row 2", "surrogate"):
+        bench.prompts_from(path)
+
+
 def test_a_wide_table_has_its_header_word_by_word() -> None:
     rows = [("direct", "1.11", "20.87")]
     header = ("strategy", "mean batch", "p99 ms")

@@ -58,10 +58,10 @@ def _kept_lines(run_dir: Path, since: float, records: Sequence[RequestRecord]) -
     kept = []
     spans = _spans(records)
     for data in _lines(run_dir, {}, parse_any_line):
-        began = data["arrived"] if data.get("kind") == REQUEST else data["t"] - data.get("dur", 0.0)
         if data.get("kind") == SCHEDULER:
             kept.append(data)
             continue
+        began = data["arrived"] if data.get("kind") == REQUEST else data["t"] - data.get("dur", 0.0)
         if began < since:
             continue
         counted = any(start <= began <= end for start, end in spans)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from labkit.workloads import dataset, load
 from labsched.recording import HASH_BYTES, Arrival
 from labsched.slo import Slo
 
+SETTLE_S = 1.0  # for Triton's counters, after the last response
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
 
 
@@ -52,13 +52,15 @@ def prompts_from(path: Path) -> list[str]:
     Raises:
         LabError: it is neither, or too large.
     """
-    wanted = 'a JSON list of texts, or of {"input": ..., "instruction": ...}'
-    return [
-        row
-        if isinstance(row, str) and dataset.is_unicode(row)
-        else " ".join(dataset.field_text(path, number, row, name, wanted) for name in ("input", "instruction"))
-        for number, row in enumerate(dataset.read_rows(path, wanted), 1)
-    ]
+    form = 'a JSON list of texts, or of {"input": ..., "instruction": ...}'
+    prompts = []
+    for number, row in enumerate(dataset.read_rows(path, form), 1):
+        if isinstance(row, str):
+            prompts.append(dataset.require_unicode(path, f"row {number}", row, form))
+            continue
+        parts = [dataset.field_text(path, number, row, name, form) for name in ("input", "instruction")]
+        prompts.append(" ".join(parts))
+    return prompts
 
 
 def measure_model(
@@ -143,7 +145,7 @@ def measure_model(
         result["left_out"] = len(workload.trace) - len(items)
     if before is None:
         return result, records
-    delta = _settled(counters, model, before)
+    delta = metrics.scrape_when_idle(counters, SETTLE_S, model).since(before)
     own = delta.histograms.get((model, f"{metrics.OWN}batch_size"))
     if own and own.count:
         result["scheduler"] = {"mean_batch": own.mean}
@@ -256,14 +258,3 @@ def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list
         for title, one in measured.items()
     ]
     return ["load", *columns, "mean batch"], rows
-
-
-def _settled(endpoint: str, model: str, before: metrics.Snapshot) -> metrics.Snapshot:
-    """The counters' change once nothing is pending: Triton counts a request a moment after its last response."""
-    deadline = time.monotonic() + 1.0
-    while True:
-        delta = metrics.scrape(endpoint).since(before)
-        row = delta.models.get(model)
-        if row is None or not row.pending or time.monotonic() > deadline:
-            return delta
-        time.sleep(0.05)
