@@ -1,8 +1,8 @@
 """The library of a museum exhibit's ``reproduce.py``: the server as a client sees it, bursts, streams, counters.
 
-An exhibit's verdict must not depend on how fast the machine is. So counters and
-states are waited for with a deadline (:meth:`Server.wait`), and "never answered" is claimed only of a server that kept
-answering other questions meanwhile (:meth:`Server.holds`).
+An exhibit's verdict must not depend on how fast the machine is. So counters and states are waited for with a deadline
+(:meth:`ExhibitServer.wait`), and "never answered" is claimed only of a server that kept answering other questions
+meanwhile (:meth:`ExhibitServer.holds`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ the answer beside it. Requests and answers stay there as a record of the acts an
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.waiting import attempts
 
 ASKED = "[0-9][0-9].json"
 LOOK_S = 0.05
@@ -49,15 +49,10 @@ class RequestedAct:
 
     def done(self, timeout: float = 120.0) -> Done:
         """Wait for it. Raises LabError if it failed, or takes longer than ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        while not self.over:
-            if time.monotonic() > deadline:
-                raise LabError(
-                    f"labctl has not answered within {timeout:g} s",
-                    f"asked in {self._answer.parent}",
-                    code="stage-silent",
-                )
-            time.sleep(LOOK_S)
+        if not any(self.over for _ in attempts(timeout, LOOK_S)):
+            raise LabError(
+                f"labctl has not answered within {timeout:g} s", f"asked in {self._answer.parent}", code="stage-silent"
+            )
         answer = json.loads(self._answer.read_text(encoding="utf-8"))
         if error := answer.pop("error", None):
             raise LabError.from_json(error)

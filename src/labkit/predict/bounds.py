@@ -23,9 +23,8 @@ from labsched.scheduler import Scheduler
 from labsched.smallest import SmallTrace, fewer_requests, smallest
 
 FAIR_TRACES, TRIES = 150, 40  # traces of a search; smaller traces that are tried, each with thousands of steps
-ROOMY = PlayingField(
-    slots=1, blocks=10_000, block_size=32, step_tokens=256
-)  # one slot: small traces show what is unfair
+# One slot: small traces show what is unfair.
+ROOMY = PlayingField(slots=1, blocks=10_000, block_size=32, step_tokens=256)
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
 CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
 MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # times the result of keeping one block for each running request
@@ -103,11 +102,8 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
             return None
 
         if found := refuted(_growing(rng, load)):
-            return {
-                **_counterexample(smallest(found, refuted, fewer_requests, TRIES)),
-                "blocks": load.blocks,
-                "limit": load.limit,
-            }
+            small = smallest(found, refuted, fewer_requests, TRIES)
+            return {**_counterexample(small), "blocks": load.blocks, "limit": load.limit}
     return None
 
 
@@ -119,12 +115,12 @@ def _counterexample(found: SmallTrace) -> dict[str, Any]:
 def _tenants(rng: random.Random) -> list[Arrival]:
     names = rng.choice(("ab", "abc"))
     alike = {tenant: (rng.choice(PROMPTS), rng.choice(ANSWERS)) for tenant in names}
-    mixed, found = rng.random() < 0.5, []
+    mixed, arrivals = rng.random() < 0.5, []
     for number in range(1, rng.randint(4, 40) + 1):
         tenant = rng.choice(names)
         prompt, limit = (rng.choice(PROMPTS), rng.choice(ANSWERS)) if mixed else alike[tenant]
-        found.append(_arrival(number, prompt, limit, tenant))
-    return found
+        arrivals.append(_arrival(number, prompt, limit, tenant))
+    return arrivals
 
 
 def _growing(rng: random.Random, load: _CacheLoad) -> list[Arrival]:

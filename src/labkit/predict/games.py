@@ -18,18 +18,17 @@ def _request(
     number: int, at: float, prompt: float, made: float, limit: int, tenant: str, priority: int, prefixes: bytes = b""
 ) -> Arrival:
     """A request whose answer ends by itself, or at its limit."""
-    whole = max(1, min(limit, round(made)))
-    ends = whole < limit
-    why = "stop" if ends else "length"
+    tokens = max(1, min(limit, round(made)))
+    ends_by_itself = tokens < limit
     return Arrival(
         str(number),
         at,
         0,
         max(1, round(prompt)),
         limit,
-        whole,
-        why,
-        word=ends,
+        tokens,
+        "stop" if ends_by_itself else "length",
+        word=ends_by_itself,
         tenant=tenant,
         priority=priority,
         prefixes=prefixes,
@@ -139,9 +138,8 @@ def public_traces() -> Mapping[str, Sequence[Arrival]]:
 def hidden_traces(seed: str) -> Mapping[str, Sequence[Arrival]]:
     """The traces of an instructor's seed: others of the same kinds, and two kinds that are made to hurt."""
     makers = [*PUBLIC, *ADVERSARIAL]
-    return {
-        f"{(maker := makers[number % len(makers)]).__name__}-{number + 1}": maker(
-            random.Random(f"{seed} {number}"), REQUESTS
-        )
-        for number in range(HIDDEN)
-    }
+    traces = {}
+    for number in range(HIDDEN):
+        maker = makers[number % len(makers)]
+        traces[f"{maker.__name__}-{number + 1}"] = maker(random.Random(f"{seed} {number}"), REQUESTS)
+    return traces

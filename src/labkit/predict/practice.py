@@ -140,7 +140,7 @@ def check_practice(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> d
             checks = [_failed(f"{error.what}: {error.why}. {manifest['stuck']}" if error.why else error.what)]
         except Exception as error:
             checks = [_failed(_described(error, folder))]
-        if failed := next((one for one in checks if not one["ok"]), None):
+        if failed := next((check for check in checks if not check["ok"]), None):
             return {"passed": False, "verdict": failed["sentence"], "checks": checks}
     held = f"everything holds, with {len(drawn)} seeds, on an engine that counts"
     return {"passed": True, "verdict": f"{manifest['id']}, {manifest['title']}: {held}", "checks": checks}
@@ -172,7 +172,7 @@ def arena(source: str) -> dict[str, Any]:
     """
     from types import SimpleNamespace
 
-    from labkit.predict import games, referee
+    from labkit.predict import games, player, referee
     from labkit.predict.policy import Foul, Player
 
     class Here(Player):
@@ -181,7 +181,7 @@ def arena(source: str) -> dict[str, Any]:
         def __init__(self, text: str) -> None:
             self._policy: dict[str, Any] = {"__name__": "policy"}
             exec(compile(text, "policy.py", "exec"), self._policy)
-            self.answers = [one for one in ("places", "line", "reserve", "victim") if callable(self._policy.get(one))]
+            self.answers = [name for name in player.QUESTIONS if callable(self._policy.get(name))]
             self.seconds = 0.0
 
         def ask(self, question: str, view: Mapping[str, Any]) -> Any:
@@ -190,7 +190,8 @@ def arena(source: str) -> dict[str, Any]:
             try:
                 return self._policy[question](copy)
             except Exception as error:
-                lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == "policy.py"]
+                frames = traceback.extract_tb(error.__traceback__)
+                lines = [frame.lineno for frame in frames if frame.filename == "policy.py"]
                 raise Foul("crashed", f"line {lines[-1] if lines else 0}: {error}") from error
 
     rows = []

@@ -11,13 +11,13 @@ import ctypes
 import functools
 import math
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.contention import own_processors
 from labkit.errors import LabError
 from labkit.predict.audit import audit, service_gap, worst_slowdown
 from labkit.predict.field import FIELD, PlayingField
@@ -174,5 +174,5 @@ def judge_all(
         LabError: there is no such file.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, _worker) as pool:
+    with ProcessPoolExecutor(own_processors(), context, _worker) as pool:
         yield from pool.map(functools.partial(judge_policy, traces=traces, ground=ground), paths)

@@ -105,27 +105,29 @@ class Draining:
     def cancel(self, key: str) -> None:
         """The client has gone: the server need not go on."""
         with self._lock:
-            found = self._answers.pop(key, None)
-        if found:
-            found[0].__exit__(None, None, None)
+            answer = self._answers.pop(key, None)
+        if answer:
+            stream, _ = answer
+            stream.__exit__(None, None, None)
 
 
 class _Handler(BaseHTTPRequestHandler):
     gateway: Draining
 
     def do_POST(self) -> None:
-        name, _, what = self.path.strip("/").partition("/")
+        name, _, action = self.path.strip("/").partition("/")
         user = self.gateway.users[name]
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if what == "generate":
+        if action == "generate":
             with contextlib.suppress(OSError):
                 self._generate(name, user, body)
             return
-        if what == "sleep":
+        if action == "sleep":
             user.clock += max(0.0, float(body))
-        if what == "show":
+        reply: float | bool = user.clock
+        if action == "show":
             user.shown.append(str(body))
-        reply = user.clock if what != "show" else not user.leaves or len(user.shown) < user.leaves
+            reply = not user.leaves or len(user.shown) < user.leaves
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(reply).encode())
