@@ -37,17 +37,18 @@ def attack(
     """
 
     def refuted(trace: Sequence[Arrival]) -> SmallTrace | None:
-        other = play_trace(reference, trace, GROUND)[figure]
+        reference_value = play_trace(reference, trace, GROUND)[figure]
         try:
-            own = play_trace(policy, trace, GROUND)[figure]
+            value = play_trace(policy, trace, GROUND)[figure]
         except Foul as foul:
-            return SmallTrace(trace, 0.0, other, f"{foul.word}: {foul}")
-        return SmallTrace(trace, own, other) if own > max(times * other, LEAST[figure]) else None
+            return SmallTrace(trace, 0.0, reference_value, f"{foul.word}: {foul}")
+        much_worse = value > max(times * reference_value, LEAST[figure])
+        return SmallTrace(trace, value, reference_value) if much_worse else None
 
     rng, until = random.Random(seed), time.monotonic() + seconds
     for number in itertools.count(1):
-        if found := refuted(_random(rng)):
-            return smallest(found, lambda trace: refuted(trace) if policy.alive else None)
+        if counterexample := refuted(_random(rng)):
+            return smallest(counterexample, lambda trace: refuted(trace) if policy.alive else None)
         tell(number)
         if time.monotonic() > until:
             break
@@ -55,11 +56,11 @@ def attack(
 
 
 def _random(rng: random.Random) -> list[Arrival]:
-    at, found = 0.0, []
+    at, arrivals = 0.0, []
     for number in range(1, rng.randint(3, MOST) + 1):
         limit = rng.choice((4, 8, 24, 40))
         made = limit if rng.random() < 0.5 else rng.randint(1, limit)
-        found.append(
+        arrivals.append(
             Arrival(
                 str(number),
                 at,
@@ -74,4 +75,4 @@ def _random(rng: random.Random) -> list[Arrival]:
             )
         )
         at += rng.choice((0.0, 0.0, 0.004, 0.03))
-    return found
+    return arrivals

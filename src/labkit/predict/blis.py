@@ -109,28 +109,28 @@ def _rows(recording: Recording) -> Iterator[dict[str, str | int]]:
             if made:
                 first.setdefault(name, step.over)
     shared = _shared(recording.arrivals)
-    for number, one in enumerate(recording.arrivals):
-        group, length = shared.get(one.name, ("", 0))
+    for number, arrival in enumerate(recording.arrivals):
+        group, length = shared.get(arrival.name, ("", 0))
         yield {
             "request_id": number,
-            "tenant_id": one.tenant,
-            "vllm_priority": one.priority,
+            "tenant_id": arrival.tenant,
+            "vllm_priority": arrival.priority,
             "round_index": 0,
             "prefix_group": group,
             "prefix_length": length,
             "streaming": "true",
-            "input_tokens": one.prompt - length,
-            "output_tokens": one.made,
-            "text_tokens": one.prompt - length,
+            "input_tokens": arrival.prompt - length,
+            "output_tokens": arrival.made,
+            "text_tokens": arrival.prompt - length,
             **dict.fromkeys((*OTHER_INPUTS, "reason_ratio", "deadline_us"), 0),
-            "server_input_tokens": one.prompt,
-            "arrival_time_us": round(one.at * 1e6),
-            "send_time_us": round(one.at * 1e6),
-            "first_chunk_time_us": round(first.get(one.name, 0) * 1e6),
-            "last_chunk_time_us": round(one.left_at * 1e6),
-            "num_chunks": one.made,
-            "status": "error" if one.cancelled else "ok",
-            "finish_reason": _finish_reason(one),
+            "server_input_tokens": arrival.prompt,
+            "arrival_time_us": round(arrival.at * 1e6),
+            "send_time_us": round(arrival.at * 1e6),
+            "first_chunk_time_us": round(first.get(arrival.name, 0) * 1e6),
+            "last_chunk_time_us": round(arrival.left_at * 1e6),
+            "num_chunks": arrival.made,
+            "status": "error" if arrival.cancelled else "ok",
+            "finish_reason": _finish_reason(arrival),
         }
 
 
@@ -143,14 +143,14 @@ def _finish_reason(arrival: Arrival) -> str:
 def _shared(arrivals: Sequence[Arrival]) -> dict[str, tuple[str, int]]:
     """By request: the group of requests with a common prefix, and how many tokens the whole group shares."""
     groups: dict[bytes, list[Arrival]] = defaultdict(list)
-    for one in arrivals:
-        if one.prompt > GROUP and len(one.prefixes) >= one.prompt * HASH_BYTES:
-            groups[one.prefixes[: GROUP * HASH_BYTES]].append(one)
+    for arrival in arrivals:
+        if arrival.prompt > GROUP and len(arrival.prefixes) >= arrival.prompt * HASH_BYTES:
+            groups[arrival.prefixes[: GROUP * HASH_BYTES]].append(arrival)
     shared: dict[str, tuple[str, int]] = {}
     for number, group in enumerate((group for group in groups.values() if len(group) > 1), 1):
-        shortest = min(one.prompt for one in group)
-        length = _alike([one.prefixes for one in group], shortest - 1)  # a suffix stays
-        shared |= {one.name: (f"prefix-{number}", length) for one in group}
+        shortest = min(arrival.prompt for arrival in group)
+        length = _alike([arrival.prefixes for arrival in group], shortest - 1)  # a suffix stays
+        shared |= {arrival.name: (f"prefix-{number}", length) for arrival in group}
     return shared
 
 
@@ -160,5 +160,8 @@ def _alike(prefixes: Sequence[bytes], most: int) -> int:
     while low < high:  # a token's hash is that of the sequence up to it: equal ones mean equal beginnings
         middle = (low + high + 1) // 2
         end = slice((middle - 1) * HASH_BYTES, middle * HASH_BYTES)
-        low, high = (middle, high) if len({one[end] for one in prefixes}) == 1 else (low, middle - 1)
+        if len({hashes[end] for hashes in prefixes}) == 1:
+            low = middle
+        else:
+            high = middle - 1
     return low

@@ -71,14 +71,14 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
     kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
 
     def refuted(trace: Sequence[Arrival]) -> SmallTrace | None:
-        answers = ROOMY.slots * max(one.limit for one in trace)
-        bound = 2 * (PROMPT * max(one.prompt for one in trace) + ANSWER * answers)
-        gap = service_gap(_played(kind, trace, ROOMY), {one.name: one.tenant for one in trace})
+        answers = ROOMY.slots * max(arrival.limit for arrival in trace)
+        bound = 2 * (PROMPT * max(arrival.prompt for arrival in trace) + ANSWER * answers)
+        gap = service_gap(_played(kind, trace, ROOMY), {arrival.name: arrival.tenant for arrival in trace})
         return SmallTrace(trace, gap, bound) if gap > bound else None
 
     for _ in range(FAIR_TRACES):
-        if found := refuted(_tenants(rng)):
-            return _counterexample(smallest(found, refuted))
+        if counterexample := refuted(_tenants(rng)):
+            return _counterexample(smallest(counterexample, refuted))
     return None
 
 
@@ -101,15 +101,15 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
                 return SmallTrace(trace, len(own), most, STEPS)
             return None
 
-        if found := refuted(_growing(rng, load)):
-            small = smallest(found, refuted, fewer_requests, TRIES)
-            return {**_counterexample(small), "blocks": load.blocks, "limit": load.limit}
+        if counterexample := refuted(_growing(rng, load)):
+            smaller = smallest(counterexample, refuted, fewer_requests, TRIES)
+            return {**_counterexample(smaller), "blocks": load.blocks, "limit": load.limit}
     return None
 
 
-def _counterexample(found: SmallTrace) -> dict[str, Any]:
-    requests = [[one.tenant, one.prompt, one.made] for one in found.trace]
-    return {"requests": requests, "measured": found.figure, "most": found.reference, "what": found.foul}
+def _counterexample(small: SmallTrace) -> dict[str, Any]:
+    requests = [[arrival.tenant, arrival.prompt, arrival.made] for arrival in small.trace]
+    return {"requests": requests, "measured": small.figure, "most": small.reference, "what": small.foul}
 
 
 def _tenants(rng: random.Random) -> list[Arrival]:

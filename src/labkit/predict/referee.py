@@ -79,8 +79,8 @@ def game(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField = FIE
         course.run()
     except LabError as error:
         raise Foul("starves", str(error)) from error
-    found = verdict(course.rows, arrivals, ground, policy.seconds - asked)
-    return Game(course.rows, course.after, found)
+    judged = verdict(course.rows, arrivals, ground, policy.seconds - asked)
+    return Game(course.rows, course.after, judged)
 
 
 def retime_steps(rows: Sequence[StepRow], arrivals: Sequence[Arrival], ground: PlayingField) -> None:
@@ -108,10 +108,10 @@ def verdict(
     if (mean := seconds / len(rows)) > STEP_S:
         raise Foul("slow", f"it takes {mean * 1e3:.1f} ms of a step, of at most {STEP_S * 1e3:g}")
     arrived = {arrival.name: arrival.at for arrival in arrivals}
-    found = figures(rows, arrived, SLO)
-    found["service_gap"] = service_gap(rows, {arrival.name: arrival.tenant for arrival in arrivals})
-    found["worst_slowdown"] = worst_slowdown(rows, arrived, arrivals, ground)
-    return found
+    judged = figures(rows, arrived, SLO)
+    judged["service_gap"] = service_gap(rows, {arrival.name: arrival.tenant for arrival in arrivals})
+    judged["worst_slowdown"] = worst_slowdown(rows, arrived, arrivals, ground)
+    return judged
 
 
 @dataclass(frozen=True)

@@ -43,15 +43,15 @@ def convert_trace(path: Path) -> Converted:
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read", str(error), KNOWN, code="trace-unreadable") from error
     try:
-        found = _json(text) if text.lstrip().startswith("{") else _log(text)
+        converted = _json(text) if text.lstrip().startswith("{") else _log(text)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise LabError(f"{path} cannot be converted", why, KNOWN, code="trace-source-unknown") from error
-    if not found.arrivals:
+    if not converted.arrivals:
         raise LabError(f"{path} cannot be converted", "it has no request with an answer", KNOWN, code="trace-empty")
-    start = min(one.at for one in found.arrivals)
-    ordered = sorted((replace(one, at=one.at - start) for one in found.arrivals), key=lambda one: one.at)
-    return replace(found, arrivals=ordered)
+    start = min(arrival.at for arrival in converted.arrivals)
+    from_zero = [replace(arrival, at=arrival.at - start) for arrival in converted.arrivals]
+    return replace(converted, arrivals=sorted(from_zero, key=lambda arrival: arrival.at))
 
 
 def _arrival(name: str, at: float, prompt: int, made: int) -> Arrival:
@@ -71,7 +71,7 @@ def _json(text: str) -> Converted:
 
 
 def _aiperf(rows: Sequence[Mapping[str, Any]]) -> Converted:
-    found, left_out = [], 0
+    arrivals, left_out = [], 0
     for number, row in enumerate(rows, 1):
         metadata, metrics = row["metadata"], row["metrics"]
         lengths = [metrics.get(name, {}).get("value") for name in ("input_sequence_length", "output_sequence_length")]
@@ -80,12 +80,12 @@ def _aiperf(rows: Sequence[Mapping[str, Any]]) -> Converted:
         elif metadata.get("benchmark_phase", "profiling") == "profiling":
             prompt, made = (cells.integer_cell({"tokens": length}, "tokens") for length in lengths)
             at = cells.number_cell(metadata, "request_start_ns") / NANO
-            found.append(_arrival(str(number), at, prompt, made))
-    return Converted(found, _remark(left_out))
+            arrivals.append(_arrival(str(number), at, prompt, made))
+    return Converted(arrivals, _remark(left_out))
 
 
 def _guidellm(report: Mapping[str, Any]) -> Converted:
-    found, left_out = [], 0
+    arrivals, left_out = [], 0
     for benchmark in report["benchmarks"]:
         requests = benchmark["requests"]
         left_out += len(requests.get("errored") or ()) + len(requests.get("incomplete") or ())
@@ -95,12 +95,12 @@ def _guidellm(report: Mapping[str, Any]) -> Converted:
                 cells.integer_cell(row[name], "text_tokens", 0) for name in ("input_metrics", "output_metrics")
             )
             if prompt and made:
-                found.append(_arrival(row["request_id"], at, prompt, made))
+                arrivals.append(_arrival(row["request_id"], at, prompt, made))
             else:
                 left_out += 1
     count = len(report["benchmarks"])
     remarks = [f"its {count} benchmarks are one trace, one after the other"] if count > 1 else []
-    return Converted(found, [*remarks, *_remark(left_out)])
+    return Converted(arrivals, [*remarks, *_remark(left_out)])
 
 
 def _remark(left_out: int) -> list[str]:

@@ -262,11 +262,12 @@ def scale_lengths(arrivals: Sequence[Arrival], factor: int = SMALLER) -> list[Ar
     Of the hashes every ``factor``-th stays, so that prompts share the same part of their beginnings. Times stay.
     """
     scaled = []
-    for one in arrivals:
-        prompt, limit = -(-one.prompt // factor), max(1, one.limit // factor)
-        parts = [one.prefixes[n * HASH_BYTES : (n + 1) * HASH_BYTES] for n in range(factor - 1, one.prompt, factor)]
+    for arrival in arrivals:
+        prompt, limit = -(-arrival.prompt // factor), max(1, arrival.limit // factor)
+        starts = range((factor - 1) * HASH_BYTES, arrival.prompt * HASH_BYTES, factor * HASH_BYTES)
+        parts = [arrival.prefixes[start : start + HASH_BYTES] for start in starts]
         kept = b"".join(parts)[: prompt * HASH_BYTES]
-        scaled.append(replace(one, prompt=prompt, limit=limit, made=limit, prefixes=kept))
+        scaled.append(replace(arrival, prompt=prompt, limit=limit, made=limit, prefixes=kept))
     return scaled
 
 
