@@ -162,13 +162,13 @@ def parse_metrics(text: str) -> Snapshot:
     return Snapshot(models, own, {key: Histogram(**parts) for key, parts in histograms.items()})
 
 
-def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
+def scrape(endpoint: str) -> Snapshot:
     """A snapshot from a server's metrics endpoint (``host:port``), or the sum of several ("a:1,b:2").
 
     Raises:
         LabError: one of them does not answer.
     """
-    return total_snapshot([_read(server, metrics_page(server, timeout)) for server in endpoint.split(",")])
+    return total_snapshot([_read(server, metrics_page(server)) for server in endpoint.split(",")])
 
 
 def scrape_when_idle(endpoint: str, seconds: float, model: str = "") -> Snapshot:

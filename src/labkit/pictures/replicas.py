@@ -14,12 +14,12 @@ WORDS_ROOM = 0.6  # of the time axis: an event that ends later has its words on 
 
 
 class ReplicaBatch(NamedTuple):
-    """What a replica executed in one step: ``count`` pieces of work of one kind. Times in seconds."""
+    """What a replica executed in one step: ``size`` pieces of work of one kind. Times in seconds."""
 
     began: float
     ended: float
     kind: str
-    count: int
+    size: int
 
 
 class ReplicaEvent(NamedTuple):
@@ -96,5 +96,5 @@ def _counts_per_second(steps: Sequence[ReplicaBatch], zero: float, end: float) -
     """A rate for each half second."""
     counts: Counter[int] = Counter()
     for step in steps:
-        counts[int((step.ended - zero) / BIN_S)] += step.count
+        counts[int((step.ended - zero) / BIN_S)] += step.size
     return [counts[index] / BIN_S for index in range(int(end / BIN_S) + 1)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from labkit.predict.field import PlayingField
 from labkit.predict.policy import Foul, Player
@@ -19,21 +18,13 @@ LEAST = {"recomputed_tokens": 8.0, "service_gap": 64.0, "worst_slowdown": 2.0, "
 
 
 def attack(
-    policy: Player,
-    reference: Player,
-    figure: str,
-    times: float,
-    *,
-    seed: int = 0,
-    seconds: float = 20.0,
-    tell: Callable[[int], object] = int,
+    policy: Player, reference: Player, figure: str, times: float, *, seed: int = 0, seconds: float
 ) -> SmallTrace | None:
     """The smallest trace found on which ``figure`` is more than ``times`` the reference's, or the policy is fouled.
 
     Args:
         figure: one of LEAST; below its value there the difference counts for nothing.
         seconds: how long to look for one; to make it smaller takes a moment more.
-        tell: gets the number of traces tried so far.
     """
 
     def refuted(trace: Sequence[Arrival]) -> SmallTrace | None:
@@ -46,13 +37,11 @@ def attack(
         return SmallTrace(trace, value, reference_value) if much_worse else None
 
     rng, until = random.Random(seed), time.monotonic() + seconds
-    for number in itertools.count(1):
+    while True:
         if counterexample := refuted(_random(rng)):
             return smallest(counterexample, lambda trace: refuted(trace) if policy.alive else None)
-        tell(number)
         if time.monotonic() > until:
-            break
-    return None
+            return None
 
 
 def _random(rng: random.Random) -> list[Arrival]:

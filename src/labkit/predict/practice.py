@@ -121,17 +121,17 @@ def _logged(row: StepRow) -> StepRecord:
     return StepRecord(row.began, row.over, MODEL, "0_0", tuple(row.batch), more)
 
 
-def check_practice(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> dict[str, Any]:
-    """Judge the learner's files in ``folder``; the exercise has ``check.py`` and ``exercise.json``.
+def check_practice(exercise: Path, folder: Path) -> dict[str, Any]:
+    """Judge the learner's files in ``folder`` with two seeds; the exercise has ``check.py`` and ``exercise.json``.
 
-    ``seeds``: one trial each; none means two that are drawn now. Returns ``passed``, ``verdict`` and ``checks``.
+    Returns ``passed``, ``verdict`` and ``checks``.
     """
     manifest = json.loads((exercise / "exercise.json").read_text(encoding="utf-8"))
     judge: dict[str, Any] = {}
     exec(compile((exercise / "check.py").read_text(encoding="utf-8"), "check.py", "exec"), judge)
-    drawn = list(seeds) or random.SystemRandom().sample(range(1, 100_000), 2)
+    seeds = random.SystemRandom().sample(range(1, 100_000), 2)
     checks: list[dict[str, Any]] = []
-    for seed in drawn:
+    for seed in seeds:
         try:
             trial = Practice(seed, folder, manifest["settings"])
             judge["check"](trial)
@@ -142,7 +142,7 @@ def check_practice(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> d
             checks = [_failed(_described(error, folder))]
         if failed := next((check for check in checks if not check["ok"]), None):
             return {"passed": False, "verdict": failed["sentence"], "checks": checks}
-    held = f"everything holds, with {len(drawn)} seeds, on an engine that counts"
+    held = f"everything holds, with {len(seeds)} seeds, on an engine that counts"
     return {"passed": True, "verdict": f"{manifest['id']}, {manifest['title']}: {held}", "checks": checks}
 
 

@@ -12,7 +12,7 @@ import functools
 import math
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ def play_trace(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField
     return game(policy, arrivals, ground).figures
 
 
-def game(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField = FIELD) -> Game:
+def game(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField) -> Game:
     """One game in virtual time.
 
     Raises:
@@ -132,13 +132,8 @@ class Standing:
         return math.fsum(values) if column in ("recomputed_tokens", "cached_tokens", "steps") else max(values)
 
 
-def judge_policy(
-    path: Path,
-    traces: Mapping[str, Sequence[Arrival]],
-    ground: PlayingField = FIELD,
-    tell: Callable[[str], object] = str,
-) -> Standing:
-    """All games of a policy; the first foul ends them. ``tell`` gets the name of each trace.
+def judge_policy(path: Path, traces: Mapping[str, Sequence[Arrival]]) -> Standing:
+    """All games of a policy; the first foul ends them.
 
     Raises:
         LabError: there is no such file.
@@ -152,8 +147,7 @@ def judge_policy(
     try:
         with Player(path) as policy:
             for name, arrivals in traces.items():
-                tell(name)
-                games[name] = play_trace(policy, arrivals, ground)
+                games[name] = play_trace(policy, arrivals)
     except Foul as foul:
         return Standing(path.stem, games, foul.word, str(foul), name)
     return Standing(path.stem, games)
@@ -165,9 +159,7 @@ def _worker() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def judge_all(
-    paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], ground: PlayingField = FIELD
-) -> Iterator[Standing]:
+def judge_all(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]]) -> Iterator[Standing]:
     """The standing of each policy, in order. Policies are judged in parallel, one per processor.
 
     Raises:
@@ -175,4 +167,4 @@ def judge_all(
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(own_processors(), context, _worker) as pool:
-        yield from pool.map(functools.partial(judge_policy, traces=traces, ground=ground), paths)
+        yield from pool.map(functools.partial(judge_policy, traces=traces), paths)

@@ -256,15 +256,15 @@ def write_mooncake_trace(path: Path, arrivals: Sequence[Arrival]) -> None:
     atomic_write(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def scale_lengths(arrivals: Sequence[Arrival], factor: int = SMALLER) -> list[Arrival]:
-    """The same requests, every length divided by ``factor``: rounded up for prompts, down to at least 1 for answers.
+def scale_lengths(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """The same requests, every length divided by ``SMALLER``: rounded up for prompts, down to at least 1 for answers.
 
-    Of the hashes every ``factor``-th stays, so that prompts share the same part of their beginnings. Times stay.
+    Of the hashes every ``SMALLER``-th stays, so that prompts share the same part of their beginnings. Times stay.
     """
     scaled = []
     for arrival in arrivals:
-        prompt, limit = -(-arrival.prompt // factor), max(1, arrival.limit // factor)
-        starts = range((factor - 1) * HASH_BYTES, arrival.prompt * HASH_BYTES, factor * HASH_BYTES)
+        prompt, limit = math.ceil(arrival.prompt / SMALLER), max(1, arrival.limit // SMALLER)
+        starts = range((SMALLER - 1) * HASH_BYTES, arrival.prompt * HASH_BYTES, SMALLER * HASH_BYTES)
         parts = [arrival.prefixes[start : start + HASH_BYTES] for start in starts]
         kept = b"".join(parts)[: prompt * HASH_BYTES]
         scaled.append(replace(arrival, prompt=prompt, limit=limit, made=limit, prefixes=kept))

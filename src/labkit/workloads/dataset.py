@@ -15,6 +15,7 @@ from labkit.errors import LabError
 _KINDS = {type(None): "null", list: "a list", dict: "an object", bool: "true or false", str: "a text"}
 Count = Callable[[str], int]  # tokens of a text
 LARGEST = 64 * 2**20  # bytes of a dataset; the workshop's has half of one MiB
+WORDS_TO_TOKENS = 1.3  # of an answer, as the workshop counts
 PUBLISHED = (799.66, 41.49)  # mean tokens in and out of the workshop's 98 prompts
 WORDS = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -36,9 +37,9 @@ class Item:
     tenant: str = ""
 
 
-def expected_tokens(answer: str, words_to_tokens: float = 1.3) -> int:
-    """The identity test's rule: int(words x 1.3), at least one."""
-    return max(1, int(len(answer.split()) * words_to_tokens))
+def expected_tokens(answer: str) -> int:
+    """The identity test's rule, at least one."""
+    return max(1, int(len(answer.split()) * WORDS_TO_TOKENS))
 
 
 def read_rows(path: Path, form: str) -> list[Any]:
@@ -80,7 +81,7 @@ def read_rows(path: Path, form: str) -> list[Any]:
     return rows
 
 
-def load_dataset(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
+def load_dataset(path: Path) -> list[Item]:
     """A CNN/DailyMail-style file: a JSON list of {"input", "instruction", "output"}.
 
     Raises:
@@ -92,7 +93,7 @@ def load_dataset(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
         article, instruction, output = (
             field_text(path, number, row, name, form) for name in ("input", "instruction", "output")
         )
-        items.append(Item(f"{article} {instruction}", expected_tokens(output, words_to_tokens)))
+        items.append(Item(f"{article} {instruction}", expected_tokens(output)))
     return items
 
 

@@ -17,6 +17,7 @@ from labsched.steplog import StepRecord
 
 BLOCK = 32  # tokens in a block of our engines' KV cache
 POLL_S = 0.02
+LOGGED_S = 60.0  # until the tokens that were answered are in the step log
 LOGGED = ("openvino", "transformers", "vllm")  # engines whose steps are in a log
 
 
@@ -59,7 +60,7 @@ class EngineStream(TextStream):
         return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
 
 
-def steps_of(lab: StepSource, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[StepRecord]:
+def steps_of(lab: StepSource, records: Sequence[RequestRecord]) -> list[StepRecord]:
     """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.
 
     A step's line is written after its tokens are sent, so the last one is waited for. An engine of NVIDIA's has no log:
@@ -71,7 +72,7 @@ def steps_of(lab: StepSource, records: Sequence[RequestRecord], timeout: float =
     if lab.settings["engine"] not in LOGGED:
         return []
     answered = {record.id: record.output_tokens for record in records}
-    for _ in attempts(timeout, POLL_S):
+    for _ in attempts(LOGGED_S, POLL_S):
         steps = lab.steps(trtllm.MODEL, records)
         logged = dict.fromkeys(answered, 0)
         for step in steps:
@@ -82,6 +83,6 @@ def steps_of(lab: StepSource, records: Sequence[RequestRecord], timeout: float =
             return steps
     raise LabError(
         f"the step log of {trtllm.MODEL} lacks tokens that were answered",
-        f"within {timeout:g} s",
+        f"within {LOGGED_S:g} s",
         code="step-log-incomplete",
     )
