@@ -61,7 +61,9 @@ class Comparison:
         judged = [key for key in self.metrics if key in first]
         # Triton counts its own executions: what a scheduler of the model's counts is the batch.
         doubled = {
-            key for key in self.metrics if key.replace("triton.mean", "scheduler.mean") in {*self.metrics} - {key}
+            key
+            for key in self.metrics
+            if "triton.mean" in key and key.replace("triton.mean", "scheduler.mean") in self.metrics
         }
         ends = [key for end in HEADLINES for key in self.metrics if key.endswith(end) and key not in doubled]
         usual = [key for key in ends if key not in judged]

@@ -22,6 +22,11 @@ def columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() or os.environ.get("COLUMNS") else None
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Whether a line that was written there can be written over: a terminal that moves its cursor."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def wrap_text(text: str, width: int | None, hanging: str = HANGING) -> str:
     """The text with each line that is wider than ``width`` broken between words; as it is without a width."""
     if width is None:

@@ -61,7 +61,7 @@ def test_the_last_step_of_a_log_that_can_be_replayed_is_waited_for(
         if len(looked) == 2:
             log.write_text(f"{log.read_text()}{last}\n")
 
-    monkeypatch.setattr("labkit.evidence.steplog.time.sleep", look)
+    monkeypatch.setattr("labkit.waiting.time.sleep", look)
     steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert [line["t"] for line in kept] == [1.0, 12.0, 12.6] and len(looked) == 2

@@ -116,7 +116,6 @@ def test_bench_counts_the_tokens_that_the_llm_api_answered(
     nothing = metrics.Snapshot()
     monkeypatch.setattr("labkit.workloads.bench.load.closed_loop", lambda *_: [record])
     monkeypatch.setattr("labkit.workloads.bench.metrics.scrape", lambda _: nothing)
-    monkeypatch.setattr(bench, "_settled", lambda *_: nothing)
     monkeypatch.setattr(bench, "count_tokens", lambda text, folder: len(text.split()) if folder == "mine" else 99)
     found, _ = bench.measure_model(
         {"grpc": "x", "metrics": "y"}, "model", bench.Workload(output_tokens=7, warmup=0), 1, lambda _: None, "mine"

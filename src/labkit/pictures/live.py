@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import TextIO
 
 from labkit.printable import printable
 from labkit.records import RequestRecord
+from labkit.tables import can_redraw
 
 BAR = 24
 REDRAW_S = 0.08
@@ -27,7 +27,7 @@ class LiveView:
     def __init__(self, expected_tokens: int, stream: TextIO | None = None) -> None:
         self._expected = expected_tokens
         self._stream = stream or sys.stdout
-        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._live = can_redraw(self._stream)
         self._records: list[RequestRecord] = []
         self._lock = threading.Lock()
         self._drawn_at = 0.0
@@ -87,7 +87,7 @@ class ProgressLine:
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
         self._title = title
         self._stream = stream or sys.stdout
-        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._live = can_redraw(self._stream)
         self._began = self._shown_at = time.monotonic()
 
     def __enter__(self) -> ProgressLine:
