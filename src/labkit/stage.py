@@ -16,7 +16,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
-ASKED = "[0-9][0-9].json"
+REQUEST_FILES = "[0-9][0-9].json"
 LOOK_S = 0.05
 
 
@@ -26,7 +26,7 @@ class Done:
 
     Attributes:
         began, ended: time.monotonic() seconds, which client and labctl share.
-        outcome: a sentence, or of the loop that follows what waits each decision.
+        outcome: a sentence; for autoscaling, its decisions; for an act on the clock, what the clock returned.
         replicas: the endpoints of each server, by number, as they are now; a server that came back may have moved.
     """
 
@@ -37,7 +37,7 @@ class Done:
 
 
 class RequestedAct:
-    """Something that was asked for; it happens while the client goes on."""
+    """An act that labctl was asked for; it happens while the client goes on."""
 
     def __init__(self, path: Path) -> None:
         self._answer = answer_of(path)
@@ -62,7 +62,7 @@ class RequestedAct:
 def request_act(out: Path, phase: str, act: str, **arguments: Any) -> RequestedAct:
     """Ask labctl for an act of ``labctl.manifest.schema.Act``, with its arguments."""
     folder = folder_of(out, phase)
-    path = folder / f"{len(list(folder.glob(ASKED))) + 1:02}.json"
+    path = folder / f"{len(list(folder.glob(REQUEST_FILES))) + 1:02}.json"
     atomic_write(path, json.dumps({"act": act, **arguments}))
     return RequestedAct(path)
 

@@ -58,7 +58,7 @@ class Gateway:
         self._host, self._path = parts.netloc, parts.path
 
     def post(self, request: Mapping[str, Any], key: str, after: int = 0) -> TokenStream:
-        """Ask for the answer to a request, or for its tokens ``after`` so many.
+        """Ask for the answer to a request, without its first ``after`` tokens.
 
         ``key`` names the request: the gateway does not compute a key twice. Raises Refused, Cut.
         """

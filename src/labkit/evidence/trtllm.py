@@ -16,6 +16,7 @@ from typing import Self
 from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 
 LOOK_S = 0.01  # as often as the backend reports: stats_check_period_ms of releases.yaml
 SETTLE_S, PATIENCE_S = 0.3, 5.0
@@ -59,12 +60,11 @@ class Watch:
 
     def __exit__(self, *exc: object) -> None:
         left = time.monotonic()
-        while time.monotonic() < left + PATIENCE_S:
-            if self.samples and self.samples[-1].at > left + SETTLE_S and not self.samples[-1].gauges.get(ACTIVE):
+        for _ in attempts(PATIENCE_S, LOOK_S):
+            last = self.samples[-1] if self.samples else None
+            idle = last is not None and last.at > left + SETTLE_S and not last.gauges.get(ACTIVE)
+            if idle or not self._thread.is_alive():
                 break
-            if not self._thread.is_alive():
-                break
-            time.sleep(LOOK_S)
         self._over.set()
         self._thread.join()
 

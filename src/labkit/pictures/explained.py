@@ -12,7 +12,7 @@ from labsched.causes import ExplainedRequest
 from labsched.recording import Recording
 
 SPAN_S = 1.0
-MOST_ROWS = 12  # requests in the timeline that computed, and so many that only waited, the longest
+MOST_ROWS = 12  # requests in the timeline that computed, and as many that only waited: those that waited longest
 WAITS = "#c8c8c8"
 
 

@@ -28,7 +28,7 @@ ROOMY = PlayingField(slots=1, blocks=10_000, block_size=32, step_tokens=256)
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
 CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
 MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # times the result of keeping one block for each running request
-SOME_EVICTIONS, SOME_STEPS = 8, 60  # at least so many more; and an eviction for each eighth request
+SOME_EVICTIONS, SOME_STEPS = 8, 60  # at least this many more; and an eviction for each eighth request
 EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
 Kind = type[Scheduler]
 

@@ -80,7 +80,10 @@ class Practice:
     def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
     ) -> tuple[list[Answered], list[StepRecord]]:
-        """All requests before the first step, and ``later`` ones after so many steps; their answers, and the steps."""
+        """Send ``requests`` before the first step and the ``later`` ones after their number of steps.
+
+        Returns: the answers, and the steps.
+        """
         arrivals = [self._arrival(0, request) for request in requests]
         arrivals += [self._arrival(after, request) for after, request in later]
         answered = {arrival.name: Answered(arrival.name) for arrival in arrivals}

@@ -10,8 +10,7 @@ import json
 import select
 import socket
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -19,6 +18,7 @@ from typing import Any, Self
 from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 
 LOOK_S = 0.01
 ANSWER_S = 60.0  # a token of the server comes by then
@@ -30,7 +30,7 @@ class TryOutcome:
 
     Attributes:
         retry_after: seconds that a refusal names; None: none.
-        cut: the connection ends after so many tokens; None: with the answer. 0: before its status line.
+        cut: the number of tokens after which the connection ends; None: with the answer. 0: before its status line.
     """
 
     status: int = 200
@@ -52,7 +52,7 @@ class User:
     """One user: the script of its tries, then all are answered; and what the gateway saw of its client.
 
     Attributes:
-        leaves: the user leaves when so many tokens were shown; 0: never.
+        leaves: the number of tokens after which the user leaves; 0: never.
         closed: the client closed a connection before the answer was there.
     """
 
@@ -167,10 +167,10 @@ class _Handler(BaseHTTPRequestHandler):
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         return True
 
-    def _wait(self, done: Any) -> None:
-        deadline = time.monotonic() + ANSWER_S
-        while not done() and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+    def _wait(self, done: Callable[[], bool]) -> None:
+        for _ in attempts(ANSWER_S, LOOK_S):
+            if done():
+                return
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: what happened is in the users."""
