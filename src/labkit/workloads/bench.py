@@ -92,8 +92,6 @@ def measure_model(
 
     grpc = endpoints["grpc"]
     text_model = TextModel.of(grpc, model)
-    folder = tokenizer_dir or text_model.tokenizer_dir
-    items = trace_items(workload.trace, folder) if workload.trace else []
     if workload.slo and (not text_model.decoupled or text_model.tells_end):
         raise LabError(
             "goodput can be measured only for a model that answers token by token",
@@ -101,6 +99,8 @@ def measure_model(
             "without --slo, or another model (-m)",
             code="goodput-needs-tokens",
         )
+    folder = tokenizer_dir or text_model.tokenizer_dir
+    items = trace_items(workload.trace, folder) if workload.trace else []
 
     def tell(answered: int, count: int) -> None:
         progress(f"{answered} of {count} answered")
