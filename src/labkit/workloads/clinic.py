@@ -19,13 +19,14 @@ ANSWER_S = 300.0
 LOOK_S = 0.02
 
 
-def send_phases(endpoint: str, phases: Sequence[RequestPhase], tell: Tell) -> None:
+def send_phases(endpoint: str, phases: Sequence[RequestPhase], tell: Tell | None = None) -> None:
     """Send the phases, one after the other. Raises LabError: a request failed, or had no answer in ANSWER_S."""
     before, total = 0, sum(len(phase.requests) for phase in phases)
     for phase in phases:
 
         def tell_of_all(answered: int, count: int, before: int = before) -> None:
-            tell(before + answered, total)
+            if tell:
+                tell(before + answered, total)
 
         def ask(stream: Any, number: int, phase: RequestPhase = phase) -> RequestRecord:
             arrival = phase.requests[number]

@@ -149,7 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         for number in range(after, request["tokens"] if act.cut is None else act.cut):
-            self._wait(lambda number=number: len(record.responses) > number or record.end > 0 or self._gone())
+
+            def answered_or_over(number: int = number) -> bool:
+                return len(record.responses) > number or record.end > 0 or self._gone()
+
+            self._wait(answered_or_over)
             if self._gone():
                 user.closed = True
                 self.gateway.cancel(key)
