@@ -102,11 +102,11 @@ def lost(report, runs):
     for one in run["cut"]:
         report.say(f"- {one['request']} was cut after {one['after_tokens']} tokens: `{one['error'].splitlines()[0]}`")
     words = {"kill": "replica 2 is killed", "restart": "labctl restart", "roll": "labctl restart --rolling"}
-    events = [(event["began"], event["ended"], words[event["act"]]) for event in run["events"]]
+    events = [replicas.ReplicaEvent(event["began"], event["ended"], words[event["act"]]) for event in run["events"]]
     names = {"waits": "requests (waits)", "streams": "words (streams)"}
     steps = {
-        number: [(began, ended, names[model], batch) for began, ended, model, batch in each]
-        for number, each in run["steps"].items()
+        number: [replicas.ReplicaBatch(began, ended, names[model], batch) for began, ended, model, batch in own]
+        for number, own in run["steps"].items()
     }
     replicas.draw_replicas(
         steps, events, report.out / "nothing-lost.png", "Failure and restart: what each replica answered"

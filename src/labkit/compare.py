@@ -61,7 +61,9 @@ class Comparison:
         judged = [key for key in self.metrics if key in first]
         # Triton counts its own executions: what a scheduler of the model's counts is the batch.
         doubled = {
-            key for key in self.metrics if key.replace("triton.mean", "scheduler.mean") in {*self.metrics} - {key}
+            key
+            for key in self.metrics
+            if "triton.mean" in key and key.replace("triton.mean", "scheduler.mean") in self.metrics
         }
         ends = [key for end in HEADLINES for key in self.metrics if key.endswith(end) and key not in doubled]
         usual = [key for key in ends if key not in judged]
@@ -93,10 +95,10 @@ def compare(paths: Sequence[Path]) -> Comparison:
         )
     kinds = Counter(_kind(document) for document in documents.values())
     kept = max(kinds, key=lambda kind: kinds[kind]) if kinds else ""
-    skipped += [
-        f"{name}: it is from a {_kind(d)}, not from a {kept}" for name, d in documents.items() if _kind(d) != kept
-    ]
-    documents = {name: document for name, document in documents.items() if _kind(document) == kept}
+    for name, document in list(documents.items()):
+        if _kind(document) != kept:
+            skipped.append(f"{name}: it is from a {_kind(document)}, not from a {kept}")
+            del documents[name]
     if len(documents) < 2:
         raise LabError(
             "fewer than two results can be compared",
@@ -115,18 +117,18 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 def _recorded(path: Path) -> dict[str, Any]:
     """A recording of a learner's own vLLM as a result. Raises LabError: it has no recording."""
-    found = recording.read_recording(path)
-    values = figures(found.rows, {arrival.name: arrival.at for arrival in found.arrivals})
+    recorded = recording.read_recording(path)
+    values = figures(recorded.rows, {arrival.name: arrival.at for arrival in recorded.arrivals})
     long = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency"}
     long |= {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 
-    def named(name: str) -> str:
+    def long_name(name: str) -> str:
         """`ttft_p50_ms` is what a bench calls `time_to_first_token.p50`."""
         metric, _, rest = name.partition("_")
         return f"{long[metric]}.{rest.removesuffix('_ms')}" if metric in long else long.get(name, name)
 
-    metrics = {named(name): value for name, value in values.items()}
-    return {"lab": "vLLM", "settings": dict(found.settings.recorded), "metrics": metrics}
+    metrics = {long_name(name): value for name, value in values.items()}
+    return {"lab": "vLLM", "settings": dict(recorded.settings.recorded), "metrics": metrics}
 
 
 def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Sequence[float]]) -> list[str]:
@@ -135,30 +137,30 @@ def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Seque
     models = [document["settings"].get("bench_model") for document in documents]
     closed = [rates for key, rates in metrics.items() if key.endswith("in flight.output_token_throughput")]
     wins = [
-        (models[whole], models[each])
+        (models[whole], models[by_token])
         for rates in closed
         for whole, kind in enumerate(kinds)
-        for each, other in enumerate(kinds)
-        if (kind, other) == ("dynamic", "iterative") and rates[whole] > rates[each]
+        for by_token, other in enumerate(kinds)
+        if (kind, other) == ("dynamic", "iterative") and rates[whole] > rates[by_token]
     ]
     limits = dict.fromkeys(str(document["settings"].get("slo", "none")) for document in documents)
     differ = len(limits) > 1 and any(key.endswith(".goodput") for key in metrics)
-    return [
-        *([f"goodput counts requests within different limits: {' and '.join(limits)}"] if differ else []),
-        *(f"{winner} makes more tokens/s than {loser}: {EQUAL_LENGTHS}" for winner, loser in dict.fromkeys(wins)),
-    ]
+    remarks = []
+    if differ:
+        remarks.append(f"goodput counts requests within different limits: {' and '.join(limits)}")
+    for winner, loser in dict.fromkeys(wins):
+        remarks.append(f"{winner} makes more tokens/s than {loser}: {EQUAL_LENGTHS}")
+    return remarks
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """A short name of each: its folder's, or its own where it is another file; the path where two have one name."""
     resolved = [path.resolve() for path in paths]
-    short = [
-        path.parent.name if path.name == results.FILE else path.stem if path.is_file() else path.name
-        for path in resolved
-    ]
+    folders = [path.parent if path.name == results.FILE else path for path in resolved]
+    short = [path.stem if path.is_file() else path.name for path in folders]
     places: dict[str, set[Path]] = {}
-    for name, path in zip(short, resolved, strict=True):
-        places.setdefault(name, set()).add(path.parent if path.name == results.FILE else path)
+    for name, path in zip(short, folders, strict=True):
+        places.setdefault(name, set()).add(path)
     return [name if len(places[name]) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
 
 

@@ -8,20 +8,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SAMPLE_S = 0.2
+SAMPLE_S = 0.2  # length of a sample
 TOO_MUCH = 0.1  # of all processors; measured alone on two cores: 0.00 to 0.03
 PRESSURE = Path("/proc/pressure/cpu")
 STRETCHED = 3  # times its seconds a patience may last
 _BLOCK = bytes(2**18)
 
 
-def share_taken_by_others(seconds: float = SAMPLE_S) -> float:
+def share_taken_by_others() -> float:
     """Compute on every processor for a moment, and compare the processor time received with the time that passed.
 
     Call it while the programs under measurement are idle. Hypervisors that lend processors to others count as well.
-
-    Args:
-        seconds: length of the sample.
 
     Returns:
         0.0 (nothing else runs) to 1.0.
@@ -30,7 +27,7 @@ def share_taken_by_others(seconds: float = SAMPLE_S) -> float:
 
     def compute(_: int) -> float:
         began, received = time.monotonic(), time.thread_time()
-        while time.monotonic() < began + seconds:
+        while time.monotonic() < began + SAMPLE_S:
             hashlib.sha256(_BLOCK)  # without Python's lock
         return (time.thread_time() - received) / (time.monotonic() - began)
 

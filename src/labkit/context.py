@@ -37,18 +37,18 @@ class Context:
     run_dir: Path
     tokenizer_dir: str
     replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by number, where there is a balancer
-    began: float = field(
-        default_factory=time.monotonic, metadata={"in_file": False}
-    )  # seconds; a server that was up before has older steps
+    # Seconds; a server that was up before has older steps. It is not in the file: a client begins by itself.
+    began: float = field(default_factory=time.monotonic)
 
     def write(self, path: Path) -> None:
         """Write the file that :func:`load_context` reads."""
-        known = {name: value for name, value in vars(self).items() if name != "began"}  # a client begins by itself
-        atomic_write(path, json.dumps(known, indent=1, default=str))
+        document = {name: value for name, value in vars(self).items() if name != "began"}
+        atomic_write(path, json.dumps(document, indent=1, default=str))
 
     def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[StepRecord]:
         """The steps of ``model`` since the first of ``records`` was sent, or since this client began."""
-        return steplog.read_step_log(self.run_dir, model, since=min((r.start for r in records), default=self.began))
+        since = min((record.start for record in records), default=self.began)
+        return steplog.read_step_log(self.run_dir, model, since=since)
 
     def act(self, act: str, **arguments: Any) -> RequestedAct:
         """Have labctl do something to the replicas, one of the phase's ``acts``; returns at once."""

@@ -94,16 +94,17 @@ def describe_fault(error: OSError, target: Path) -> LabError:
     folder = _existing(named)
     elsewhere = f", or set {_CACHE} to another folder" if cache_folder() in target.absolute().parents else ""
     if error.errno in FULL:
-        why, remedy = (
-            f"{FULL[error.errno]} ({format_bytes(free_bytes(target))} free)",
-            f"free some space there{elsewhere}",
-        )
+        why = f"{FULL[error.errno]} ({format_bytes(free_bytes(target))} free)"
+        remedy = f"free some space there{elsewhere}"
     elif error.errno == errno.EROFS:
-        why, remedy = f"{folder} is read-only", f"make it writable (mount -o remount,rw){elsewhere}"
+        why = f"{folder} is read-only"
+        remedy = f"make it writable (mount -o remount,rw){elsewhere}"
     elif error.errno in FORBIDDEN:
-        why, remedy = f"{_user()} may not write in {folder}", f"see who may: ls -ld {folder}{elsewhere}"
+        why = f"{_user()} may not write in {folder}"
+        remedy = f"see who may: ls -ld {folder}{elsewhere}"
     else:
-        why, remedy = f"{error.strerror or error}: {named}", f"see what is there: ls -ld {folder}{elsewhere}"
+        why = f"{error.strerror or error}: {named}"
+        remedy = f"see what is there: ls -ld {folder}{elsewhere}"
     return LabError(f"cannot write {target}", why, remedy, code="write-failed")
 
 

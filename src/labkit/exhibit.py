@@ -1,8 +1,8 @@
 """The library of a museum exhibit's ``reproduce.py``: the server as a client sees it, bursts, streams, counters.
 
-An exhibit's verdict must not depend on how fast the machine is. So counters and
-states are waited for with a deadline (:meth:`Server.wait`), and "never answered" is claimed only of a server that kept
-answering other questions meanwhile (:meth:`Server.holds`).
+An exhibit's verdict must not depend on how fast the machine is. So counters and states are waited for with a deadline
+(:meth:`ExhibitServer.wait`), and "never answered" is claimed only of a server that kept answering other questions
+meanwhile (:meth:`ExhibitServer.holds`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import tritonclient.grpc as triton
 from labkit.clients.base import connect
 from labkit.evidence.metrics import ModelCounters, scrape
 from labkit.fetch import fetch
+from labkit.waiting import attempts
 
 PATIENCE_S = 60.0  # for whatever a healthy server does at once, on a machine that is busy with other work
 POLL_S = 0.02
@@ -96,7 +97,7 @@ class Stream:
         return self.messages
 
     def ended(self, count: int = 1) -> bool:
-        """Whether so many requests have ended, with a final answer or an error."""
+        """Whether at least ``count`` requests have ended, with a final answer or an error."""
         return sum(message == self.FINAL or isinstance(message, str) for message in self.read()) >= count
 
 
@@ -185,21 +186,19 @@ class ExhibitServer:
 
     def wait(self, check: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
         """The first true value of a check. Raises CannotTell at the deadline, or when the server ends."""
-        deadline = time.monotonic() + seconds
-        while not (value := check()):
+        for _ in attempts(seconds, POLL_S):
+            if value := check():
+                return value
             if how := self.ended():
                 raise CannotTell(f"the server ended ({how}) before {what}")
-            if time.monotonic() > deadline:
-                raise CannotTell(f"waited {seconds:g} s in vain: {what}")
-            time.sleep(POLL_S)
-        return value
+        raise CannotTell(f"waited {seconds:g} s in vain: {what}")
 
-    def wait_dead(self, seconds: float = 10.0) -> str:
-        """How the server ended, "" if it still answers after so many seconds."""
+    def wait_dead(self, seconds: float) -> str:
+        """How the server ended; "" if it still answers after ``seconds``."""
         return "" if self.holds(lambda: not self.ended(), seconds) else self.ended()
 
     def holds(self, condition: Callable[[], Any], seconds: float) -> bool:
-        """Whether a condition holds for so many seconds in which the server goes on answering other questions.
+        """Whether a condition holds for ``seconds`` in which the server goes on answering other questions.
 
         Counted are answered health requests, one each 0.1 s: on a busy machine it takes longer. False as soon as the
         condition no longer holds. Raises CannotTell if a living server does not answer the health requests.

@@ -92,7 +92,7 @@ def open_to_append(path: Path) -> BinaryIO:
 
 
 def touch(path: Path) -> None:
-    """Make an empty file, or make it younger. Raises OSError."""
+    """Make an empty file, or set its times to now. Raises OSError."""
     with open_to_append(path) as stream:
         os.utime(stream.fileno())
 

@@ -76,14 +76,11 @@ def read_prediction(path: Path) -> dict[str, Any] | None:
 def prediction_table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     """Rows and header: what was recorded, predicted, guessed and measured, and the error, by figure."""
     measured, guess = document.get("measured", {}), document["guess"]
-    header = (
-        "",
-        "recorded",
-        "predicted",
-        "interval",
-        *(["guess"] if guess else []),
-        *(["measured", "error"] if measured else []),
-    )
+    header = ["", "recorded", "predicted", "interval"]
+    if guess:
+        header.append("guess")
+    if measured:
+        header += ["measured", "error"]
     rows = []
     for name, predicted in document["predicted"].items():
         interval = f"{format_number(document['low'][name])} to {format_number(document['high'][name])}"
@@ -94,21 +91,23 @@ def prediction_table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]]
             error = document["error"].get(name)
             row += [format_number(measured[name]), "-" if error is None else f"{error:+.1%}"]
         rows.append(tuple(row))
-    return rows, header
+    return rows, tuple(header)
 
 
 def prediction_remarks(document: Mapping[str, Any]) -> list[str]:
     """Sentences on the model of a step's time, its noise floor, and where prediction and measurement part."""
-    found = [PACED] if document.get("paced") else time_remarks(document["step_time"])
-    if mark := extrapolation_sentence(document.get("extrapolated")):
-        found.insert(0, mark)
+    remarks = [PACED] if document.get("paced") else time_remarks(document["step_time"])
+    if sentence := extrapolation_sentence(document.get("extrapolated")):
+        remarks.insert(0, sentence)
     if left_out := document.get("left_out"):
-        found.append(f"recorded settings that this stack does not have, and that were left out: {', '.join(left_out)}")
+        settings = ", ".join(left_out)
+        remarks.append(f"recorded settings that this stack does not have, and that were left out: {settings}")
     if "measured" in document:
-        parting = document["parting"]
-        differ = f"first difference: step {parting['step']:,}, {', '.join(parting['differs'])}" if parting else ""
-        found.append(differ or "no difference in any step")
-    return found
+        if parting := document["parting"]:
+            remarks.append(f"first difference: step {parting['step']:,}, {', '.join(parting['differs'])}")
+        else:
+            remarks.append("no difference in any step")
+    return remarks
 
 
 def extrapolation_sentence(mark: Mapping[str, Any] | None) -> str:
@@ -116,8 +115,8 @@ def extrapolation_sentence(mark: Mapping[str, Any] | None) -> str:
     if not mark:
         return ""
     steps = f"{mark['steps']:,} {'step is' if mark['steps'] == 1 else 'steps are'}"
-    said = f"extrapolated: {steps} larger than any recorded one, with {mark['why']}"
-    return f"{said}; to record such steps: {mark['record']}" if mark["record"] else said
+    sentence = f"extrapolated: {steps} larger than any recorded one, with {mark['why']}"
+    return f"{sentence}; to record such steps: {mark['record']}" if mark["record"] else sentence
 
 
 def time_remarks(model: Mapping[str, Any]) -> list[str]:
@@ -127,12 +126,11 @@ def time_remarks(model: Mapping[str, Any]) -> list[str]:
     twice, (fastest, slowest) = model["same_shape_steps"], model["parts"]
     noise = f"{model['noise_floor']:.1%} ({twice:,} steps whose batch shape occurred twice)" if twice else "unknown"
     held, held_s = model.get("held_up_steps", 0), model.get("held_up_s", 0.0)
+    remarks = []
+    if held:
+        remarks.append(f"steps held up, to over {HELD_UP} times the model's time: {held:,}, by {held_s:.2f} s in all")
     return [
-        *(
-            [f"steps held up, to over {HELD_UP} times the model's time: {held:,}, by {held_s:.2f} s in all"]
-            if held
-            else []
-        ),
+        *remarks,
         f"a step takes, in µs: {terms}; {model['gap_s'] * 1e6:,.0f} to the next",
         f"noise floor {noise}; the model's median error on the {model['steps']:,} recorded steps "
         f"{model['median_error']:.1%}",

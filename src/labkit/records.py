@@ -87,15 +87,16 @@ class RequestRecord:
         return {**asdict(self), "tokens": self.output_tokens}
 
 
-def overlap(one: RequestRecord, other: RequestRecord) -> float:
+def overlap(first: RequestRecord, second: RequestRecord) -> float:
     """Time in which both requests are between their first and last token / the shorter of the two spans."""
-    (a, b), (c, d) = one.span, other.span
-    shorter = min(b - a, d - c)
-    return max(0.0, min(b, d) - max(a, c)) / shorter if shorter > 0 else 0.0
+    (first_began, first_ended), (second_began, second_ended) = first.span, second.span
+    shorter = min(first_ended - first_began, second_ended - second_began)
+    both = min(first_ended, second_ended) - max(first_began, second_began)
+    return max(0.0, both) / shorter if shorter > 0 else 0.0
 
 
-def token_overlap(one: RequestRecord, other: RequestRecord) -> float:
+def token_overlap(first: RequestRecord, second: RequestRecord) -> float:
     """The share of both requests' tokens that came while both were being answered: counted, not timed."""
-    began, ended = max(one.span[0], other.span[0]), min(one.span[1], other.span[1])
-    times = [at for record in (one, other) for at, _ in record.responses]
+    began, ended = max(first.span[0], second.span[0]), min(first.span[1], second.span[1])
+    times = [at for record in (first, second) for at, _ in record.responses]
     return sum(began <= at <= ended for at in times) / len(times)

@@ -7,7 +7,6 @@ the answer beside it. Requests and answers stay there as a record of the acts an
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any
 
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.waiting import attempts
 
-ASKED = "[0-9][0-9].json"
+REQUEST_FILES = "[0-9][0-9].json"
 LOOK_S = 0.05
 
 
@@ -26,7 +26,7 @@ class Done:
 
     Attributes:
         began, ended: time.monotonic() seconds, which client and labctl share.
-        outcome: a sentence, or of the loop that follows what waits each decision.
+        outcome: a sentence; for autoscaling, its decisions; for an act on the clock, what the clock returned.
         replicas: the endpoints of each server, by number, as they are now; a server that came back may have moved.
     """
 
@@ -37,7 +37,7 @@ class Done:
 
 
 class RequestedAct:
-    """Something that was asked for; it happens while the client goes on."""
+    """An act that labctl was asked for; it happens while the client goes on."""
 
     def __init__(self, path: Path) -> None:
         self._answer = answer_of(path)
@@ -49,15 +49,10 @@ class RequestedAct:
 
     def done(self, timeout: float = 120.0) -> Done:
         """Wait for it. Raises LabError if it failed, or takes longer than ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        while not self.over:
-            if time.monotonic() > deadline:
-                raise LabError(
-                    f"labctl has not answered within {timeout:g} s",
-                    f"asked in {self._answer.parent}",
-                    code="stage-silent",
-                )
-            time.sleep(LOOK_S)
+        if not any(self.over for _ in attempts(timeout, LOOK_S)):
+            raise LabError(
+                f"labctl has not answered within {timeout:g} s", f"asked in {self._answer.parent}", code="stage-silent"
+            )
         answer = json.loads(self._answer.read_text(encoding="utf-8"))
         if error := answer.pop("error", None):
             raise LabError.from_json(error)
@@ -67,7 +62,7 @@ class RequestedAct:
 def request_act(out: Path, phase: str, act: str, **arguments: Any) -> RequestedAct:
     """Ask labctl for an act of ``labctl.manifest.schema.Act``, with its arguments."""
     folder = folder_of(out, phase)
-    path = folder / f"{len(list(folder.glob(ASKED))) + 1:02}.json"
+    path = folder / f"{len(list(folder.glob(REQUEST_FILES))) + 1:02}.json"
     atomic_write(path, json.dumps({"act": act, **arguments}))
     return RequestedAct(path)
 

@@ -22,6 +22,11 @@ def columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() or os.environ.get("COLUMNS") else None
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Whether a line that was written there can be written over: a terminal that moves its cursor."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def wrap_text(text: str, width: int | None, hanging: str = HANGING) -> str:
     """The text with each line that is wider than ``width`` broken between words; as it is without a width."""
     if width is None:
@@ -29,7 +34,7 @@ def wrap_text(text: str, width: int | None, hanging: str = HANGING) -> str:
     return "\n".join(part for line in text.split("\n") for part in _broken(line, width, hanging))
 
 
-def _broken(line: str, width: int, hanging: str = "") -> list[str]:
+def _broken(line: str, width: int, hanging: str) -> list[str]:
     if len(line) <= width:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
@@ -61,12 +66,11 @@ def format_table(
 
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     width, gaps = width or columns(sys.stdout) or WIDEST, 2 * (len(header) - 1)
-    every = list(zip(header, *cells, strict=True))
-    in_words = [any(" " in text for text in texts) for _, *texts in every]
-    if sum(_least(column, words) for column, words in zip(every, in_words, strict=True)) + gaps > width:
-        longest = max(map(len, header))
-        return "\n\n".join("\n".join(f"{t:<{longest}}  {c}" for t, c in zip(header, row, strict=True)) for row in cells)
-    fits = sum(max(map(len, column)) for column in every) + gaps <= width
+    each_column = list(zip(header, *cells, strict=True))
+    in_words = [any(" " in text for text in texts) for _, *texts in each_column]
+    if sum(_least(column, words) for column, words in zip(each_column, in_words, strict=True)) + gaps > width:
+        return "\n\n".join(_block(header, row) for row in cells)
+    fits = sum(max(map(len, column)) for column in each_column) + gaps <= width
     titles = [[title] if fits or words else title.split() for title, words in zip(header, in_words, strict=True)]
     deep = max(map(len, titles))
     grid = Table(box=Box(RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -82,6 +86,12 @@ def format_table(
     lines = [line.rstrip() for line in drawn.get().rstrip("\n").split("\n")]
     # rich's rule also stands below the gap between two columns.
     return "\n".join(line if line.strip("- ") else line.replace("- -", "  -") for line in lines)
+
+
+def _block(header: Sequence[str], row: Sequence[str]) -> str:
+    """A row as lines, each with its title."""
+    widest = max(map(len, header))
+    return "\n".join(f"{title:<{widest}}  {cell}" for title, cell in zip(header, row, strict=True))
 
 
 def _least(column: Sequence[str], words: bool) -> int:

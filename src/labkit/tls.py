@@ -48,16 +48,14 @@ class CertificatePair:
             ) from None
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                why, remedy = (
+                raise LabError(
+                    f"{self.certificate} and {self.key} do not belong together",
                     "the key is another certificate's",
                     f"give the key that the certificate was made with ({KEY})",
-                )
-                raise LabError(
-                    f"{self.certificate} and {self.key} do not belong together", why, remedy, code="tls-pair-mismatch"
+                    code="tls-pair-mismatch",
                 ) from None
-            what = f"{self.certificate} and {self.key} are no certificate and its key"
             raise LabError(
-                what,
+                f"{self.certificate} and {self.key} are no certificate and its key",
                 str(error),
                 f"both as PEM text; {CERTIFICATE} begins with BEGIN CERTIFICATE",
                 code="tls-files-invalid",
@@ -79,11 +77,12 @@ class CertificatePair:
                     with contextlib.suppress(ssl.SSLWantReadError):
                         end.do_handshake()
         except ssl.SSLCertVerificationError as error:
-            what, remedy = (
+            raise LabError(
                 f"clients would refuse the certificate {self.certificate}",
+                error.verify_message,
                 f"renew it, then give the new one ({CERTIFICATE})",
-            )
-            raise LabError(what, error.verify_message, remedy, code="tls-certificate-invalid") from None
+                code="tls-certificate-invalid",
+            ) from None
 
 
 class _Encrypted(Exception):

@@ -22,7 +22,7 @@ def attempts(seconds: float, pause: float) -> Iterator[int]:
 
 @contextlib.contextmanager
 def call_repeatedly(act: Callable[[], object], every: float, name: str) -> Iterator[None]:
-    """Have ``act`` called every so many seconds, in a thread of that name, for the time of a block."""
+    """Call ``act`` every ``every`` seconds, in a thread of that name, until the block ends."""
     over = threading.Event()
 
     def repeat() -> None:

@@ -164,7 +164,7 @@ def test_the_ensemble_answers_with_a_one_dimensional_text_that_begins_with_the_p
 
 def test_a_hundred_requests_at_once_are_answered_each_with_its_own_length(server: Any) -> None:
     requests = [identity.Ids(str(n), [3 + n] * (1 + n % 37), 20 + n % 23) for n in range(100)]
-    records = identity.run_identity_test(server.grpc, requests, timeout=120, warmup=1)  # refuses wrong lengths
+    records = identity.run_identity_test(server.grpc, requests, warmup=1)  # refuses wrong lengths
     steps = steplog.read_step_log(server.run_dir, "tensorrt_llm", since=records[0].start)
     assert max(step.batch for step in steps) == 16
 
@@ -230,7 +230,7 @@ def test_rounds_of_a_hundred_leave_the_engines_memory_where_it_was(lab_server: A
     (stub,) = [p for p in psutil.process_iter(["cmdline"]) if model in " ".join(p.info["cmdline"] or ())]
     used: list[int] = []
     while len(used) < 60 and not (len(used) > 12 and used[-1] - used[-9] < 2 * 2**20):
-        identity.run_identity_test(server.grpc, requests, timeout=120, warmup=0)
+        identity.run_identity_test(server.grpc, requests, warmup=0)
         used.append(stub.memory_info().rss)
     assert len(used) < 60, f"after 60 rounds it still grows, MiB: {[round(value / 2**20) for value in used]}"
 
@@ -247,7 +247,7 @@ def test_in_a_small_cache_max_utilization_evicts_and_every_answer_is_the_same(la
             batch_scheduler_policy=policy,
             max_tokens_in_paged_kv_cache=512,
         )
-        records = identity.run_identity_test(server.grpc, requests, timeout=120, warmup=0)
+        records = identity.run_identity_test(server.grpc, requests, warmup=0)
         steps = steplog.read_step_log(server.run_dir, "tensorrt_llm", since=records[0].start)
         evicted[policy] = sum(step.more["preempted"] for step in steps)
         client = grpcclient.InferenceServerClient(server.grpc)

@@ -61,7 +61,7 @@ def test_the_last_step_of_a_log_that_can_be_replayed_is_waited_for(
         if len(looked) == 2:
             log.write_text(f"{log.read_text()}{last}\n")
 
-    monkeypatch.setattr("labkit.evidence.steplog.time.sleep", look)
+    monkeypatch.setattr("labkit.waiting.time.sleep", look)
     steplog.keep_step_log(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert [line["t"] for line in kept] == [1.0, 12.0, 12.6] and len(looked) == 2
@@ -103,6 +103,13 @@ def test_a_dataset_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path, re
         file.truncate(2**30)  # a hole: it takes no room on the disk
     with lab_error("dataset-too-large"):
         read(path)  # type: ignore[operator]
+
+
+def test_a_prompt_that_is_not_unicode_is_named_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    path.write_text('["a prompt", "half \\ud800"]')
+    with lab_error("dataset-unreadable", "row 2", "surrogate"):
+        bench.prompts_from(path)
 
 
 def test_a_wide_table_has_its_header_word_by_word() -> None:

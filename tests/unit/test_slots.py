@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,17 @@ def test_times_are_as_far_apart_as_the_log_says() -> None:
         (3.5, "Enqueuing CORRID 2 into new backlog: tokenizer"),
     )
     assert other.at - one.at == pytest.approx(2.25)
+
+
+def test_times_do_not_jump_where_the_readers_clocks_are_put_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        lines = [f"I0326 0{hour}:59:59.000000 1 Enqueuing CORRID 1 into new backlog: m" for hour in (1, 2, 3)]
+        found = [slot_log.parse_slot_event(text, "m") for text in lines]
+    time.tzset()
+    times = [event.at for event in found if event]
+    assert [after - before for before, after in itertools.pairwise(times)] == [3600, 3600]
 
 
 @pytest.mark.parametrize("content", [None, 'I1121 12:00:00.000000 1 main.cc:1] "nothing of interest"\n'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import subprocess
@@ -19,7 +20,7 @@ from labkit.evidence.metrics import ModelCounters, Snapshot
 from labkit.pictures import loadplot
 from labkit.records import RequestRecord
 from labkit.workloads import stepped
-from labkit.workloads.stepped import Stage, SteppedLoad
+from labkit.workloads.stepped import Scrape, Stage, SteppedLoad
 
 COUNTERS = """\
 nv_inference_request_success{model="m",version="1"} 7
@@ -31,6 +32,7 @@ nv_inference_pending_request_count{model="m",version="1"} 0
 CHILD = """
 import json, sys
 from labkit.clients.locust_users import TritonHttpUser
+import gevent
 import numpy as np
 from labkit.errors import LabError
 from labkit.workloads import stepped
@@ -40,12 +42,23 @@ def payload(input_class, output_class):
     text.set_data_from_numpy(np.array([b"hello"], dtype=np.object_))
     return [text], [output_class("answer")]
 
+scrape, watched = stepped.metrics.scrape, []
+
+def miss_the_first_second(endpoint):
+    if isinstance(gevent.getcurrent(), gevent.Greenlet) and not watched:
+        watched.append(True)
+        raise LabError("the metrics endpoint does not answer", code="metrics-silent")
+    return scrape(endpoint)
+
+stepped.SCRAPE_S, stepped.metrics.scrape = 0.2, miss_the_first_second
 endpoint = sys.argv[1]
 users = [type("User", (TritonHttpUser,), {"host": f"http://{endpoint}", "model": "m", "payloads": [payload]})]
 try:
     load = stepped.run_stepped_load(users, [1, 3], 0.3, 0.5, endpoint, 5, lambda text: None)
     rows = [[step.users, len(step.latencies_ms), step.ended - step.began] for step in load.stages]
-    print(json.dumps({"steps": rows, "records": len(load.records), "tokens": load.records[0].output_tokens}))
+    times = [scrape.at for scrape in load.scrapes]
+    tokens = load.records[0].output_tokens
+    print(json.dumps({"steps": rows, "records": len(load.records), "tokens": tokens, "at": times}))
 except LabError as error:
     print(json.dumps({"what": error.what, "why": error.why}))
 """
@@ -63,10 +76,10 @@ def counted(requests: float, executions: float, queue_us: float) -> Snapshot:
 def a_load() -> SteppedLoad:
     """Two seconds under load, then a server that works off the rest."""
     scrapes = [
-        (100.0, 0, counted(10, 10, 0)),
-        (101.0, 2, counted(14, 11, 8_000)),
-        (102.0, 4, counted(20, 13, 14_000)),
-        (105.0, 0, counted(22, 14, 20_000)),
+        Scrape(100.0, 0, counted(10, 10, 0)),
+        Scrape(101.0, 2, counted(14, 11, 8_000)),
+        Scrape(102.0, 4, counted(20, 13, 14_000)),
+        Scrape(105.0, 0, counted(22, 14, 20_000)),
     ]
     ends = [100.4, 100.8, 101.2, 101.4, 101.9, 104.0]
     return SteppedLoad([], scrapes, [record(end - 0.2, end) for end in ends])
@@ -116,6 +129,7 @@ def test_the_picture_of_users_has_a_point_for_each_number_of_users(
     assert [path.name for path in tmp_path.iterdir()] == ["u.png"]
 
 
+@functools.cache
 def generate(status: int, body: str) -> tuple[Any, list[str]]:
     """What a load on a server that answers so is made into, and the paths that were asked."""
     fake = FakeTriton()
@@ -133,6 +147,11 @@ def test_users_ask_again_and_again_for_a_whole_step_and_the_warm_up_is_left_out(
     assert all(answers > users and seconds >= 0.3 for users, answers, seconds in found["steps"])
     assert sum(answers for _, answers, _ in found["steps"]) < found["records"] <= len(calls)
     assert found["tokens"] == 5
+
+
+def test_a_second_in_which_the_counters_cannot_be_read_leaves_the_others_as_they_are() -> None:
+    found, _ = generate(200, "{}")
+    assert len(found["at"]) > 3  # of 1.6 s, besides the first and the last
 
 
 def test_one_failure_is_enough_for_nothing_to_be_averaged() -> None:

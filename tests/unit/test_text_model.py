@@ -63,10 +63,10 @@ output { name: "finish_reason" data_type: TYPE_STRING dims: -1 }
 def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What is sent to a model of this configuration, and of this engine where it is an ensemble."""
 
-    def send_inputs(model: str, prompt: str, inputs: list[Any], output: str, tokens: int, **named: Any) -> Any:
-        priority, so_far = named.pop("priority", 0), named.pop("so_far")
+    def send_inputs(model: str, prompt: str, inputs: list[Any], id: str, **more: Any) -> Any:
         sent = {item.name(): (item.datatype(), tuple(item.shape())) for item in inputs}
-        return Space(inputs=sent, output=output, tokens=tokens, so_far=so_far, priority=priority, parameters=named)
+        known = {name: more.pop(name) for name in ("output", "tokens", "so_far", "priority")}
+        return Space(inputs=sent, **known, parameters=more)
 
     def asked(config: str, engine: str = "", to_the_end: bool = False, priority: int = 0) -> Any:
         configured(monkeypatch, model=config, engine=engine)
@@ -116,7 +116,6 @@ def test_bench_counts_the_tokens_that_the_llm_api_answered(
     nothing = metrics.Snapshot()
     monkeypatch.setattr("labkit.workloads.bench.load.closed_loop", lambda *_: [record])
     monkeypatch.setattr("labkit.workloads.bench.metrics.scrape", lambda _: nothing)
-    monkeypatch.setattr(bench, "_settled", lambda *_: nothing)
     monkeypatch.setattr(bench, "count_tokens", lambda text, folder: len(text.split()) if folder == "mine" else 99)
     found, _ = bench.measure_model(
         {"grpc": "x", "metrics": "y"}, "model", bench.Workload(output_tokens=7, warmup=0), 1, lambda _: None, "mine"

@@ -33,11 +33,8 @@ def test_every_arrow_of_waiting_is_within_the_axes(waits: list[float]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline, "save_figure", lambda figure, *_, **__: drawn.append(figure))
         timeline.draw_timeline([lane(waits)], Path("nowhere.png"), "title")
-    from matplotlib import pyplot
-
     (figure,) = drawn
     left, right = figure.axes[0].get_xlim()
     ends = [x for note in figure.axes[0].texts if hasattr(note, "xyann") for x in (note.xy[0], note.xyann[0])]
-    pyplot.close(figure)
     assert len(ends) == 2 * len(waits)
     assert left <= min(ends) and max(ends) <= right

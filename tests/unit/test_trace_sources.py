@@ -76,7 +76,12 @@ def test_vllms_log_is_converted_and_says_what_it_does_not_know(tmp_path: Path) -
         trace_sources.convert_trace(path)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "hello\n", '{"benchmarks": 3}', '{"metadata": {}, "metrics": {}}', "{"])
+NESTED = '{"a": ' * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "hello\n", '{"benchmarks": 3}', '{"metadata": {}, "metrics": {}}', "{", NESTED]
+)
 def test_what_is_none_of_these_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)

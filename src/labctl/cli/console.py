@@ -17,7 +17,7 @@ import click
 from labctl.listener import Listener
 from labkit.errors import LabError
 from labkit.printable import printable
-from labkit.tables import HANGING, columns, wrap_text
+from labkit.tables import HANGING, can_redraw, columns, wrap_text
 
 WIDTH = 46  # of a step's title
 LEAST = 24  # of a title, where the progress is long
@@ -29,7 +29,7 @@ class Console(Listener):
 
     def __init__(self, verbose: bool = False) -> None:
         self.verbose = verbose
-        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = can_redraw(sys.stderr)
         self._title = ""
         self._began = 0.0
         self._shown = ""

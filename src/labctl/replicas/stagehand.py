@@ -26,7 +26,7 @@ from labctl.stack import replicas
 from labctl.stack.stack import RunningStack
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.stage import ASKED, answer_of, folder_of
+from labkit.stage import REQUEST_FILES, answer_of, folder_of
 from labkit.waiting import attempts
 
 LOOK_S = 0.05
@@ -147,7 +147,7 @@ class Stagehand:
         """Acts are carried out one by one, in their order; the loop that follows what waits runs beside the others."""
         done: set[Path] = set()
         while not self._over.wait(LOOK_S):
-            for path in sorted(set(self._folder.glob(ASKED)) - done):
+            for path in sorted(set(self._folder.glob(REQUEST_FILES)) - done):
                 done.add(path)
                 asked = json.loads(path.read_text(encoding="utf-8"))
                 if asked.get("act") == "follow":

@@ -26,11 +26,13 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
         LabError: in Triton's words.
     """
     arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    size = [0, 0]  # responses and characters so far
+    responses = characters = 0  # so far
 
-    def heard(record: RequestRecord) -> None:
-        size[:] = size[0] + 1, size[1] + (len(record.responses[-1][1]) if record.responses else 0)
-        if size[0] > RESPONSES * (tokens + 4) or size[1] > MOST_TEXT:
+    def take_response(record: RequestRecord) -> None:
+        nonlocal responses, characters
+        responses += 1
+        characters += len(record.responses[-1][1]) if record.responses else 0
+        if responses > RESPONSES * (tokens + 4) or characters > MOST_TEXT:
             channel.give_up(record, f"{tokens} tokens were asked for, and the answer does not end")
         arrived.put(True)
 
@@ -39,7 +41,7 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
             f"{tokens} output tokens cannot be generated", "", "-o takes 1 or more", code="tokens-out-of-range"
         )
     text_model = TextModel.of(endpoint, model)
-    with connection(text_model, endpoint, on_token=heard) as channel:
+    with connection(text_model, endpoint, on_token=take_response) as channel:
         record = text_model.send(channel, prompt, tokens)
         if text_model.answers_alone:
             yield prompt

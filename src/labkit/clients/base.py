@@ -184,8 +184,8 @@ class InFlightClient(Client):
 
 def finish_reason(result: Any) -> str:
     """Why an answer ended, where the model has such an output and was asked for it."""
-    said = result.as_numpy("finish_reason")
-    return str(said.reshape(-1)[0].decode()) if said is not None and said.size else ""
+    reasons = result.as_numpy("finish_reason")
+    return str(reasons.reshape(-1)[0].decode()) if reasons is not None and reasons.size else ""
 
 
 def grpc_server_version(endpoint: str) -> str:

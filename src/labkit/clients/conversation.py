@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.clients.ask import connection
+from labkit.clients.base import STALLED
 from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
@@ -38,20 +39,20 @@ def ask_model(
     Raises:
         LabError: in Triton's words.
     """
-    asked = TextModel.of(endpoint, model)
-    with connection(asked, endpoint) as stream:
-        record = asked.send(stream, prompt, tokens, sampling=sampling)
-        before = prompt if asked.answers_alone else ""
-        if isinstance(stream, TextStream) and asked.decoupled:
+    text_model = TextModel.of(endpoint, model)
+    with connection(text_model, endpoint) as stream:
+        record = text_model.send(stream, prompt, tokens, sampling=sampling)
+        before = prompt if text_model.answers_alone else ""
+        if isinstance(stream, TextStream) and text_model.decoupled:
             for text in growing_text(stream, record):
                 yield PartialAnswer(before + text)
         stream.wait(record, timeout=TIMEOUT_S)
     text = before + record.text
-    if asked.end_text:
-        text = text.partition(asked.end_text)[0]
-    if not asked.decoupled:
-        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir or asked.tokenizer_dir)
-    yield PartialAnswer(text, speed(record, asked.decoupled))
+    if text_model.end_text:
+        text = text.partition(text_model.end_text)[0]
+    if not text_model.decoupled:
+        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir or text_model.tokenizer_dir)
+    yield PartialAnswer(text, speed(record, text_model.decoupled))
 
 
 def growing_text(stream: TextStream, record: RequestRecord) -> Iterator[str]:
@@ -70,12 +71,7 @@ def growing_text(stream: TextStream, record: RequestRecord) -> Iterator[str]:
             return
         silent = time.monotonic() - record.responses[-1][0]
         if silent > TIMEOUT_S:
-            raise LabError(
-                f"no token came for {silent:.0f} s",
-                "",
-                "labctl status shows whether the stack is stalled",
-                code="token-late",
-            )
+            raise LabError(f"no token came for {silent:.0f} s", "", STALLED, code="token-late")
 
 
 def speed(record: RequestRecord, streamed: bool) -> str:

@@ -58,7 +58,7 @@ class Gateway:
         self._host, self._path = parts.netloc, parts.path
 
     def post(self, request: Mapping[str, Any], key: str, after: int = 0) -> TokenStream:
-        """Ask for the answer to a request, or for its tokens ``after`` so many.
+        """Ask for the answer to a request, without its first ``after`` tokens.
 
         ``key`` names the request: the gateway does not compute a key twice. Raises Refused, Cut.
         """
@@ -82,15 +82,15 @@ class Gateway:
         """Wait on the gateway's clock."""
         self._tell("sleep", seconds)
 
-    def _tell(self, what: str, value: Any) -> Any:
-        with self._send(what, value, {}) as response:
+    def _tell(self, action: str, value: Any) -> Any:
+        with self._send(action, value, {}) as response:
             return json.loads(response.read())
 
-    def _send(self, what: str, body: Any, headers: dict[str, str]) -> http.client.HTTPResponse:
+    def _send(self, action: str, body: Any, headers: dict[str, str]) -> http.client.HTTPResponse:
         """A request on a connection of its own, which its response closes."""
         connection = http.client.HTTPConnection(self._host, timeout=TIMEOUT_S)
         try:
-            connection.request("POST", f"{self._path}/{what}", json.dumps(body), headers)
+            connection.request("POST", f"{self._path}/{action}", json.dumps(body), headers)
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()

@@ -22,15 +22,15 @@ TELL_END = "return_finish_reason"
 
 def inputs(prompt: str, tokens: int, stream: bool = False) -> list[Any]:
     """A request for an answer without its prompt, and for the reason why it ended."""
-    made = [
+    tensors = [
         tensor("sampling_param_max_tokens", tokens, np.int32),
         tensor(EXCLUDE_PROMPT, True, np.bool_),
         tensor(TELL_END, True, np.bool_),
         tensor("streaming", stream, np.bool_),
     ]
-    for item in made:
+    for item in tensors:
         item.set_shape([1])
-    return [text_tensor("text_input", prompt, (1,)), *made]
+    return [text_tensor("text_input", prompt, (1,)), *tensors]
 
 
 def set_token_count(record: RequestRecord, asked: int, count: Callable[[str], int]) -> None:

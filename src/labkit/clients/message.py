@@ -23,8 +23,11 @@ class Tensor:
         self.name, self.shape, self.datatype, self.content = name, shape, datatype, b""
 
     def set_data_from_numpy(self, array: Any) -> None:
-        whole = serialize_byte_tensor(array) if self.datatype == "BYTES" else array
-        self.content = whole.tobytes() if self.datatype != "BYTES" else whole.item() if whole.size else b""
+        if self.datatype != "BYTES":
+            self.content = array.tobytes()
+            return
+        texts = serialize_byte_tensor(array)
+        self.content = texts.item() if texts.size else b""
 
 
 def infer_request(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tritonclient.utils import InferenceServerException
+
 from labkit.clients.base import ASK_S, connect
 from labkit.errors import LabError
 
@@ -20,8 +22,6 @@ def models_on_the_way(endpoint: str, name: str) -> list[str]:
 
 
 def _config(endpoint: str, name: str) -> Any:
-    from tritonclient.utils import InferenceServerException
-
     with connect(endpoint) as client:
         try:
             return client.get_model_config(name, client_timeout=ASK_S).config

@@ -108,29 +108,34 @@ class Router:
         with self._lock:
             candidates = {
                 name: Candidate(
-                    len(ids), SIZE * _known(keys, one), one.requests, one.tokens, name == home, place == self._turn
+                    prompt=len(ids),
+                    cached=SIZE * _known(keys, replica),
+                    requests=replica.requests,
+                    tokens=replica.tokens,
+                    home=name == home,
+                    turn=place == self._turn,
                 )
-                for place, (name, one) in enumerate(self._replicas.items())
+                for place, (name, replica) in enumerate(self._replicas.items())
             }
             scores = dict(zip(names, map(float, self._scores(list(candidates.values()))), strict=True))
             chosen = max(names, key=lambda name: (scores[name], -candidates[name].requests))
             self._turn = (self._turn + 1) % len(names)
-            one = self._replicas[chosen]
-            one.requests += 1
-            one.tokens += len(ids) - candidates[chosen].cached
+            replica = self._replicas[chosen]
+            replica.requests += 1
+            replica.tokens += len(ids) - candidates[chosen].cached
         return RoutingDecision(chosen, candidates, scores)
 
     def answered(self, decision: RoutingDecision, ids: Sequence[int]) -> None:
         """The request has ended; its replica keeps the blocks of `ids`, prompt and answer."""
         with self._lock:
-            one, candidate = self._replicas[decision.replica], decision.candidates[decision.replica]
-            one.requests -= 1
-            one.tokens -= candidate.prompt - candidate.cached
+            replica, candidate = self._replicas[decision.replica], decision.candidates[decision.replica]
+            replica.requests -= 1
+            replica.tokens -= candidate.prompt - candidate.cached
             for key in blocks_of(ids):
-                one.blocks[key] = None
-                one.blocks.move_to_end(key)
-            while len(one.blocks) > self._most:
-                one.blocks.popitem(last=False)
+                replica.blocks[key] = None
+                replica.blocks.move_to_end(key)
+            while len(replica.blocks) > self._most:
+                replica.blocks.popitem(last=False)
 
 
 def _known(keys: Sequence[bytes], replica: _Replica) -> int:

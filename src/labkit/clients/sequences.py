@@ -35,13 +35,16 @@ class SequenceClient(Client):
         self, endpoint: str, model: str, protocol: str = "http", id_type: str = "uint64", timeout: float = TIMEOUT_S
     ) -> None:
         self._id_type = id_type
-        self._kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
-        timeouts = {} if protocol == "grpc" else {"network_timeout": timeout, "connection_timeout": timeout}
-        self._call = {"client_timeout": timeout} if protocol == "grpc" else {}
         self._model, self._tensors = model, ("", "")
-        super().__init__(
-            connect(endpoint) if protocol == "grpc" else self._kind.InferenceServerClient(endpoint, **timeouts)
-        )
+        self._kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
+        if protocol == "grpc":
+            self._call = {"client_timeout": timeout}
+            super().__init__(connect(endpoint))
+        else:
+            self._call = {}
+            super().__init__(
+                tritonclient.http.InferenceServerClient(endpoint, network_timeout=timeout, connection_timeout=timeout)
+            )
 
     def ask(self, text: str, id: int | str, start: bool = False, end: bool = False) -> str:
         """The next token's text.
@@ -51,8 +54,8 @@ class SequenceClient(Client):
         """
         self._check(id)
         try:
-            given, answer = self._names()
-            tensor = self._kind.InferInput(given, [1, 1], "BYTES")
+            input_name, output_name = self._names()
+            tensor = self._kind.InferInput(input_name, [1, 1], "BYTES")
             tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=np.object_))
             result = self._client.infer(
                 self._model,
@@ -71,7 +74,7 @@ class SequenceClient(Client):
             raise LabError(
                 "Triton did not answer", str(error), "labctl logs shows the server's side", code="server-silent"
             ) from error
-        return "".join(token.decode() for token in result.as_numpy(answer).reshape(-1))
+        return "".join(token.decode() for token in result.as_numpy(output_name).reshape(-1))
 
     def _names(self) -> tuple[str, str]:
         """The model's input and output, asked once."""
@@ -117,12 +120,12 @@ def run_sequences(
 ) -> None:
     """All sequences at once, each by a client of its own. Raises the first failure, when all have ended."""
 
-    def one(record: RequestRecord, id: int | str) -> None:
+    def run_sequence(record: RequestRecord, id: int | str) -> None:
         with connect() as client:
             client.follow(record, id, steps, on_step)
 
     with ThreadPoolExecutor(max_workers=len(records)) as pool:
-        for future in [pool.submit(one, record, id) for record, id in zip(records, ids, strict=True)]:
+        for future in [pool.submit(run_sequence, record, id) for record, id in zip(records, ids, strict=True)]:
             future.result()
 
 

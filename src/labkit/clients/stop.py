@@ -7,59 +7,46 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from tritonclient.grpc import InferInput
-from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+from tritonclient.utils import InferenceServerException
 
 from labkit.clients.base import ASK_S, connect
+from labkit.clients.text_model import Input, wire_datatype
 
 STOP = "stop"  # an input of TensorRT-LLM's: true cancels the live request of the same id
+ONE = (1, 1)  # the shape of an input for one request
 WAIT_S = 10.0
 
 
 def configs(endpoint: str, models: Sequence[str]) -> Mapping[str, Any]:
     """The configurations of those models that the server has."""
-    found = {}
+    by_name = {}
     with connect(endpoint) as client:
         for name in models:
             with contextlib.suppress(InferenceServerException):
-                found[name] = client.get_model_config(name, client_timeout=ASK_S).config
-    return found
+                by_name[name] = client.get_model_config(name, client_timeout=ASK_S).config
+    return by_name
 
 
 def stoppable_steps(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
     """For each ensemble among the models, the step that has an input to stop a request."""
-    found = {}
     known = configs(endpoint, models)
-    for name, config in known.items():
-        for step in config.ensemble_scheduling.step:
-            inputs = known[step.model_name].input if step.model_name in known else []
-            if any(each.name == STOP for each in inputs):
-                found[name] = step.model_name
-    return found
+    takes_stop = {name for name, config in known.items() if any(item.name == STOP for item in config.input)}
+    return {
+        name: step.model_name
+        for name, config in known.items()
+        for step in config.ensemble_scheduling.step
+        if step.model_name in takes_stop
+    }
 
 
 def stop_request(endpoint: str, model: str, id: str) -> None:
     """Tell a model to end its live request of that id; harmless where there is none."""
     with connect(endpoint) as client, contextlib.suppress(InferenceServerException):
-        needed = [
-            each for each in client.get_model_config(model, client_timeout=ASK_S).config.input if not each.optional
-        ]
-        inputs = [_input(each.name, _datatype(each), 0) for each in needed]
+        config = client.get_model_config(model, client_timeout=ASK_S).config
+        needed = [Input(item.name, wire_datatype(item.data_type), ONE) for item in config.input if not item.optional]
+        inputs = [*(tensor.filled(0) for tensor in needed), Input(STOP, "BOOL", ONE).filled(True)]
         answered = threading.Event()
         client.start_stream(callback=lambda result, error: answered.set())
-        client.async_stream_infer(model, [*inputs, _input(STOP, "BOOL", True)], request_id=id)
+        client.async_stream_infer(model, inputs, request_id=id)
         answered.wait(WAIT_S)
         client.stop_stream()
-
-
-def _datatype(each: Any) -> str:
-    """The wire's word for an input's type: INT32 for TYPE_INT32."""
-    kinds = type(each).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
-    return str(kinds[each.data_type].name.removeprefix("TYPE_"))
-
-
-def _input(name: str, datatype: str, value: Any) -> InferInput:
-    tensor = InferInput(name, [1, 1], datatype)
-    tensor.set_data_from_numpy(np.array([[value]], dtype=triton_to_np_dtype(datatype)))
-    return tensor

@@ -17,16 +17,16 @@ from labkit.errors import LabError
 def tensor(name: str, value: Any, kind: type[Any]) -> Any:
     """An input of shape [1, n] for the n values given, or [1, 1] for the one value."""
     array = np.array([value if isinstance(value, list) else [value]], dtype=kind)
-    made = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
-    made.set_data_from_numpy(array)
-    return made
+    filled = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+    filled.set_data_from_numpy(array)
+    return filled
 
 
 def text_tensor(name: str, value: str, shape: Sequence[int] = (1, 1)) -> Any:
     """An input that holds one text."""
-    made = grpcclient.InferInput(name, list(shape), "BYTES")
-    made.set_data_from_numpy(np.array([value.encode()], dtype=np.object_).reshape(shape))
-    return made
+    filled = grpcclient.InferInput(name, list(shape), "BYTES")
+    filled.set_data_from_numpy(np.array([value.encode()], dtype=np.object_).reshape(shape))
+    return filled
 
 
 def impossible_end_id(kind: type[Any]) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc as grpcclient
-from tritonclient.utils import triton_to_np_dtype
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from labkit import proxies
 from labkit.clients.base import ASK_S, GONE, InFlightClient, connect
@@ -44,9 +45,9 @@ class Input:
 
     def filled(self, value: Any, kind: Any = grpcclient.InferInput) -> Any:
         """It with this value, as an object of a client's class ``kind``."""
-        made = kind(self.name, self.shape, self.datatype)
-        made.set_data_from_numpy(np.full(self.shape, value, dtype=triton_to_np_dtype(self.datatype)))
-        return made
+        tensor = kind(self.name, self.shape, self.datatype)
+        tensor.set_data_from_numpy(np.full(self.shape, value, dtype=triton_to_np_dtype(self.datatype)))
+        return tensor
 
 
 @dataclass(frozen=True)
@@ -115,63 +116,65 @@ class TextModel:
         Raises:
             LabError: the server does not answer, or the model takes no text.
         """
-        from tritonclient.utils import InferenceServerException
-
         with connect(endpoint) as client:
             try:
                 config = client.get_model_config(name, client_timeout=ASK_S).config
                 parts = _parts(client, config)
             except InferenceServerException as error:
+                message = str(error.message())
                 if error.status() == GONE:
-                    said = str(error.message())
-                    why = "nothing listens there" if "Connection refused" in said else said
+                    why = "nothing listens there" if "Connection refused" in message else message
                     if proxy := proxies.for_grpc(endpoint):
-                        why = f"it was asked through the proxy that {proxy} names: {said}"
+                        why = f"it was asked through the proxy that {proxy} names: {message}"
                     remedy = "labctl status says whether it is up"
                     raise LabError(
                         f"the server at {endpoint} does not answer", why, remedy, code="server-silent"
                     ) from error
                 raise LabError(
-                    f"Triton returned no configuration for {name}", str(error.message()), code="model-unconfigured"
+                    f"Triton returned no configuration for {name}", message, code="model-unconfigured"
                 ) from error
-        every = {
-            item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
+        inputs = {
+            item.name: Input(item.name, wire_datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
             for item in config.input
         }
-        wanted = {item.name: every[item.name] for item in config.input if not item.optional or _is_sent(item.name)}
+        sent = {item.name: inputs[item.name] for item in config.input if not item.optional or _is_sent(item.name)}
         sampling = {
-            what: item for what in SAMPLING for name, item in every.items() if name == what or name.endswith(f"_{what}")
+            parameter: item
+            for parameter in SAMPLING
+            for name, item in inputs.items()
+            if name == parameter or name.endswith(f"_{parameter}")
         }
-        prompt = next((name for name, item in wanted.items() if item.datatype == "BYTES"), "")
-        limit = next((name for name, item in wanted.items() if item.datatype in _WHOLE), "")
-        output = next((item.name for item in config.output if _datatype(item.data_type) == "BYTES"), "")
+        prompt = next((name for name, item in sent.items() if item.datatype == "BYTES"), "")
+        limit = next((name for name, item in sent.items() if item.datatype in _WHOLE), "")
+        output = next((item.name for item in config.output if wire_datatype(item.data_type) == "BYTES"), "")
         decoupled = any(part.model_transaction_policy.decoupled for part in parts)
         if not (output and prompt and (limit or decoupled)):
             raise LabError(
-                f"{name} is not a text-generation model", f"its inputs: {', '.join(wanted)}", code="text-model-not"
+                f"{name} is not a text-generation model", f"its inputs: {', '.join(sent)}", code="text-model-not"
             )
+        scheduling = ""
+        if config.sequence_batching.iterative_sequence:
+            scheduling = "iterative"
+        elif decoupled and config.HasField("dynamic_batching"):
+            scheduling = "dynamic"
         return cls(
             name,
-            wanted,
+            sent,
             prompt,
             limit,
             output,
             decoupled=decoupled,
             sampling=sampling,
-            end=every.get(_parameter(config, "end_input") or END_ID),
+            end=inputs.get(_parameter(config, "end_input") or END_ID),
             tokenizer_dir=next((folder for part in parts if (folder := _parameter(part, "tokenizer_dir"))), ""),
             end_text=_parameter(config, "end_text"),
-            so_far=decoupled and any(name.startswith(LLM_API) for name in every),
-            tells_end=TELL_END in every,
+            so_far=decoupled and any(name.startswith(LLM_API) for name in inputs),
+            tells_end=TELL_END in inputs,
             cached=config.response_cache.enable,
             logprobs=LOGPROBS if decoupled and LOGPROBS in {item.name for item in config.output} else "",
-            return_logprobs=every.get(f"return_{LOGPROBS}"),
-            structured=PARAMETERS in every or any(_masks(part) for part in parts),
-            scheduling="iterative"
-            if config.sequence_batching.iterative_sequence
-            else "dynamic"
-            if decoupled and config.HasField("dynamic_batching")
-            else "",
+            return_logprobs=inputs.get(f"return_{LOGPROBS}"),
+            structured=PARAMETERS in inputs or any(_masks(part) for part in parts),
+            scheduling=scheduling,
         )
 
     def send(
@@ -194,13 +197,19 @@ class TextModel:
             priority: 1 is the highest; 0 leaves it to the model.
             tenant: whose it is, for a model that takes more parameters than its own.
         """
-        named: dict[str, Any] = {"id": id} if id else {}
-        named |= {"priority": priority} if priority else {}
-        made, parameters = self.wire(prompt, tokens, to_the_end, sampling)
-        parameters |= {"tenant": tenant} if tenant and not self.by_parameter else {}
-        count = 0 if self.decoupled else tokens
+        inputs, parameters = self.wire(prompt, tokens, to_the_end, sampling)
+        if tenant and not self.by_parameter:
+            parameters["tenant"] = tenant
         return client.send_inputs(
-            self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far, **named, **parameters
+            self.name,
+            prompt,
+            inputs,
+            output=self.output,
+            tokens=0 if self.decoupled else tokens,
+            so_far=self.so_far,
+            id=id,
+            priority=priority,
+            **parameters,
         )
 
     def wire(
@@ -212,29 +221,29 @@ class TextModel:
         kind: Any = grpcclient.InferInput,
     ) -> tuple[list[Any], dict[str, Any]]:
         """The input tensors, of the class ``kind``, and the request parameters; other arguments as of :meth:`send`."""
-        asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
-        made = [
-            wanted.filled(self._value(wanted, prompt, tokens), kind)
-            for name, wanted in self.inputs.items()
+        heeded = {name: value for name, value in (sampling or {}).items() if name in self.choices}
+        tensors = [
+            item.filled(self._value(item, prompt, tokens), kind)
+            for name, item in self.inputs.items()
             if self.decoupled or not _streams(name)
         ]
-        if not self.by_parameter:
-            made += [self.sampling[name].filled(value, kind) for name, value in asked.items()]
-            if self.end and to_the_end:
-                made.append(self.end.filled(impossible_end_id(triton_to_np_dtype(self.end.datatype)), kind))
-            return made, {}
-        # As text, which every version of the client can send as a parameter.
-        texts = {name: str(value) for name, value in asked.items()}
-        return made, {"max_tokens": tokens, "ignore_eos": to_the_end, **texts}
+        if self.by_parameter:
+            # As text, which every version of the client can send as a parameter.
+            texts = {name: str(value) for name, value in heeded.items()}
+            return tensors, {"max_tokens": tokens, "ignore_eos": to_the_end, **texts}
+        tensors += [self.sampling[name].filled(value, kind) for name, value in heeded.items()]
+        if self.end and to_the_end:
+            tensors.append(self.end.filled(impossible_end_id(triton_to_np_dtype(self.end.datatype)), kind))
+        return tensors, {}
 
-    def _value(self, wanted: Input, prompt: str, tokens: int) -> Any:
-        if wanted.name == self.prompt:
+    def _value(self, item: Input, prompt: str, tokens: int) -> Any:
+        if item.name == self.prompt:
             return prompt.encode()
-        if wanted.name == self.limit:
+        if item.name == self.limit:
             return tokens
-        if _streams(wanted.name) or wanted.name in (EXCLUDE_PROMPT, TELL_END):
+        if _streams(item.name) or item.name in (EXCLUDE_PROMPT, TELL_END):
             return True
-        return b"" if wanted.datatype == "BYTES" else 0  # lists of bad and stop words: none
+        return b"" if item.datatype == "BYTES" else 0  # lists of bad and stop words: none
 
 
 def _is_sent(name: str) -> bool:
@@ -252,9 +261,8 @@ def _streams(name: str) -> bool:
     return "stream" in name
 
 
-def _datatype(number: int) -> str:
-    from tritonclient.grpc import model_config_pb2
-
+def wire_datatype(number: int) -> str:
+    """The wire's word for a configuration's data type: INT32 for TYPE_INT32, BYTES for TYPE_STRING."""
     name = str(model_config_pb2.DataType.Name(number)).removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name
 

@@ -67,9 +67,9 @@ class GoodputMeter:
 
     def share(self) -> float | None:
         """The share of answered requests that met the limits; None if none was answered."""
-        every = self.rates().values()
-        answered = sum(one.answered for one in every)
-        return sum(one.good for one in every) / answered if answered else None
+        rates = self.rates().values()
+        answered = sum(rate.answered for rate in rates)
+        return sum(rate.good for rate in rates) / answered if answered else None
 
     def facts(self, model: str) -> list[tuple[str, str, str]]:
         """Rows of the live page: what, Triton's count, the model's."""

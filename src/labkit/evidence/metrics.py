@@ -11,7 +11,9 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.evidence.histograms import Histogram
 from labkit.fetch import fetch
+from labkit.waiting import attempts
 
+IDLE_LOOK_S = 0.05
 MOST_PAGE = 4 * 2**20  # bytes of a metrics page; a stack's own has a tenth of a MiB
 OWN = "labs_"  # the prefix of our models' metrics (docs/operate/metrics.md)
 # NVIDIA's tensorrtllm backend reports its scheduler under these names: gauges of its last iteration
@@ -113,18 +115,17 @@ class Snapshot:
         models = {}
         for name, now in self.models.items():
             before = earlier.models.get(name, ModelCounters())
-            delta = {
-                f.name: getattr(now, f.name) - getattr(before, f.name)
-                for f in dataclasses.fields(now)
-                if f.name != "pending"
-            }
+            counts = [field.name for field in dataclasses.fields(now) if field.name != "pending"]
+            delta = {count: getattr(now, count) - getattr(before, count) for count in counts}
             models[name] = ModelCounters(**delta, pending=now.pending)
-        own = {
-            key: value - earlier.own.get(key, 0.0) if key[1].split()[0].endswith("_total") else value
-            for key, value in self.own.items()
+        own = dict(self.own)
+        for model, name in self.own:
+            if name.split()[0].endswith("_total"):
+                own[model, name] -= earlier.own.get((model, name), 0.0)
+        histograms = {
+            key: histogram.since(earlier.histograms.get(key, Histogram())) for key, histogram in self.histograms.items()
         }
-        seen = {key: each.since(earlier.histograms.get(key, Histogram())) for key, each in self.histograms.items()}
-        return Snapshot(models, own, seen)
+        return Snapshot(models, own, histograms)
 
 
 def parse_metrics(text: str) -> Snapshot:
@@ -146,27 +147,40 @@ def parse_metrics(text: str) -> Snapshot:
                 if sample.labels.get("reason") == "REJECTED":
                     row["rejected"] = row.get("rejected", 0.0) + sample.value
             elif sample.name.startswith((OWN, TRTLLM)):
-                more = [v for label, v in sorted(sample.labels.items()) if label not in ("model", "version", "le")]
+                labels = sorted(sample.labels.items())
+                own_labels = [value for label, value in labels if label not in ("model", "version", "le")]
                 if family.type != "histogram":
-                    own[model, " ".join([sample.name, *more])] = sample.value
+                    own[model, " ".join([sample.name, *own_labels])] = sample.value
                     continue
-                seen = histograms.setdefault((model, " ".join([family.name, *more])), {"buckets": {}})
+                histogram = histograms.setdefault((model, " ".join([family.name, *own_labels])), {"buckets": {}})
                 part = sample.name.removeprefix(f"{family.name}_")
                 if part == "bucket":
-                    seen["buckets"][float(sample.labels["le"])] = sample.value
+                    histogram["buckets"][float(sample.labels["le"])] = sample.value
                 else:  # sum or count
-                    seen[part] = sample.value
+                    histogram[part] = sample.value
     models = {name: ModelCounters(**row) for name, row in sums.items()}
-    return Snapshot(models, own, {key: Histogram(**seen) for key, seen in histograms.items()})
+    return Snapshot(models, own, {key: Histogram(**parts) for key, parts in histograms.items()})
 
 
-def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
+def scrape(endpoint: str) -> Snapshot:
     """A snapshot from a server's metrics endpoint (``host:port``), or the sum of several ("a:1,b:2").
 
     Raises:
         LabError: one of them does not answer.
     """
-    return total_snapshot([_read(one, metrics_page(one, timeout)) for one in endpoint.split(",")])
+    return total_snapshot([_read(server, metrics_page(server)) for server in endpoint.split(",")])
+
+
+def scrape_when_idle(endpoint: str, seconds: float, model: str = "") -> Snapshot:
+    """A snapshot in which no request (of ``model``, or of all models) is pending, or the last one after ``seconds``.
+
+    Triton counts a request a moment after its last response. Raises LabError as :func:`scrape` does.
+    """
+    for _ in attempts(seconds, IDLE_LOOK_S):
+        snapshot = scrape(endpoint)
+        if not any(row.pending for name, row in snapshot.models.items() if model in ("", name)):
+            break
+    return snapshot
 
 
 def _read(endpoint: str, text: str) -> Snapshot:

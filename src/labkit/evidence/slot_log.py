@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from labkit import nofollow
@@ -71,9 +71,11 @@ def parse_slot_event(line: str, model: str) -> SlotEvent | None:
             owner = fields.get("model") or re.sub(r"_\d+_\d+$", "", instance)
             if owner != model:
                 return None
+            # The log has no year: 2000 is a leap year, so every date is valid. It has no time zone either, and UTC has
+            # no hour that is left out.
+            at = datetime.strptime(f"2000{stamp['day']} {stamp['clock']}", "%Y%m%d %H:%M:%S.%f").replace(tzinfo=UTC)
             return SlotEvent(
-                # The log has no year. 2000 is a leap year, so every date is valid.
-                at=datetime.strptime(f"2000{stamp['day']} {stamp['clock']}", "%Y%m%d %H:%M:%S.%f").timestamp(),
+                at=at.timestamp(),
                 kind=kind,
                 instance=instance.removeprefix(f"{model}_"),
                 id=fields.get("id") or "",

@@ -75,13 +75,13 @@ class Timeline:
 
 def timeline(events: Sequence[SlotEvent], ids: Iterable[object] = ()) -> Timeline:
     """Stays, waits and executions; with ``ids`` only of those sequences, and of the time in which they were there."""
-    wanted = {str(id) for id in ids}
+    followed = {str(id) for id in ids}
     stays: list[Stay] = []
     waits: list[Wait] = []
     open_stays: dict[str, Stay] = {}
     waiting: dict[str, Wait] = {}
     for event in events:
-        if event.kind == "execute" or (wanted and event.id not in wanted):
+        if event.kind == "execute" or (followed and event.id not in followed):
             continue
         if event.kind == "wait":
             waiting.setdefault(event.id, Wait(event.id, event.at, event.at))
@@ -164,9 +164,10 @@ def with_rows(timeline: Timeline, steps: Sequence[StepRecord]) -> Timeline:
         own[step.instance].append(step)
     executions = []
     for execution in timeline.executions:
+        rows = execution.rows
         if own[execution.instance]:
             step = own[execution.instance].pop(0)
-            sitting = dict(zip(step.more["rows"], step.ids, strict=True))
-            execution = replace(execution, rows=[sitting.get(row, "") for row in range(execution_rows(step))])  # noqa: PLW2901
-        executions.append(execution)
+            id_of_row = dict(zip(step.more["rows"], step.ids, strict=True))
+            rows = [id_of_row.get(row, "") for row in range(execution_rows(step))]
+        executions.append(replace(execution, rows=rows))
     return replace(timeline, executions=executions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 from labsched.steplog import REQUEST, SCHEDULER, StepRecord, parse_any_line, parse_step_line, step_of
 
 REPLICA = "replica-"  # the prefix of a replica's folder, before its number
@@ -47,9 +47,10 @@ def keep_step_log(run_dir: Path, path: Path, since: float, records: Sequence[Req
     Its end says nothing: a step ends after its answers were sent, so the last one of the warm-up may end when the
     first of ``records`` has been sent already.
     """
-    deadline = time.monotonic() + LATE_S
-    while _unfinished(kept := _kept_lines(run_dir, since, records)) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+    for _ in attempts(LATE_S, LOOK_S):
+        kept = _kept_lines(run_dir, since, records)
+        if not _unfinished(kept):
+            break
     atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
 
 
@@ -58,10 +59,10 @@ def _kept_lines(run_dir: Path, since: float, records: Sequence[RequestRecord]) -
     kept = []
     spans = _spans(records)
     for data in _lines(run_dir, {}, parse_any_line):
-        began = data["arrived"] if data.get("kind") == REQUEST else data["t"] - data.get("dur", 0.0)
         if data.get("kind") == SCHEDULER:
             kept.append(data)
             continue
+        began = data["arrived"] if data.get("kind") == REQUEST else data["t"] - data.get("dur", 0.0)
         if began < since:
             continue
         counted = any(start <= began <= end for start, end in spans)

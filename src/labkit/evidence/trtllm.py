@@ -7,7 +7,6 @@ v0.17.0. 0.5.0 has no such metrics.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,10 @@ from typing import Self
 from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 
 LOOK_S = 0.01  # as often as the backend reports: stats_check_period_ms of releases.yaml
 SETTLE_S, PATIENCE_S = 0.3, 5.0
-_LINE = re.compile(r"^nv_trt_llm_(\w+)_metrics\{([^}]*)\} (\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 ACTIVE, SCHEDULED, PAUSED = "request active", "request scheduled", "inflight_batcher paused_requests"
 USED, BLOCKS = "kv_cache_block used", "kv_cache_block max"
 MADE, EMPTY = "v1 total_generation_tokens", "v1 empty_generation_slots"
@@ -38,13 +36,13 @@ class Sample:
 
 def parse_trtllm_gauges(page: str, model: str) -> dict[str, float]:
     """The backend's gauges of one model on a metrics page; nothing where its backend is another one."""
-    found = {}
-    for group, labels, value in _LINE.findall(page):
-        values = dict(_LABEL.findall(labels))
-        if values.pop("model", "") == model:
-            values.pop("version", None)
-            found[" ".join([group, *values.values()])] = float(value)
-    return found
+    # The page is read many times a second: only the backend's few lines of it are parsed.
+    lines = "".join(f"{line}\n" for line in page.splitlines() if line.startswith(metrics.TRTLLM))
+    return {
+        name.removeprefix(metrics.TRTLLM).replace("_metrics", ""): value
+        for (owner, name), value in metrics.parse_metrics(lines).own.items()
+        if owner == model
+    }
 
 
 class Watch:
@@ -62,12 +60,11 @@ class Watch:
 
     def __exit__(self, *exc: object) -> None:
         left = time.monotonic()
-        while time.monotonic() < left + PATIENCE_S:
-            if self.samples and self.samples[-1].at > left + SETTLE_S and not self.samples[-1].gauges.get(ACTIVE):
+        for _ in attempts(PATIENCE_S, LOOK_S):
+            last = self.samples[-1] if self.samples else None
+            idle = last is not None and last.at > left + SETTLE_S and not last.gauges.get(ACTIVE)
+            if idle or not self._thread.is_alive():
                 break
-            if not self._thread.is_alive():
-                break
-            time.sleep(LOOK_S)
         self._over.set()
         self._thread.join()
 
@@ -75,9 +72,10 @@ class Watch:
         while not self._over.wait(LOOK_S):
             at = time.monotonic()
             try:
-                self.samples.append(Sample(at, parse_trtllm_gauges(metrics.metrics_page(self._endpoint), self._model)))
+                page = metrics.metrics_page(self._endpoint)
             except LabError:
                 continue  # one that does not answer has no numbers; the load's own client says what is wrong
+            self.samples.append(Sample(at, parse_trtllm_gauges(page, self._model)))
 
     def counted(self, records: Sequence[RequestRecord]) -> dict[str, float]:
         """The backend's figures while these requests were answered."""
@@ -96,6 +94,7 @@ def scheduling_figures(samples: Sequence[Sample], since: float) -> dict[str, flo
     if not before or counted[-1].gauges[ITERATION] <= before[-1]:
         return {}
     first, last = before[-1], counted[-1].gauges[ITERATION]
+    iterations = last - first
     # The counter is the last gauge that an iteration sets, so its first sample has none of the next one's.
     seen: dict[float, Mapping[str, float]] = {}
     for sample in counted:
@@ -104,21 +103,21 @@ def scheduling_figures(samples: Sequence[Sample], since: float) -> dict[str, flo
     batches = [gauges for gauges in seen.values() if gauges.get(SCHEDULED)]
     if not batches:
         return {}
-    found = {
+    figures = {
         "max_batch": max(gauges[SCHEDULED] for gauges in batches),
         "max_kv_blocks_used": max(gauges.get(USED, 0.0) for gauges in seen.values()),
         "kv_blocks": max(gauges.get(BLOCKS, 0.0) for gauges in seen.values()),
-        "iterations": last - first,
+        "iterations": iterations,
         "iterations_seen": float(len(seen)),
     }
     if all(MADE in gauges for gauges in batches):
-        if len(seen) < last - first:
-            return found
+        if len(seen) < iterations:
+            return figures
         steps = sum((gauges[MADE] + gauges[EMPTY]) / gauges[SCHEDULED] for gauges in batches)
         made = sum(gauges[MADE] for gauges in batches)
-        return {"steps": steps, "mean_batch": made / steps, **found, "preemptions": 0.0}
+        return {"steps": steps, "mean_batch": made / steps, **figures, "preemptions": 0.0}
     mean = sum(gauges[SCHEDULED] for gauges in batches) / len(batches)
-    found = {"steps": last - first, "mean_batch": mean, **found}
+    figures = {"steps": iterations, "mean_batch": mean, **figures}
     if all(PAUSED in gauges for gauges in batches):
-        found["preemptions"] = sum(gauges[PAUSED] for gauges in seen.values())
-    return found
+        figures["preemptions"] = sum(gauges[PAUSED] for gauges in seen.values())
+    return figures

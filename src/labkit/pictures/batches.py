@@ -22,18 +22,15 @@ def draw_grid(rows: Mapping[str, Sequence[Lane]], path: Path, title: str) -> Non
 
 
 def _draw(rows: Sequence[Sequence[Lane]], path: Path, title: str) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     columns = max(map(len, rows))
     between = 0.45 if columns == 1 else 0.6
     height = 1 + 2.1 * len(rows)  # inches
-    figure, axes = plt.subplots(
+    figure = Figure(figsize=(11 if columns == 1 else 5 * columns, height))
+    axes = figure.subplots(
         len(rows),
         columns,
-        figsize=(11 if columns == 1 else 5 * columns, height),
         squeeze=False,
         sharex=columns == 1,
         gridspec_kw={"hspace": between, "wspace": 0.3, "top": 1 - 0.8 / height},
@@ -71,9 +68,9 @@ def _lane(axis: Any, lane: Lane) -> None:
     if evictions:
         batch.plot(*zip(*evictions, strict=True), "v", color=COLORS[5], markersize=5, label="eviction")
         batch.legend(loc="upper right", frameon=False, fontsize=9)
-    for each in (axis, batch):
-        each.yaxis.get_major_locator().set_params(integer=True)
-        each.spines["top"].set_visible(False)
+    for side in (axis, batch):
+        side.yaxis.get_major_locator().set_params(integer=True)
+        side.spines["top"].set_visible(False)
 
 
 def in_flight(lane: Lane) -> tuple[list[float], list[int]]:

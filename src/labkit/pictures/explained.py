@@ -12,7 +12,7 @@ from labsched.causes import ExplainedRequest
 from labsched.recording import Recording
 
 SPAN_S = 1.0
-MOST_ROWS = 12  # requests in the timeline that computed, and so many that only waited, the longest
+MOST_ROWS = 12  # requests in the timeline that computed, and as many that only waited: those that waited longest
 WAITS = "#c8c8c8"
 
 
@@ -29,19 +29,16 @@ def draw_explanation(
     Args:
         names: what a person calls the requests, by their names in the log.
     """
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure = plt.figure(figsize=(11, 8))
+    figure = Figure(figsize=(11, 8))
     grid = figure.add_gridspec(2, 2, hspace=0.55, height_ratios=(1, 1.2))
     rows = {metric: causes.cause_table(found, metric)[1] for metric in ("TTFT", "TPOT")}
-    parts = dict.fromkeys(part for each in rows.values() for part, _ in each[:-1])
+    parts = dict.fromkeys(part for stacked in rows.values() for part, _ in stacked[:-1])
     colors = {part: COLORS[number % len(COLORS)] for number, part in enumerate(parts)}
-    for column, (metric, each) in enumerate(rows.items()):
-        _bars(figure.add_subplot(grid[0, column]), each, metric, colors)
-    _second(figure.add_subplot(grid[1, :]), recording, names or {})
+    for column, (metric, stacked) in enumerate(rows.items()):
+        _bars(figure.add_subplot(grid[0, column]), stacked, metric, colors)
+    _draw_worst_second(figure.add_subplot(grid[1, :]), recording, names or {})
     figure.suptitle(title, x=0.01, y=0.98, ha="left", fontsize=13, fontweight="bold")
     save_figure(figure, path, cropped=True)
 
@@ -51,16 +48,14 @@ def _bars(axis: Any, rows: Sequence[tuple[str, list[float]]], metric: str, color
     names = [f"p{percent}" for percent in causes.PERCENTILES]
     for part, values in rows[:-1]:
         axis.barh(names, values, left=left, color=colors[part], label=part)
-        left = [one + other for one, other in zip(left, values, strict=True)]
+        left = [before + value for before, value in zip(left, values, strict=True)]
     axis.invert_yaxis()
     axis.set_title(f"{metric}, ms", loc="left", fontsize=11)
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.1), ncols=3)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
-def _second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
-    """The second with the most waiting requests."""
+def _draw_worst_second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
     began = worst_second(recording)
     rows = [row for row in recording.rows if row.over > began and row.began < began + SPAN_S]
     waited: dict[str, float] = {}
@@ -84,8 +79,7 @@ def _second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
     for letter, words in (("p", "prefill"), ("d", "decode"), ("", "waits")):
         axis.barh(0, 0, color=colors[letter], label=words)
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def worst_second(recording: Recording) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import TextIO
 
 from labkit.printable import printable
 from labkit.records import RequestRecord
+from labkit.tables import can_redraw
 
 BAR = 24
 REDRAW_S = 0.08
@@ -27,7 +27,7 @@ class LiveView:
     def __init__(self, expected_tokens: int, stream: TextIO | None = None) -> None:
         self._expected = expected_tokens
         self._stream = stream or sys.stdout
-        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._live = can_redraw(self._stream)
         self._records: list[RequestRecord] = []
         self._lock = threading.Lock()
         self._drawn_at = 0.0
@@ -68,10 +68,13 @@ class LiveView:
         for record in self._records:
             count = len(record.responses)
             filled = min(BAR, BAR * count // max(1, self._expected))
-            head = f"  {printable(record.prompt[:28]):<28} [{'#' * filled}{'.' * (BAR - filled)}] {count:4d} "
+            bar = "#" * filled + "." * (BAR - filled)
+            head = f"  {printable(record.prompt[:28]):<28} [{bar}] {count:4d} "
             tail = printable(record.text.replace("\n", " "))
             room = width - len(head) - 1
-            lines.append(head + (tail if len(tail) <= room else "…" + tail[-(room - 1) :] if room > 1 else ""))
+            if len(tail) > room:
+                tail = "…" + tail[-(room - 1) :] if room > 1 else ""
+            lines.append(head + tail)
         return lines
 
 
@@ -84,7 +87,7 @@ class ProgressLine:
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
         self._title = title
         self._stream = stream or sys.stdout
-        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._live = can_redraw(self._stream)
         self._began = self._shown_at = time.monotonic()
 
     def __enter__(self) -> ProgressLine:
@@ -101,5 +104,9 @@ class ProgressLine:
             return
         self._shown_at = now
         line = f"  {self._title}: {answered} of {total} requests answered, {now - self._began:.0f} s"
-        self._stream.write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}" if self._live else f"{line}\n")
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[2K{line[:width]}")
+        else:
+            self._stream.write(f"{line}\n")
         self._stream.flush()

@@ -20,15 +20,14 @@ def draw_load_steps(columns: Mapping[str, Mapping[str, Seconds]], path: Path, ti
     Args:
         columns: by column title (an output length) and variant, the per-second rows of ``stepped.SteppedLoad.seconds``.
     """
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(
+    figure = Figure(figsize=(1.5 + 5 * len(columns), 8.5))
+    axes = figure.subplots(
         len(ROWS),
         len(columns),
-        figsize=(1.5 + 5 * len(columns), 8.5),
         sharex="col",
         squeeze=False,
         gridspec_kw={"hspace": 0.18, "wspace": 0.16, "height_ratios": (0.6, 1, 1, 1, 1)},
@@ -43,15 +42,14 @@ def draw_load_steps(columns: Mapping[str, Mapping[str, Seconds]], path: Path, ti
         for axis in row:
             if label in LOGARITHMIC:
                 axis.set_yscale("log")
-                axis.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-                axis.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+                axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.yaxis.set_minor_formatter(NullFormatter())
             else:
                 axis.set_ylim(0)
             axis.grid(alpha=0.25)
             axis.tick_params(labelsize=8)
-            for side in ("top", "right"):
-                axis.spines[side].set_visible(False)
-    lines = [*axes[1][0].get_lines(), mpl.lines.Line2D([], [], color=GREY, linewidth=1, linestyle="--", label="p95")]
+            axis.spines[["top", "right"]].set_visible(False)
+    lines = [*axes[1][0].get_lines(), Line2D([], [], color=GREY, linewidth=1, linestyle="--", label="p95")]
     figure.legend(handles=lines, loc="upper right", bbox_to_anchor=(0.9, 0.975), frameon=False, fontsize=9, ncols=9)
     figure.suptitle(title, x=0.01, y=0.96, ha="left", fontsize=13, fontweight="bold")
     save_figure(figure, path, cropped=True)
@@ -62,15 +60,12 @@ def draw_by_users(variants: Mapping[str, Seconds], path: Path, title: str) -> No
 
     A point is the mean over the seconds with that number of users; the name of a line stands at its end.
     """
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), gridspec_kw={"wspace": 0.55})
-    for axis, (label, key) in zip(
-        axes, (("requests/s", "requests_per_second"), ("p95 latency, ms", "p95")), strict=True
-    ):
+    figure = Figure(figsize=(10, 3.4))
+    axes = figure.subplots(1, 2, gridspec_kw={"wspace": 0.55})
+    columns = (("requests/s", "requests_per_second"), ("p95 latency, ms", "p95"))
+    for axis, (label, key) in zip(axes, columns, strict=True):
         for color, (variant, seconds) in zip(COLORS, variants.items(), strict=False):
             users = sorted({int(row["users"]) for row in seconds if row["users"]})
             means = [statistics.fmean(row[key] for row in seconds if row["users"] == count) for count in users]
@@ -82,8 +77,7 @@ def draw_by_users(variants: Mapping[str, Seconds], path: Path, title: str) -> No
         axis.set_title(label, loc="left", fontsize=11)
         axis.set_ylim(0)
         axis.grid(alpha=0.25)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
+        axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, x=0.01, y=1.06, ha="left", fontsize=13, fontweight="bold")
     save_figure(figure, path, cropped=True)
 

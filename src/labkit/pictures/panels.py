@@ -39,12 +39,10 @@ class Panel:
 
 def draw_panels(panels: Sequence[Panel], path: Path, title: str) -> None:
     """Write the picture."""
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False)
+    figure = Figure(figsize=(4.6 * len(panels), 3.6))
+    axes = figure.subplots(1, len(panels), squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
         if panel.curves is not None:
             _curves(axis, panel)
@@ -57,8 +55,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, title: str) -> None:
             axis.set_ylim(0)
         axis.grid(axis="y", alpha=0.25)
         axis.set_axisbelow(True)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
+        axis.spines[["top", "right"]].set_visible(False)
         if len(panel.curves or panel.names) > 1:
             row: dict[str, Any] = {}
             if panel.curves is None:  # bars fill the whole width: the names stand above them

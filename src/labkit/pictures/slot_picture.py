@@ -13,20 +13,17 @@ from labkit.pictures.timeline import COLORS, GREY, save_figure
 
 def draw_slots(timeline: Timeline, path: Path, title: str) -> None:
     """Write the picture. Both parts have one column for each execution, so that a slot and its row can be compared."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     ids = sorted({stay.id for stay in timeline.stays})
     colors = {id: COLORS[number % (len(COLORS) - 1)] for number, id in enumerate(ids)}
     slots, rows = _slots(timeline), _rows(timeline)
     heights = [0.3 + 0.3 * len(slots), 0.3 + 0.3 * len(rows)]
     height = 1.2 + sum(heights)
-    figure, (upper, lower) = plt.subplots(
+    figure = Figure(figsize=(10, height))
+    upper, lower = figure.subplots(
         2,
         1,
-        figsize=(10, height),
         sharex=True,
         gridspec_kw={"height_ratios": heights, "hspace": 0.12, "top": 1 - 0.75 / height, "bottom": 0.45 / height},
     )
@@ -67,10 +64,8 @@ def _place(timeline: Timeline, instance: str, what: str, number: int) -> str:
 
 def _slots(timeline: Timeline) -> list[str]:
     slots = sorted({(stay.instance, stay.slot) for stay in timeline.stays})
-    return [
-        *(_place(timeline, instance, "slot", slot) for instance, slot in slots),
-        *(f"{w.id}" for w in timeline.waits),
-    ]
+    waiting = [wait.id for wait in timeline.waits]
+    return [*(_place(timeline, instance, "slot", slot) for instance, slot in slots), *waiting]
 
 
 def _rows(timeline: Timeline) -> list[str]:
@@ -111,5 +106,4 @@ def _finish(axis: Any, labels: Sequence[str]) -> None:
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.grid(axis="x", alpha=0.25)
     axis.set_axisbelow(True)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from labkit.disk import atomic_write
 from labkit.lane import Lane
 from labkit.names import letter
 from labkit.records import RequestRecord
@@ -23,17 +25,14 @@ IN_MS_BELOW_S = 2.0  # a shorter picture has milliseconds on its axis
 
 def draw_timeline(lanes: Sequence[Lane], path: Path, title: str) -> None:
     """Write the picture; every lane has its own zero (its first request's start), all share one time scale."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     heights = [part for lane in lanes for part in (0.3 + 0.55 * len(lane.records), 0.55)]
     height = 1.6 + 1.35 * sum(heights)
-    figure, axes = plt.subplots(
+    figure = Figure(figsize=(10, height))
+    axes = figure.subplots(
         len(heights),
         1,
-        figsize=(10, height),
         sharex=True,
         gridspec_kw={"height_ratios": heights, "hspace": 0.45, "top": 1 - 1.1 / height, "bottom": 0.5 / height},
         squeeze=False,
@@ -53,19 +52,16 @@ def draw_timeline(lanes: Sequence[Lane], path: Path, title: str) -> None:
 
 
 def save_figure(figure: Any, path: Path, cropped: bool = False) -> None:
-    """Write a figure whole or not at all, and close it.
+    """Write a figure whole or not at all.
 
     Args:
         cropped: to what is drawn, whatever the figure's own size.
     """
-    import matplotlib.pyplot as plt
-
-    temporary = path.with_name(f".{path.name}.part")
+    png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a prompt in another script is only a label
-        figure.savefig(temporary, dpi=110, bbox_inches="tight" if cropped else None, format="png")
-    plt.close(figure)
-    temporary.replace(path)
+        figure.savefig(png, dpi=110, bbox_inches="tight" if cropped else None, format="png")
+    atomic_write(path, png.getvalue())
 
 
 def _place(at: float, zero: float, scale: float) -> float:
@@ -107,7 +103,7 @@ def _requests(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:
     axis.set_title(lane.title, loc="left", fontsize=11)
     axis.grid(axis="x", alpha=0.25)
     axis.set_axisbelow(True)
-    _bare(axis)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _began(lane: Lane, record: RequestRecord) -> float:
@@ -126,12 +122,7 @@ def _batches(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:
     axis.set_yticks(sorted({0, 1, top}))
     axis.set_ylabel("batch", fontsize=9)
     axis.grid(axis="x", alpha=0.25)
-    _bare(axis)
-
-
-def _bare(axis: Any) -> None:
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _label(name: str, record: RequestRecord) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from labkit.predict.field import PlayingField
 from labkit.predict.policy import Foul, Player
@@ -19,47 +18,38 @@ LEAST = {"recomputed_tokens": 8.0, "service_gap": 64.0, "worst_slowdown": 2.0, "
 
 
 def attack(
-    policy: Player,
-    reference: Player,
-    figure: str,
-    times: float,
-    *,
-    seed: int = 0,
-    seconds: float = 20.0,
-    tell: Callable[[int], object] = int,
+    policy: Player, reference: Player, figure: str, times: float, *, seed: int = 0, seconds: float
 ) -> SmallTrace | None:
     """The smallest trace found on which ``figure`` is more than ``times`` the reference's, or the policy is fouled.
 
     Args:
         figure: one of LEAST; below its value there the difference counts for nothing.
         seconds: how long to look for one; to make it smaller takes a moment more.
-        tell: gets the number of traces tried so far.
     """
 
     def refuted(trace: Sequence[Arrival]) -> SmallTrace | None:
-        other = play_trace(reference, trace, GROUND)[figure]
+        reference_value = play_trace(reference, trace, GROUND)[figure]
         try:
-            own = play_trace(policy, trace, GROUND)[figure]
+            value = play_trace(policy, trace, GROUND)[figure]
         except Foul as foul:
-            return SmallTrace(trace, 0.0, other, f"{foul.word}: {foul}")
-        return SmallTrace(trace, own, other) if own > max(times * other, LEAST[figure]) else None
+            return SmallTrace(trace, 0.0, reference_value, f"{foul.word}: {foul}")
+        much_worse = value > max(times * reference_value, LEAST[figure])
+        return SmallTrace(trace, value, reference_value) if much_worse else None
 
     rng, until = random.Random(seed), time.monotonic() + seconds
-    for number in itertools.count(1):
-        if found := refuted(_random(rng)):
-            return smallest(found, lambda trace: refuted(trace) if policy.alive else None)
-        tell(number)
+    while True:
+        if counterexample := refuted(_random(rng)):
+            return smallest(counterexample, lambda trace: refuted(trace) if policy.alive else None)
         if time.monotonic() > until:
-            break
-    return None
+            return None
 
 
 def _random(rng: random.Random) -> list[Arrival]:
-    at, found = 0.0, []
+    at, arrivals = 0.0, []
     for number in range(1, rng.randint(3, MOST) + 1):
         limit = rng.choice((4, 8, 24, 40))
         made = limit if rng.random() < 0.5 else rng.randint(1, limit)
-        found.append(
+        arrivals.append(
             Arrival(
                 str(number),
                 at,
@@ -74,4 +64,4 @@ def _random(rng: random.Random) -> list[Arrival]:
             )
         )
         at += rng.choice((0.0, 0.0, 0.004, 0.03))
-    return found
+    return arrivals

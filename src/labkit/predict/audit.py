@@ -40,16 +40,16 @@ def service_gap(rows: Sequence[StepRow], tenants: Mapping[str, str]) -> float:
     """How far two tenants got apart in service while both waited, in counted tokens; 0 with one tenant."""
     served: dict[str, int] = defaultdict(int)
     worst = 0
-    for one, other in itertools.combinations(sorted(set(tenants.values())), 2):
+    for tenant, other in itertools.combinations(sorted(set(tenants.values())), 2):
         least = most = apart = 0
         for row in rows:
-            if not {one, other} <= {tenants[name] for name in row.waiting}:
+            if not {tenant, other} <= {tenants[name] for name in row.waiting}:
                 least = most = apart = 0
                 continue
             served.clear()
             for name, letter, tokens, made in zip(row.batch, row.phase, row.tokens, row.made, strict=True):
                 served[tenants[name]] += PROMPT * tokens * (letter == "p") + ANSWER * made
-            apart += served[one] - served[other]
+            apart += served[tenant] - served[other]
             least, most = min(least, apart), max(most, apart)
             worst = max(worst, apart - least, most - apart)
     return float(worst)
@@ -60,4 +60,4 @@ def worst_slowdown(
 ) -> float:
     """The longest time that a request took, as a multiple of what it takes with the server to itself."""
     ended = {name: row.over for row in rows for name in row.ended}
-    return max((ended[one.name] - arrived[one.name]) / ground.alone(one)[1] for one in arrivals)
+    return max((ended[arrival.name] - arrived[arrival.name]) / ground.alone(arrival)[1] for arrival in arrivals)

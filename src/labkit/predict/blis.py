@@ -12,6 +12,7 @@ import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -29,10 +30,27 @@ OTHER_INPUTS = ("image_tokens", "audio_tokens", "video_tokens")
 GROUP = 16  # tokens that requests share at the least to be of one group
 
 
-def blis_row(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
-    """A row's time in seconds, prefix group, its shared tokens, its prompt's tokens and its answer's.
+class BlisRequest(NamedTuple):
+    """A row that has an answer.
 
-    None if the request failed or has no answer. A row's time is when it was sent, or else when it arrived. Without a
+    Attributes:
+        at: seconds.
+        group: the requests that share the first ``shared`` tokens of their prompts; "": none.
+        prompt: tokens, the shared ones included.
+        answer: tokens.
+    """
+
+    at: float
+    group: str
+    shared: int
+    prompt: int
+    answer: int
+
+
+def blis_row(row: Mapping[str, str]) -> BlisRequest | None:
+    """A row's request; None if it failed or has no answer.
+
+    A row's time is when it was sent, or else when it arrived. Without a
     group, the server's own count of the prompt's tokens wins over the client's.
 
     Raises:
@@ -50,13 +68,8 @@ def blis_row(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
         prompt = cells.integer_cell(row, "server_input_tokens", 0) or prompt
     if shared < 0 or prompt < 0:
         raise ValueError(f"a number is out of range (prefix {shared}, prompt {prompt})")
-    return (
-        (cells.number_cell(row, "send_time_us", 0) or cells.number_cell(row, "arrival_time_us")) / 1e6,
-        group,
-        shared,
-        shared + prompt,
-        answer,
-    )
+    micros = cells.number_cell(row, "send_time_us", 0) or cells.number_cell(row, "arrival_time_us")
+    return BlisRequest(micros / 1e6, group, shared, shared + prompt, answer)
 
 
 def write_blis(header: Path, recording: Recording) -> Path:
@@ -96,42 +109,49 @@ def _rows(recording: Recording) -> Iterator[dict[str, str | int]]:
             if made:
                 first.setdefault(name, step.over)
     shared = _shared(recording.arrivals)
-    for number, one in enumerate(recording.arrivals):
-        group, length = shared.get(one.name, ("", 0))
+    for number, arrival in enumerate(recording.arrivals):
+        group, length = shared.get(arrival.name, ("", 0))
         yield {
             "request_id": number,
-            "tenant_id": one.tenant,
-            "vllm_priority": one.priority,
+            "tenant_id": arrival.tenant,
+            "vllm_priority": arrival.priority,
             "round_index": 0,
             "prefix_group": group,
             "prefix_length": length,
             "streaming": "true",
-            "input_tokens": one.prompt - length,
-            "output_tokens": one.made,
-            "text_tokens": one.prompt - length,
+            "input_tokens": arrival.prompt - length,
+            "output_tokens": arrival.made,
+            "text_tokens": arrival.prompt - length,
             **dict.fromkeys((*OTHER_INPUTS, "reason_ratio", "deadline_us"), 0),
-            "server_input_tokens": one.prompt,
-            "arrival_time_us": round(one.at * 1e6),
-            "send_time_us": round(one.at * 1e6),
-            "first_chunk_time_us": round(first.get(one.name, 0) * 1e6),
-            "last_chunk_time_us": round(one.left_at * 1e6),
-            "num_chunks": one.made,
-            "status": "error" if one.cancelled else "ok",
-            "finish_reason": "abort" if one.cancelled else "length" if one.why == "length" else "stop",
+            "server_input_tokens": arrival.prompt,
+            "arrival_time_us": round(arrival.at * 1e6),
+            "send_time_us": round(arrival.at * 1e6),
+            "first_chunk_time_us": round(first.get(arrival.name, 0) * 1e6),
+            "last_chunk_time_us": round(arrival.left_at * 1e6),
+            "num_chunks": arrival.made,
+            "status": "error" if arrival.cancelled else "ok",
+            "finish_reason": _finish_reason(arrival),
         }
+
+
+def _finish_reason(arrival: Arrival) -> str:
+    if arrival.cancelled:
+        return "abort"
+    return "length" if arrival.why == "length" else "stop"
 
 
 def _shared(arrivals: Sequence[Arrival]) -> dict[str, tuple[str, int]]:
     """By request: the group of requests with a common prefix, and how many tokens the whole group shares."""
     groups: dict[bytes, list[Arrival]] = defaultdict(list)
-    for one in arrivals:
-        if one.prompt > GROUP and len(one.prefixes) >= one.prompt * HASH_BYTES:
-            groups[one.prefixes[: GROUP * HASH_BYTES]].append(one)
-    found: dict[str, tuple[str, int]] = {}
+    for arrival in arrivals:
+        if arrival.prompt > GROUP and len(arrival.prefixes) >= arrival.prompt * HASH_BYTES:
+            groups[arrival.prefixes[: GROUP * HASH_BYTES]].append(arrival)
+    shared: dict[str, tuple[str, int]] = {}
     for number, group in enumerate((group for group in groups.values() if len(group) > 1), 1):
-        length = _alike([one.prefixes for one in group], min(one.prompt for one in group) - 1)  # a suffix stays
-        found |= {one.name: (f"prefix-{number}", length) for one in group}
-    return found
+        shortest = min(arrival.prompt for arrival in group)
+        length = _alike([arrival.prefixes for arrival in group], shortest - 1)  # a suffix stays
+        shared |= {arrival.name: (f"prefix-{number}", length) for arrival in group}
+    return shared
 
 
 def _alike(prefixes: Sequence[bytes], most: int) -> int:
@@ -140,5 +160,8 @@ def _alike(prefixes: Sequence[bytes], most: int) -> int:
     while low < high:  # a token's hash is that of the sequence up to it: equal ones mean equal beginnings
         middle = (low + high + 1) // 2
         end = slice((middle - 1) * HASH_BYTES, middle * HASH_BYTES)
-        low, high = (middle, high) if len({one[end] for one in prefixes}) == 1 else (low, middle - 1)
+        if len({hashes[end] for hashes in prefixes}) == 1:
+            low = middle
+        else:
+            high = middle - 1
     return low

@@ -23,13 +23,12 @@ from labsched.scheduler import Scheduler
 from labsched.smallest import SmallTrace, fewer_requests, smallest
 
 FAIR_TRACES, TRIES = 150, 40  # traces of a search; smaller traces that are tried, each with thousands of steps
-ROOMY = PlayingField(
-    slots=1, blocks=10_000, block_size=32, step_tokens=256
-)  # one slot: small traces show what is unfair
+# One slot: small traces show what is unfair.
+ROOMY = PlayingField(slots=1, blocks=10_000, block_size=32, step_tokens=256)
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
 CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
 MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # times the result of keeping one block for each running request
-SOME_EVICTIONS, SOME_STEPS = 8, 60  # at least so many more; and an eviction for each eighth request
+SOME_EVICTIONS, SOME_STEPS = 8, 60  # at least this many more; and an eviction for each eighth request
 EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
 Kind = type[Scheduler]
 
@@ -72,14 +71,14 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
     kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
 
     def refuted(trace: Sequence[Arrival]) -> SmallTrace | None:
-        answers = ROOMY.slots * max(one.limit for one in trace)
-        bound = 2 * (PROMPT * max(one.prompt for one in trace) + ANSWER * answers)
-        gap = service_gap(_played(kind, trace, ROOMY), {one.name: one.tenant for one in trace})
+        answers = ROOMY.slots * max(arrival.limit for arrival in trace)
+        bound = 2 * (PROMPT * max(arrival.prompt for arrival in trace) + ANSWER * answers)
+        gap = service_gap(_played(kind, trace, ROOMY), {arrival.name: arrival.tenant for arrival in trace})
         return SmallTrace(trace, gap, bound) if gap > bound else None
 
     for _ in range(FAIR_TRACES):
-        if found := refuted(_tenants(rng)):
-            return _counterexample(smallest(found, refuted))
+        if counterexample := refuted(_tenants(rng)):
+            return _counterexample(smallest(counterexample, refuted))
     return None
 
 
@@ -102,29 +101,26 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
                 return SmallTrace(trace, len(own), most, STEPS)
             return None
 
-        if found := refuted(_growing(rng, load)):
-            return {
-                **_counterexample(smallest(found, refuted, fewer_requests, TRIES)),
-                "blocks": load.blocks,
-                "limit": load.limit,
-            }
+        if counterexample := refuted(_growing(rng, load)):
+            smaller = smallest(counterexample, refuted, fewer_requests, TRIES)
+            return {**_counterexample(smaller), "blocks": load.blocks, "limit": load.limit}
     return None
 
 
-def _counterexample(found: SmallTrace) -> dict[str, Any]:
-    requests = [[one.tenant, one.prompt, one.made] for one in found.trace]
-    return {"requests": requests, "measured": found.figure, "most": found.reference, "what": found.foul}
+def _counterexample(small: SmallTrace) -> dict[str, Any]:
+    requests = [[arrival.tenant, arrival.prompt, arrival.made] for arrival in small.trace]
+    return {"requests": requests, "measured": small.figure, "most": small.reference, "what": small.foul}
 
 
 def _tenants(rng: random.Random) -> list[Arrival]:
     names = rng.choice(("ab", "abc"))
     alike = {tenant: (rng.choice(PROMPTS), rng.choice(ANSWERS)) for tenant in names}
-    mixed, found = rng.random() < 0.5, []
+    mixed, arrivals = rng.random() < 0.5, []
     for number in range(1, rng.randint(4, 40) + 1):
         tenant = rng.choice(names)
         prompt, limit = (rng.choice(PROMPTS), rng.choice(ANSWERS)) if mixed else alike[tenant]
-        found.append(_arrival(number, prompt, limit, tenant))
-    return found
+        arrivals.append(_arrival(number, prompt, limit, tenant))
+    return arrivals
 
 
 def _growing(rng: random.Random, load: _CacheLoad) -> list[Arrival]:

@@ -36,12 +36,12 @@ def number_cell(row: Mapping[str, Any], name: str, missing: float | None = None)
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
-        found = float(value)
-        if not math.isfinite(found):
+        number = float(value)
+        if not math.isfinite(number):
             raise ValueError
     except (ValueError, OverflowError):
         raise ValueError(f"{name} is {_shown(value)}, and no number") from None
-    return found
+    return number
 
 
 def _shown(value: object) -> str:

@@ -30,7 +30,7 @@ from labsched.step import Step
 Line = Mapping[str, Any]
 HEALTHY = "healthy"  # the file of that name has no fault
 GROUND = PlayingField(slots=8, blocks=22, block_size=32, step_tokens=128)
-SLOWER = 5.0  # the server's steps take so many times what they take on that GPU
+SLOWER = 5.0  # the server's steps take this many times as long as on that GPU
 TENANTS = ("ada", "ada", "bob")  # ada sends two requests for each of bob's
 NONE: Mapping[str, Any] = {  # fields that a log leaves out when they are empty
     **{name: [] for name in ("waiting", "joined", "evicted")},

@@ -28,7 +28,7 @@ class PlayingField:
             "batch_scheduler_policy": "max_utilization",
             "max_num_sequences": str(self.slots),
             "enable_chunked_context": "true",
-            "enable_kv_cache_reuse": str(any(one.prefixes for one in arrivals)).lower(),
+            "enable_kv_cache_reuse": str(any(arrival.prefixes for arrival in arrivals)).lower(),
             "scheduling": "fcfs",
         }
         return SchedulerSettings(words, self.blocks, self.block_size, self.step_tokens, 10**6, 10**6)
@@ -50,7 +50,7 @@ class PlayingField:
             for at in range(0, arrival.prompt, self.step_tokens)
         ]
         work = [*pieces, *(StepWork(1, arrival.prompt + made) for made in range(1, arrival.made))]
-        return len(work), sum(self.pace.seconds([one]) for one in work)
+        return len(work), sum(self.pace.seconds([piece]) for piece in work)
 
 
 FIELD = PlayingField()

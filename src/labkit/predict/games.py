@@ -18,18 +18,17 @@ def _request(
     number: int, at: float, prompt: float, made: float, limit: int, tenant: str, priority: int, prefixes: bytes = b""
 ) -> Arrival:
     """A request whose answer ends by itself, or at its limit."""
-    whole = max(1, min(limit, round(made)))
-    ends = whole < limit
-    why = "stop" if ends else "length"
+    tokens = max(1, min(limit, round(made)))
+    ends_by_itself = tokens < limit
     return Arrival(
         str(number),
         at,
         0,
         max(1, round(prompt)),
         limit,
-        whole,
-        why,
-        word=ends,
+        tokens,
+        "stop" if ends_by_itself else "length",
+        word=ends_by_itself,
         tenant=tenant,
         priority=priority,
         prefixes=prefixes,
@@ -43,66 +42,66 @@ def _drawn(rng: random.Random, mean: float, sigma: float, most: int) -> float:
 
 def chat(rng: random.Random, count: int) -> list[Arrival]:
     """Poisson arrivals, prompts of about 100 tokens, answers that vary widely and end long before their limit."""
-    at, found = 0.0, []
+    at, requests = 0.0, []
     for number in range(1, count + 1):
         prompt, made = _drawn(rng, 100, 0.4, 300), _drawn(rng, 60, 1.0, 256)
-        found.append(_request(number, at, prompt, made, 256, rng.choice("abcd"), rng.choice((1, 2, 2, 2, 3))))
+        requests.append(_request(number, at, prompt, made, 256, rng.choice("abcd"), rng.choice((1, 2, 2, 2, 3))))
         at += rng.expovariate(4 * RATE)
-    return found
+    return requests
 
 
 def bursts(rng: random.Random, count: int) -> list[Arrival]:
     """Bursts with pauses between them (BurstGPT: gaps of a gamma distribution), chat-like requests."""
-    at, found = 0.0, []
+    at, requests = 0.0, []
     for number in range(1, count + 1):
         prompt, made = _drawn(rng, 150, 0.6, 600), _drawn(rng, 50, 0.8, 200)
-        found.append(_request(number, at, prompt, made, 200, rng.choice("ab"), rng.choice((1, 2, 3))))
+        requests.append(_request(number, at, prompt, made, 200, rng.choice("ab"), rng.choice((1, 2, 3))))
         at += rng.gammavariate(0.25, 1 / (0.25 * 4 * RATE))
-    return found
+    return requests
 
 
 def articles(rng: random.Random, count: int) -> list[Arrival]:
     """Long prompts and short answers (news and their summaries) among chat."""
-    at, found = 0.0, []
+    at, requests = 0.0, []
     for number in range(1, count + 1):
         long = rng.random() < 0.3
         prompt = _drawn(rng, 1200, 0.4, 2400) if long else _drawn(rng, 60, 0.4, 200)
         made = _drawn(rng, 40, 0.4, 120)
-        found.append(_request(number, at, prompt, made, 128, "reader" if long else "writer", 2))
+        requests.append(_request(number, at, prompt, made, 128, "reader" if long else "writer", 2))
         at += rng.expovariate(3 * RATE)
-    return found
+    return requests
 
 
 def flood(rng: random.Random, count: int) -> list[Arrival]:
     """One tenant sends most of it at once; two others come one request after the other."""
-    found, at = [], 0.0
+    requests, at = [], 0.0
     for number in range(1, count + 1):
         many = rng.random() < 0.7
         tenant = "flood" if many else rng.choice(("light", "slow"))
         at += 0.0 if many and number < count // 2 else rng.expovariate(3 * RATE)
         prompt, made = _drawn(rng, 120, 0.5, 400), _drawn(rng, 80 if many else 30, 0.5, 200)
-        found.append(_request(number, at, prompt, made, 200, tenant, 2))
-    return found
+        requests.append(_request(number, at, prompt, made, 200, tenant, 2))
+    return requests
 
 
 def coding_agents(rng: random.Random, count: int) -> list[Arrival]:
     """Sessions of coding agents, as `labctl bench --trace agents` sends them, faster."""
     return [
-        _request(number, one.at / 30, one.prompt, one.made * 4, 64, f"s{number % 5}", 2, one.prefixes)
-        for number, one in enumerate(scale_lengths(agents(count, rng.randrange(10**6))), 1)
+        _request(number, request.at / 30, request.prompt, request.made * 4, 64, f"s{number % 5}", 2, request.prefixes)
+        for number, request in enumerate(scale_lengths(agents(count, rng.randrange(10**6))), 1)
     ]
 
 
 def documents(rng: random.Random, count: int) -> list[Arrival]:
     """Questions about eight documents, each in front of its question: the KV cache holds five of them at a time."""
-    length, at, found = 480, 0.0, []
+    length, at, requests = 480, 0.0, []
     for number in range(1, count + 1):
         document, question = rng.randrange(8), round(_drawn(rng, 40, 0.4, 100))
         prefixes = hashes(f"document {document}", 0, length) + hashes(f"question {number}", 0, question)
         made = _drawn(rng, 40, 0.6, 120)
-        found.append(_request(number, at, length + question, made, 128, rng.choice("ab"), 2, prefixes))
+        requests.append(_request(number, at, length + question, made, 128, rng.choice("ab"), 2, prefixes))
         at += rng.expovariate(3 * RATE)
-    return found
+    return requests
 
 
 def convoy(rng: random.Random, count: int) -> list[Arrival]:
@@ -110,12 +109,12 @@ def convoy(rng: random.Random, count: int) -> list[Arrival]:
 
     The number of short requests separates policies that always admit them first from policies that stop after a while.
     """
-    found = [_request(number, 0.0, 900, 200, 256, "long", 3) for number in range(1, 9)]
+    requests = [_request(number, 0.0, 900, 200, 256, "long", 3) for number in range(1, 9)]
     at = 0.01
     for number in range(9, 3 * count + 1):
-        found.append(_request(number, at, _drawn(rng, 40, 0.4, 90), _drawn(rng, 16, 0.6, 40), 64, "short", 1))
+        requests.append(_request(number, at, _drawn(rng, 40, 0.4, 90), _drawn(rng, 16, 0.6, 40), 64, "short", 1))
         at += rng.expovariate(20 * RATE)
-    return found
+    return requests
 
 
 def thrash(rng: random.Random, count: int) -> list[Arrival]:
@@ -139,9 +138,8 @@ def public_traces() -> Mapping[str, Sequence[Arrival]]:
 def hidden_traces(seed: str) -> Mapping[str, Sequence[Arrival]]:
     """The traces of an instructor's seed: others of the same kinds, and two kinds that are made to hurt."""
     makers = [*PUBLIC, *ADVERSARIAL]
-    return {
-        f"{(maker := makers[number % len(makers)]).__name__}-{number + 1}": maker(
-            random.Random(f"{seed} {number}"), REQUESTS
-        )
-        for number in range(HIDDEN)
-    }
+    traces = {}
+    for number in range(HIDDEN):
+        maker = makers[number % len(makers)]
+        traces[f"{maker.__name__}-{number + 1}"] = maker(random.Random(f"{seed} {number}"), REQUESTS)
+    return traces

@@ -102,22 +102,22 @@ class Player:
             self._process.stdin.flush()
         except OSError:
             raise Foul("crashed", "its process has ended") from None
-        said = self._reply()
-        self.seconds += float(said.get("seconds", 0.0))
-        return said.get("answer")
+        reply = self._reply()
+        self.seconds += float(reply.get("seconds", 0.0))
+        return reply.get("answer")
 
     def _reply(self) -> dict[str, Any]:
-        self._failed, failed = True, self._failed
-        if failed:
+        if self._failed:
             raise Foul("crashed", "it has failed before")
+        self._failed = True  # unless its reply is an answer
         line = self._line()
         try:
-            said = json.loads(line)
+            reply = json.loads(line)
         except ValueError:
-            said = None
-        if not isinstance(said, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise Foul("crashed", "its process has ended")
-        if "error" in said:
-            raise Foul("crashed", f"line {said.get('line', 0)}: {said['error']}")
+        if "error" in reply:
+            raise Foul("crashed", f"line {reply.get('line', 0)}: {reply['error']}")
         self._failed = False
-        return said
+        return reply

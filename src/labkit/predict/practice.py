@@ -80,7 +80,10 @@ class Practice:
     def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
     ) -> tuple[list[Answered], list[StepRecord]]:
-        """All requests before the first step, and ``later`` ones after so many steps; their answers, and the steps."""
+        """Send ``requests`` before the first step and the ``later`` ones after their number of steps.
+
+        Returns: the answers, and the steps.
+        """
         arrivals = [self._arrival(0, request) for request in requests]
         arrivals += [self._arrival(after, request) for after, request in later]
         answered = {arrival.name: Answered(arrival.name) for arrival in arrivals}
@@ -121,17 +124,17 @@ def _logged(row: StepRow) -> StepRecord:
     return StepRecord(row.began, row.over, MODEL, "0_0", tuple(row.batch), more)
 
 
-def check_practice(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> dict[str, Any]:
-    """Judge the learner's files in ``folder``; the exercise has ``check.py`` and ``exercise.json``.
+def check_practice(exercise: Path, folder: Path) -> dict[str, Any]:
+    """Judge the learner's files in ``folder`` with two seeds; the exercise has ``check.py`` and ``exercise.json``.
 
-    ``seeds``: one trial each; none means two that are drawn now. Returns ``passed``, ``verdict`` and ``checks``.
+    Returns ``passed``, ``verdict`` and ``checks``.
     """
     manifest = json.loads((exercise / "exercise.json").read_text(encoding="utf-8"))
     judge: dict[str, Any] = {}
     exec(compile((exercise / "check.py").read_text(encoding="utf-8"), "check.py", "exec"), judge)
-    drawn = list(seeds) or random.SystemRandom().sample(range(1, 100_000), 2)
+    seeds = random.SystemRandom().sample(range(1, 100_000), 2)
     checks: list[dict[str, Any]] = []
-    for seed in drawn:
+    for seed in seeds:
         try:
             trial = Practice(seed, folder, manifest["settings"])
             judge["check"](trial)
@@ -140,9 +143,9 @@ def check_practice(exercise: Path, folder: Path, seeds: Sequence[int] = ()) -> d
             checks = [_failed(f"{error.what}: {error.why}. {manifest['stuck']}" if error.why else error.what)]
         except Exception as error:
             checks = [_failed(_described(error, folder))]
-        if failed := next((one for one in checks if not one["ok"]), None):
+        if failed := next((check for check in checks if not check["ok"]), None):
             return {"passed": False, "verdict": failed["sentence"], "checks": checks}
-    held = f"everything holds, with {len(drawn)} seeds, on an engine that counts"
+    held = f"everything holds, with {len(seeds)} seeds, on an engine that counts"
     return {"passed": True, "verdict": f"{manifest['id']}, {manifest['title']}: {held}", "checks": checks}
 
 
@@ -172,7 +175,7 @@ def arena(source: str) -> dict[str, Any]:
     """
     from types import SimpleNamespace
 
-    from labkit.predict import games, referee
+    from labkit.predict import games, player, referee
     from labkit.predict.policy import Foul, Player
 
     class Here(Player):
@@ -181,7 +184,7 @@ def arena(source: str) -> dict[str, Any]:
         def __init__(self, text: str) -> None:
             self._policy: dict[str, Any] = {"__name__": "policy"}
             exec(compile(text, "policy.py", "exec"), self._policy)
-            self.answers = [one for one in ("places", "line", "reserve", "victim") if callable(self._policy.get(one))]
+            self.answers = [name for name in player.QUESTIONS if callable(self._policy.get(name))]
             self.seconds = 0.0
 
         def ask(self, question: str, view: Mapping[str, Any]) -> Any:
@@ -190,7 +193,8 @@ def arena(source: str) -> dict[str, Any]:
             try:
                 return self._policy[question](copy)
             except Exception as error:
-                lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == "policy.py"]
+                frames = traceback.extract_tb(error.__traceback__)
+                lines = [frame.lineno for frame in frames if frame.filename == "policy.py"]
                 raise Foul("crashed", f"line {lines[-1] if lines else 0}: {error}") from error
 
     rows = []

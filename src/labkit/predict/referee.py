@@ -11,13 +11,13 @@ import ctypes
 import functools
 import math
 import multiprocessing
-import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.contention import own_processors
 from labkit.errors import LabError
 from labkit.predict.audit import audit, service_gap, worst_slowdown
 from labkit.predict.field import FIELD, PlayingField
@@ -58,7 +58,7 @@ def play_trace(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField
     return game(policy, arrivals, ground).figures
 
 
-def game(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField = FIELD) -> Game:
+def game(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField) -> Game:
     """One game in virtual time.
 
     Raises:
@@ -79,8 +79,8 @@ def game(policy: Player, arrivals: Sequence[Arrival], ground: PlayingField = FIE
         course.run()
     except LabError as error:
         raise Foul("starves", str(error)) from error
-    found = verdict(course.rows, arrivals, ground, policy.seconds - asked)
-    return Game(course.rows, course.after, found)
+    judged = verdict(course.rows, arrivals, ground, policy.seconds - asked)
+    return Game(course.rows, course.after, judged)
 
 
 def retime_steps(rows: Sequence[StepRow], arrivals: Sequence[Arrival], ground: PlayingField) -> None:
@@ -108,10 +108,10 @@ def verdict(
     if (mean := seconds / len(rows)) > STEP_S:
         raise Foul("slow", f"it takes {mean * 1e3:.1f} ms of a step, of at most {STEP_S * 1e3:g}")
     arrived = {arrival.name: arrival.at for arrival in arrivals}
-    found = figures(rows, arrived, SLO)
-    found["service_gap"] = service_gap(rows, {arrival.name: arrival.tenant for arrival in arrivals})
-    found["worst_slowdown"] = worst_slowdown(rows, arrived, arrivals, ground)
-    return found
+    judged = figures(rows, arrived, SLO)
+    judged["service_gap"] = service_gap(rows, {arrival.name: arrival.tenant for arrival in arrivals})
+    judged["worst_slowdown"] = worst_slowdown(rows, arrived, arrivals, ground)
+    return judged
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,8 @@ class Standing:
         return math.fsum(values) if column in ("recomputed_tokens", "cached_tokens", "steps") else max(values)
 
 
-def judge_policy(
-    path: Path,
-    traces: Mapping[str, Sequence[Arrival]],
-    ground: PlayingField = FIELD,
-    tell: Callable[[str], object] = str,
-) -> Standing:
-    """All games of a policy; the first foul ends them. ``tell`` gets the name of each trace.
+def judge_policy(path: Path, traces: Mapping[str, Sequence[Arrival]]) -> Standing:
+    """All games of a policy; the first foul ends them.
 
     Raises:
         LabError: there is no such file.
@@ -152,8 +147,7 @@ def judge_policy(
     try:
         with Player(path) as policy:
             for name, arrivals in traces.items():
-                tell(name)
-                games[name] = play_trace(policy, arrivals, ground)
+                games[name] = play_trace(policy, arrivals)
     except Foul as foul:
         return Standing(path.stem, games, foul.word, str(foul), name)
     return Standing(path.stem, games)
@@ -165,14 +159,12 @@ def _worker() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def judge_all(
-    paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], ground: PlayingField = FIELD
-) -> Iterator[Standing]:
+def judge_all(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]]) -> Iterator[Standing]:
     """The standing of each policy, in order. Policies are judged in parallel, one per processor.
 
     Raises:
         LabError: there is no such file.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, _worker) as pool:
-        yield from pool.map(functools.partial(judge_policy, traces=traces, ground=ground), paths)
+    with ProcessPoolExecutor(own_processors(), context, _worker) as pool:
+        yield from pool.map(functools.partial(judge_policy, traces=traces), paths)

@@ -64,10 +64,10 @@ class Refereed(Scheduler):
         free = super().places
         if not self._answers("places"):
             return free
-        found = self._number("places")
-        if found > free:
-            raise Foul("places", f"it gives {found} places, and {free} are free")
-        return found
+        places = self._number("places")
+        if places > free:
+            raise Foul("places", f"it gives {places} places, and {free} are free")
+        return places
 
     def line(self) -> list[Request]:
         if not self._answers("line"):
@@ -98,10 +98,10 @@ class Refereed(Scheduler):
         raise Foul("victim", f"request {name} does not run")
 
     def _number(self, question: str) -> int:
-        found = self._ask(question)
-        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise Foul(question, f"{found!r} is not a whole number of at least 0")
-        return found
+        answer = self._ask(question)
+        if not isinstance(answer, int) or isinstance(answer, bool) or answer < 0:
+            raise Foul(question, f"{answer!r} is not a whole number of at least 0")
+        return answer
 
     def _ask(self, question: str) -> Any:
         assert self.player

@@ -119,7 +119,10 @@ class Served(Refereed):
         self.steps += bool(step.batch or step.waiting)
         if step.batch:
             self.now += self._seconds(row_of(step))
-        self._computed, self._empty = (self._computed + 1, 0) if step.batch else (self._computed, self._empty + 1)
+            self._computed += 1
+            self._empty = 0
+        else:
+            self._empty += 1
         if not (self.running or self.waiting):
             atomic_write(self.folder / OUTCOME, json.dumps(asdict(GameOutcome(self.player.seconds))))
         elif self._empty > STANDSTILL or self._computed > self._game.most:

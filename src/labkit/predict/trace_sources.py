@@ -43,14 +43,15 @@ def convert_trace(path: Path) -> Converted:
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read", str(error), KNOWN, code="trace-unreadable") from error
     try:
-        found = _json(text) if text.lstrip().startswith("{") else _log(text)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise LabError(f"{path} cannot be converted", str(error), KNOWN, code="trace-source-unknown") from error
-    if not found.arrivals:
+        converted = _json(text) if text.lstrip().startswith("{") else _log(text)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise LabError(f"{path} cannot be converted", why, KNOWN, code="trace-source-unknown") from error
+    if not converted.arrivals:
         raise LabError(f"{path} cannot be converted", "it has no request with an answer", KNOWN, code="trace-empty")
-    start = min(one.at for one in found.arrivals)
-    ordered = sorted((replace(one, at=one.at - start) for one in found.arrivals), key=lambda one: one.at)
-    return replace(found, arrivals=ordered)
+    start = min(arrival.at for arrival in converted.arrivals)
+    from_zero = [replace(arrival, at=arrival.at - start) for arrival in converted.arrivals]
+    return replace(converted, arrivals=sorted(from_zero, key=lambda arrival: arrival.at))
 
 
 def _arrival(name: str, at: float, prompt: int, made: int) -> Arrival:
@@ -58,34 +59,33 @@ def _arrival(name: str, at: float, prompt: int, made: int) -> Arrival:
 
 
 def _json(text: str) -> Converted:
-    first = text.lstrip().splitlines()[0]
     try:
-        whole = json.loads(text)
-    except ValueError:
-        whole = json.loads(first)
-    if "benchmarks" in whole:
-        return _guidellm(whole)
-    if {"metadata", "metrics"} <= whole.keys():
+        document = json.loads(text)
+    except ValueError:  # an object on each line
+        document = json.loads(text.lstrip().splitlines()[0])
+    if "benchmarks" in document:
+        return _guidellm(document)
+    if {"metadata", "metrics"} <= document.keys():
         return _aiperf([json.loads(line) for line in text.splitlines() if line.strip()])
-    raise ValueError(f"it has neither 'benchmarks' nor 'metadata' and 'metrics', but {', '.join(list(whole)[:4])}")
+    raise ValueError(f"it has neither 'benchmarks' nor 'metadata' and 'metrics', but {', '.join(list(document)[:4])}")
 
 
 def _aiperf(rows: Sequence[Mapping[str, Any]]) -> Converted:
-    found, left_out = [], 0
+    arrivals, left_out = [], 0
     for number, row in enumerate(rows, 1):
-        about, metrics = row["metadata"], row["metrics"]
+        metadata, metrics = row["metadata"], row["metrics"]
         lengths = [metrics.get(name, {}).get("value") for name in ("input_sequence_length", "output_sequence_length")]
-        if row.get("error") or about.get("was_cancelled") or not all(lengths):
+        if row.get("error") or metadata.get("was_cancelled") or not all(lengths):
             left_out += 1
-        elif about.get("benchmark_phase", "profiling") == "profiling":
+        elif metadata.get("benchmark_phase", "profiling") == "profiling":
             prompt, made = (cells.integer_cell({"tokens": length}, "tokens") for length in lengths)
-            at = cells.number_cell(about, "request_start_ns") / NANO
-            found.append(_arrival(str(number), at, prompt, made))
-    return Converted(found, _remark(left_out))
+            at = cells.number_cell(metadata, "request_start_ns") / NANO
+            arrivals.append(_arrival(str(number), at, prompt, made))
+    return Converted(arrivals, _remark(left_out))
 
 
 def _guidellm(report: Mapping[str, Any]) -> Converted:
-    found, left_out = [], 0
+    arrivals, left_out = [], 0
     for benchmark in report["benchmarks"]:
         requests = benchmark["requests"]
         left_out += len(requests.get("errored") or ()) + len(requests.get("incomplete") or ())
@@ -95,12 +95,12 @@ def _guidellm(report: Mapping[str, Any]) -> Converted:
                 cells.integer_cell(row[name], "text_tokens", 0) for name in ("input_metrics", "output_metrics")
             )
             if prompt and made:
-                found.append(_arrival(row["request_id"], at, prompt, made))
+                arrivals.append(_arrival(row["request_id"], at, prompt, made))
             else:
                 left_out += 1
-    several = len(report["benchmarks"])
-    remarks = [f"its {several} benchmarks are one trace, one after the other"] if several > 1 else []
-    return Converted(found, [*remarks, *_remark(left_out)])
+    count = len(report["benchmarks"])
+    remarks = [f"its {count} benchmarks are one trace, one after the other"] if count > 1 else []
+    return Converted(arrivals, [*remarks, *_remark(left_out)])
 
 
 def _remark(left_out: int) -> list[str]:
@@ -116,37 +116,38 @@ MADE = re.compile(r"Generated response (\S+)(?: \(streaming \w+\))? details: out
 
 def _log(text: str) -> Converted:
     """Arrivals and lengths of the requests in vLLM's log. Raises ValueError: it has no such lines."""
-    when: dict[str, float] = {}
+    arrived: dict[str, float] = {}
     limit, prompt, made = dict[str, int](), dict[str, int](), Counter[str]()
     for line in text.splitlines():
-        if found := (OLD_IDS.search(line) or IDS.search(line)):
-            prompt[found[1]] = _count(found[2])
-        if (found := CAME.search(line)) and (time := TIME.search(line)):
-            when[found[1]] = datetime.strptime(f"2000-{time[1]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
-            limit[found[1]] = 0 if found[2] == "None" else int(found[2])
-        if (found := MADE.search(line)) and "(streaming complete)" not in line:
-            made[found[1]] += _count(found[2])
-    if not when:
+        if match := (OLD_IDS.search(line) or IDS.search(line)):
+            prompt[match[1]] = _count(match[2])
+        if (match := CAME.search(line)) and (time := TIME.search(line)):
+            at = datetime.strptime(f"2000-{time[1]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+            arrived[match[1]] = at.timestamp()
+            limit[match[1]] = 0 if match[2] == "None" else int(match[2])
+        if (match := MADE.search(line)) and "(streaming complete)" not in line:
+            made[match[1]] += _count(match[2])
+    if not arrived:
         raise ValueError("it has no line 'Received request': vllm serve writes them with --enable-log-requests")
     if not prompt:
         raise ValueError(
             "it does not say how long prompts are: vllm serve does with VLLM_LOGGING_LEVEL=DEBUG and --max-log-len "
             "unset. LABS_RECORD and --scheduler-cls labsched.vllm.RecordingScheduler write lengths and no texts"
         )
-    seconds = Counter(when.values())
-    seen: Counter[float] = Counter()
-    found_requests, guessed = [], 0
-    for id, at in when.items():
+    in_second = Counter(arrived.values())
+    placed: Counter[float] = Counter()  # how many of a second's requests have their time already
+    requests, guessed = [], 0
+    for id, second in arrived.items():
         tokens = made[id] or limit[id]
         if not (prompt.get(id) and tokens):
             continue
         guessed += not made[id]
-        found_requests.append(_arrival(id, at + seen[at] / seconds[at], prompt[id], tokens))
-        seen[at] += 1
+        requests.append(_arrival(id, second + placed[second] / in_second[second], prompt[id], tokens))
+        placed[second] += 1
     remarks = ["the log's times are whole seconds: the requests of one second are spread over it"]
     if guessed:
         remarks.append(f"{guessed:,} answers count as long as max_tokens: --enable-log-outputs logs their lengths")
-    return Converted(found_requests, [*remarks, *_remark(len(when) - len(found_requests))])
+    return Converted(requests, [*remarks, *_remark(len(arrived) - len(requests))])
 
 
 def _count(ids: str) -> int:

@@ -75,11 +75,11 @@ def read_trace(
             first = next((line for line in lines if line.strip(" \t\r\n,;")), "")
             parse, rows = _form(first, lines)
             for number, row in rows:
-                found = parse(row, number)
-                if found is None:
+                arrival = parse(row, number)
+                if arrival is None:
                     unanswered += 1
                 else:
-                    arrivals.append(found)
+                    arrivals.append(arrival)
                 if len(arrivals) == count:
                     break
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, csv.Error) as error:
@@ -91,7 +91,8 @@ def read_trace(
     if unanswered:
         left_out(unanswered)
     start = min(arrival.at for arrival in arrivals)
-    return sorted((replace(one, at=one.at - start) for one in arrivals), key=lambda one: one.at)
+    from_zero = [replace(arrival, at=arrival.at - start) for arrival in arrivals]
+    return sorted(from_zero, key=lambda arrival: arrival.at)
 
 
 def _lines(file: TextIO) -> Iterator[str]:
@@ -160,8 +161,8 @@ def _own(row: dict[str, str], number: int) -> Arrival | None:
     at, prompt, answer = OWN
     if not (tokens := _answer(row, answer)):
         return None
-    found = _arrival(number, cells.number_cell(row, at), cells.integer_cell(row, prompt), tokens)
-    return replace(found, tenant=row.get("tenant") or "")
+    arrival = _arrival(number, cells.number_cell(row, at), cells.integer_cell(row, prompt), tokens)
+    return replace(arrival, tenant=row.get("tenant") or "")
 
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -175,9 +176,9 @@ def _azure(row: dict[str, str], number: int) -> Arrival | None:
         raise ValueError(f"{time} is {row.get(time, '')!r}, and no time") from None
     if not (tokens := _answer(row, answer)):
         return None
-    return _arrival(
-        number, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), cells.integer_cell(row, prompt), tokens
-    )
+    if not at.tzinfo:
+        at = at.replace(tzinfo=UTC)
+    return _arrival(number, at.timestamp(), cells.integer_cell(row, prompt), tokens)
 
 
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
@@ -191,11 +192,11 @@ def _burstgpt(row: dict[str, str], number: int) -> Arrival | None:
 
 
 def _blis(row: dict[str, str], number: int) -> Arrival | None:
-    if (found := blis.blis_row(row)) is None:
+    if (request := blis.blis_row(row)) is None:
         return None
-    at, group, shared, prompt, limit = found
-    arrival = _arrival(number, at, prompt, limit)
-    beginning = hashes(f"prefix {group}", 0, shared) + arrival.prefixes[shared * HASH_BYTES :]
+    arrival = _arrival(number, request.at, request.prompt, request.answer)
+    beginning = hashes(f"prefix {request.group}", 0, request.shared)
+    beginning += arrival.prefixes[request.shared * HASH_BYTES :]
     return replace(arrival, prefixes=beginning, tenant=row.get("tenant_id") or "")
 
 
@@ -255,18 +256,19 @@ def write_mooncake_trace(path: Path, arrivals: Sequence[Arrival]) -> None:
     atomic_write(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def scale_lengths(arrivals: Sequence[Arrival], factor: int = SMALLER) -> list[Arrival]:
-    """The same requests, every length divided by ``factor``: rounded up for prompts, down to at least 1 for answers.
+def scale_lengths(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """The same requests, every length divided by ``SMALLER``: rounded up for prompts, down to at least 1 for answers.
 
-    Of the hashes every ``factor``-th stays, so that prompts share the same part of their beginnings. Times stay.
+    Of the hashes every ``SMALLER``-th stays, so that prompts share the same part of their beginnings. Times stay.
     """
-    found = []
-    for one in arrivals:
-        prompt, limit = -(-one.prompt // factor), max(1, one.limit // factor)
-        parts = [one.prefixes[n * HASH_BYTES : (n + 1) * HASH_BYTES] for n in range(factor - 1, one.prompt, factor)]
+    scaled = []
+    for arrival in arrivals:
+        prompt, limit = math.ceil(arrival.prompt / SMALLER), max(1, arrival.limit // SMALLER)
+        starts = range((SMALLER - 1) * HASH_BYTES, arrival.prompt * HASH_BYTES, SMALLER * HASH_BYTES)
+        parts = [arrival.prefixes[start : start + HASH_BYTES] for start in starts]
         kept = b"".join(parts)[: prompt * HASH_BYTES]
-        found.append(replace(one, prompt=prompt, limit=limit, made=limit, prefixes=kept))
-    return found
+        scaled.append(replace(arrival, prompt=prompt, limit=limit, made=limit, prefixes=kept))
+    return scaled
 
 
 # Of GitHub's coding agents (Azure/AzurePublicDataset, GitHubCopilotCodingAgentDataset2026): 7.83 model calls a turn,
@@ -284,7 +286,8 @@ def agents(count: int, seed: int = 0) -> list[Arrival]:
     rng = random.Random(seed)
     calls: list[tuple[float, int, int]] = []  # when, session, number of the call
     began = 0.0
-    for session in range(-(-count // CALLS)):
+    sessions = math.ceil(count / CALLS)
+    for session in range(sessions):
         at = began
         for call in range(CALLS):
             calls.append((at, session, call))
@@ -293,7 +296,7 @@ def agents(count: int, seed: int = 0) -> list[Arrival]:
     arrivals = []
     longest = SYSTEM + TASK + (CALLS - 1) * RESULT
     system = hashes("agents", 0, SYSTEM)
-    own = [hashes(f"agents {seed} {session}", SYSTEM, longest) for session in range(-(-count // CALLS))]
+    own = [hashes(f"agents {seed} {session}", SYSTEM, longest) for session in range(sessions)]
     for number, (at, session, call) in enumerate(sorted(calls)[:count], 1):
         prompt = SYSTEM + TASK + call * RESULT
         answer = SMALLER * max(1, round(prompt / RATIO / SMALLER))  # whole when scaled

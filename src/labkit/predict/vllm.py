@@ -29,8 +29,6 @@ NAMES = {  # vLLM's arguments: the labs' settings that set them (docs/guide/vllm
 }
 
 CACHE = "max_tokens_in_paged_kv_cache"
-
-
 BLOCKS, SHARE = "num_gpu_blocks_override", "gpu_memory_utilization"  # vLLM's arguments that set CACHE
 
 
@@ -41,13 +39,13 @@ def labs_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> d
     """
     if not settings.vllm:
         return dict(assignments)
-    found = {}
+    renamed = {}
     for name, value in assignments.items():
         if name in (BLOCKS, SHARE):
-            found[CACHE] = str(_blocks(settings, name, value) * settings.block_size)
+            renamed[CACHE] = str(_blocks(settings, name, value) * settings.block_size)
         else:
-            found[NAMES.get(name, name)] = value
-    return found
+            renamed[NAMES.get(name, name)] = value
+    return renamed
 
 
 def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
@@ -57,14 +55,14 @@ def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
     """
     if assignments.get("engine") != "vllm":
         return dict(assignments)
-    found = {NAMES.get(name, name): value for name, value in assignments.items()}
-    if blocks := found.pop(BLOCKS, ""):
+    renamed = {NAMES.get(name, name): value for name, value in assignments.items()}
+    if blocks := renamed.pop(BLOCKS, ""):
         try:
-            size = int(found.get("block_size") or served.BLOCK_SIZE)
-            found[CACHE] = str((int(blocks) - served.NULL_BLOCKS) * size)
+            size = int(renamed.get("block_size") or served.BLOCK_SIZE)
+            renamed[CACHE] = str((int(blocks) - served.NULL_BLOCKS) * size)
         except ValueError as error:
             raise LabError(f"{BLOCKS}={blocks} is not a number", str(error), WHERE, code="settings-unusable") from error
-    return found
+    return renamed
 
 
 def their_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> dict[str, str]:
@@ -72,12 +70,13 @@ def their_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> 
     if not settings.vllm:
         return dict(assignments)
     theirs = {ours: name for name, ours in NAMES.items()}
-    return {
-        BLOCKS if name == CACHE else theirs.get(name, name): str(int(value) // settings.block_size + 1)
-        if name == CACHE
-        else value
-        for name, value in assignments.items()
-    }
+    renamed = {}
+    for name, value in assignments.items():
+        if name == CACHE:
+            renamed[BLOCKS] = str(int(value) // settings.block_size + served.NULL_BLOCKS)
+        else:
+            renamed[theirs.get(name, name)] = value
+    return renamed
 
 
 def _blocks(settings: SchedulerSettings, name: str, value: str) -> int:

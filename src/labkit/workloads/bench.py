@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from labkit.workloads import dataset, load
 from labsched.recording import HASH_BYTES, Arrival
 from labsched.slo import Slo
 
+SETTLE_S = 1.0  # for Triton's counters, after the last response
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
 
 
@@ -52,13 +52,15 @@ def prompts_from(path: Path) -> list[str]:
     Raises:
         LabError: it is neither, or too large.
     """
-    wanted = 'a JSON list of texts, or of {"input": ..., "instruction": ...}'
-    return [
-        row
-        if isinstance(row, str) and dataset.is_unicode(row)
-        else " ".join(dataset.field_text(path, number, row, name, wanted) for name in ("input", "instruction"))
-        for number, row in enumerate(dataset.read_rows(path, wanted), 1)
-    ]
+    form = 'a JSON list of texts, or of {"input": ..., "instruction": ...}'
+    prompts = []
+    for number, row in enumerate(dataset.read_rows(path, form), 1):
+        if isinstance(row, str):
+            prompts.append(dataset.require_unicode(path, f"row {number}", row, form))
+            continue
+        parts = [dataset.field_text(path, number, row, name, form) for name in ("input", "instruction")]
+        prompts.append(" ".join(parts))
+    return prompts
 
 
 def measure_model(
@@ -86,32 +88,33 @@ def measure_model(
 
     def ask(stream: InFlightClient, number: int) -> RequestRecord:
         prompt = workload.prompts[number % len(workload.prompts)]
-        return asked.send(stream, prompt, workload.output_tokens, to_the_end=True)
+        return text_model.send(stream, prompt, workload.output_tokens, to_the_end=True)
 
     grpc = endpoints["grpc"]
-    asked = TextModel.of(grpc, model)
-    items = trace_items(workload.trace, tokenizer_dir or asked.tokenizer_dir) if workload.trace else []
-    if workload.slo and (not asked.decoupled or asked.tells_end):
+    text_model = TextModel.of(grpc, model)
+    if workload.slo and (not text_model.decoupled or text_model.tells_end):
         raise LabError(
             "goodput can be measured only for a model that answers token by token",
             f"a response of {model} may hold several tokens",
             "without --slo, or another model (-m)",
             code="goodput-needs-tokens",
         )
+    folder = tokenizer_dir or text_model.tokenizer_dir
+    items = trace_items(workload.trace, folder) if workload.trace else []
 
     def tell(answered: int, count: int) -> None:
         progress(f"{answered} of {count} answered")
 
     def connect(endpoint: str) -> InFlightClient:
-        return connection(asked, endpoint)
+        return connection(text_model, endpoint)
 
     def warming(answered: int, count: int) -> None:
         progress("warming up")
 
     warming(0, workload.warmup)
     if workload.warmup:
-        few = min(concurrency, workload.warmup)
-        load.closed_loop(grpc, few, workload.warmup, ask, workload.timeout, warming, connect)
+        users = min(concurrency, workload.warmup)
+        load.closed_loop(grpc, users, workload.warmup, ask, workload.timeout, warming, connect)
     counters = endpoints.get("metrics", "")
     before = metrics.scrape(counters) if counters else None
     if items:
@@ -119,7 +122,7 @@ def measure_model(
 
             def replayed(number: int) -> RequestRecord:
                 _, item = items[number]
-                return asked.send(stream, item.prompt, item.output_tokens, to_the_end=True, tenant=item.tenant)
+                return text_model.send(stream, item.prompt, item.output_tokens, to_the_end=True, tenant=item.tenant)
 
             records = load.open_loop([at for at, _ in items], replayed, tell)
             stream.wait(*records, timeout=workload.timeout, tell=tell)
@@ -130,20 +133,18 @@ def measure_model(
             arrivals = load.poisson(workload.requests, workload.rate, workload.seed)
             records = load.open_loop(arrivals, lambda number: ask(stream, number), tell)
             stream.wait(*records, timeout=workload.timeout, tell=tell)
-    if asked.tells_end:  # it may have made fewer than were asked for, and a response may be several
-        wanted = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
-        for record, tokens in zip(records, wanted, strict=True):
-            llm_api.set_token_count(
-                record, tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir)
-            )
+    if text_model.tells_end:  # it may have made fewer than were asked for, and a response may be several
+        limits = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
+        for record, limit in zip(records, limits, strict=True):
+            llm_api.set_token_count(record, limit, lambda text: count_tokens(text, folder))
     for record in records:
-        record.input_tokens = record.input_tokens or count_tokens(record.prompt, tokenizer_dir or asked.tokenizer_dir)
+        record.input_tokens = record.input_tokens or count_tokens(record.prompt, folder)
     result = stats.metrics(records, workload.slo, workload.price)
     if workload.trace:
         result["left_out"] = len(workload.trace) - len(items)
     if before is None:
         return result, records
-    delta = _settled(counters, model, before)
+    delta = metrics.scrape_when_idle(counters, SETTLE_S, model).since(before)
     own = delta.histograms.get((model, f"{metrics.OWN}batch_size"))
     if own and own.count:
         result["scheduler"] = {"mean_batch": own.mean}
@@ -183,7 +184,7 @@ def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, data
             continue
         rng = random.Random(arrival.name)
         hashes = [arrival.prefixes[at : at + HASH_BYTES] for at in range(0, len(arrival.prefixes), HASH_BYTES)]
-        drawn = [words[int.from_bytes(one) % len(words)] for one in hashes[: arrival.prompt]]
+        drawn = [words[int.from_bytes(token) % len(words)] for token in hashes[: arrival.prompt]]
         drawn += rng.choices(words, k=arrival.prompt - len(drawn))
         text = " ".join([drawn[0][0], *drawn[1:]])
         items.append((arrival.at, dataset.Item(text, arrival.limit, arrival.tenant)))
@@ -215,12 +216,12 @@ def goodput_words(slo: Slo | None, measured: Mapping[str, Mapping[str, Any]]) ->
     """The goodput, and each tenant's if requests have tenants."""
     if slo is None:
         return []
-    classes = [
-        f"{title}: " + ", ".join(f"{name} {rate:.2f}" for name, rate in sorted(one["goodput_by_class"].items()))
-        for title, one in measured.items()
-        if "goodput_by_class" in one
-    ]
-    return [f"Goodput: requests per second within {slo}.", *(f"Goodput by tenant, {one}." for one in classes)]
+    sentences = [f"Goodput: requests per second within {slo}."]
+    for title, figures in measured.items():
+        if "goodput_by_class" in figures:
+            rates = [f"{name} {rate:.2f}" for name, rate in sorted(figures["goodput_by_class"].items())]
+            sentences.append(f"Goodput by tenant, {title}: {', '.join(rates)}.")
+    return sentences
 
 
 def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -228,8 +229,8 @@ def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list
 
     "-" stands where a run has no value: an answer that comes whole has no first token.
     """
-    good = any("goodput" in one for one in measured.values())
-    priced = any("cost_per_million_tokens" in one for one in measured.values())
+    good = any("goodput" in figures for figures in measured.values())
+    priced = any("cost_per_million_tokens" in figures for figures in measured.values())
     columns: dict[str, tuple[str, str, int]] = {
         "tokens/s": ("output_token_throughput", "", 0),
         "requests/s": ("request_throughput", "", 2),
@@ -242,28 +243,18 @@ def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list
         "latency p99 ms": ("request_latency", "p99", 0),
     }
 
-    def number(one: Mapping[str, Any], name: str, statistic: str, digits: int) -> str:
-        if name not in one:
+    def number(figures: Mapping[str, Any], name: str, statistic: str, digits: int) -> str:
+        if name not in figures:
             return "-"
-        return f"{one[name][statistic] if statistic else one[name]:.{digits}f}"
+        value = figures[name][statistic] if statistic else figures[name]
+        return f"{value:.{digits}f}"
 
     rows = [
         [
             title,
-            *(number(one, *column) for column in columns.values()),
-            number(one, "scheduler" if "scheduler" in one else "triton", "mean_batch", 1),
+            *(number(figures, *column) for column in columns.values()),
+            number(figures, "scheduler" if "scheduler" in figures else "triton", "mean_batch", 1),
         ]
-        for title, one in measured.items()
+        for title, figures in measured.items()
     ]
     return ["load", *columns, "mean batch"], rows
-
-
-def _settled(endpoint: str, model: str, before: metrics.Snapshot) -> metrics.Snapshot:
-    """The counters' change once nothing is pending: Triton counts a request a moment after its last response."""
-    deadline = time.monotonic() + 1.0
-    while True:
-        delta = metrics.scrape(endpoint).since(before)
-        row = delta.models.get(model)
-        if row is None or not row.pending or time.monotonic() > deadline:
-            return delta
-        time.sleep(0.05)

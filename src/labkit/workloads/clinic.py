@@ -21,18 +21,18 @@ LOOK_S = 0.02
 
 def send_phases(endpoint: str, phases: Sequence[RequestPhase], tell: Tell | None = None) -> None:
     """Send the phases, one after the other. Raises LabError: a request failed, or had no answer in ANSWER_S."""
-    before, whole = 0, sum(len(phase.requests) for phase in phases)
+    before, total = 0, sum(len(phase.requests) for phase in phases)
     for phase in phases:
 
-        def say(answered: int, count: int, before: int = before) -> None:
+        def tell_of_all(answered: int, count: int, before: int = before) -> None:
             if tell:
-                tell(before + answered, whole)
+                tell(before + answered, total)
 
         def ask(stream: Any, number: int, phase: RequestPhase = phase) -> RequestRecord:
             arrival = phase.requests[number]
             return _leave(endpoint, arrival) if arrival.cancelled else _ask(stream, arrival)
 
-        load.closed_loop(endpoint, phase.in_flight, len(phase.requests), ask, ANSWER_S, say, EngineStream)
+        load.closed_loop(endpoint, phase.in_flight, len(phase.requests), ask, ANSWER_S, tell_of_all, EngineStream)
         before += len(phase.requests)
 
 
@@ -49,5 +49,6 @@ def _leave(endpoint: str, arrival: Arrival) -> RequestRecord:
         while record.tokens < arrival.made and not stream.ended(record, LOOK_S):
             stream.check()
         error = record.error
-    record.end, record.error = record.end or time.monotonic(), error  # a cancellation of our own is not an error
+    record.end = record.end or time.monotonic()
+    record.error = error  # a cancellation of our own is not an error
     return record

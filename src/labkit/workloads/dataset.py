@@ -15,6 +15,7 @@ from labkit.errors import LabError
 _KINDS = {type(None): "null", list: "a list", dict: "an object", bool: "true or false", str: "a text"}
 Count = Callable[[str], int]  # tokens of a text
 LARGEST = 64 * 2**20  # bytes of a dataset; the workshop's has half of one MiB
+WORDS_TO_TOKENS = 1.3  # of an answer, as the workshop counts
 PUBLISHED = (799.66, 41.49)  # mean tokens in and out of the workshop's 98 prompts
 WORDS = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -36,16 +37,16 @@ class Item:
     tenant: str = ""
 
 
-def expected_tokens(answer: str, words_to_tokens: float = 1.3) -> int:
-    """The identity test's rule: int(words x 1.3), at least one."""
-    return max(1, int(len(answer.split()) * words_to_tokens))
+def expected_tokens(answer: str) -> int:
+    """The identity test's rule, at least one."""
+    return max(1, int(len(answer.split()) * WORDS_TO_TOKENS))
 
 
-def read_rows(path: Path, wanted: str) -> list[Any]:
+def read_rows(path: Path, form: str) -> list[Any]:
     """The rows of a dataset: a JSON list, and not an empty one.
 
     Args:
-        wanted: in words, what the file should be; the remedy of an error.
+        form: in words, what the file should be; the remedy of an error.
 
     Raises:
         LabError: it is none, or larger than ``LARGEST`` bytes: it is read in one piece.
@@ -57,46 +58,46 @@ def read_rows(path: Path, wanted: str) -> list[Any]:
             raise LabError(
                 f"{path} is too large for a dataset",
                 f"it has more than {LARGEST >> 20} MiB",
-                wanted,
+                form,
                 code="dataset-too-large",
             )
         rows = json.loads(text)
     except RecursionError:
         raise LabError(
-            f"{path} cannot be read as a dataset", "it is nested too deeply", wanted, code="dataset-unreadable"
+            f"{path} cannot be read as a dataset", "it is nested too deeply", form, code="dataset-unreadable"
         ) from None
     except OSError as error:
         raise LabError(
-            f"{path} cannot be read as a dataset", error.strerror or str(error), wanted, code="dataset-unreadable"
+            f"{path} cannot be read as a dataset", error.strerror or str(error), form, code="dataset-unreadable"
         ) from error
     except ValueError as error:
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is not JSON: {error}"
-        raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable") from error
+        raise LabError(f"{path} cannot be read as a dataset", why, form, code="dataset-unreadable") from error
     if not isinstance(rows, list):
         why = f"it holds {_KINDS.get(type(rows), 'a number')}, not a list"
-        raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable")
+        raise LabError(f"{path} cannot be read as a dataset", why, form, code="dataset-unreadable")
     if not rows:
-        raise LabError(f"{path} holds no prompts", "", wanted, code="dataset-empty")
+        raise LabError(f"{path} holds no prompts", "", form, code="dataset-empty")
     return rows
 
 
-def load_dataset(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
+def load_dataset(path: Path) -> list[Item]:
     """A CNN/DailyMail-style file: a JSON list of {"input", "instruction", "output"}.
 
     Raises:
         LabError: the file has another form, or is too large.
     """
-    wanted = 'a JSON list of {"input": ..., "instruction": ..., "output": ...}'
+    form = 'a JSON list of {"input": ..., "instruction": ..., "output": ...}'
     items = []
-    for number, row in enumerate(read_rows(path, wanted), 1):
+    for number, row in enumerate(read_rows(path, form), 1):
         article, instruction, output = (
-            field_text(path, number, row, name, wanted) for name in ("input", "instruction", "output")
+            field_text(path, number, row, name, form) for name in ("input", "instruction", "output")
         )
-        items.append(Item(f"{article} {instruction}", expected_tokens(output, words_to_tokens)))
+        items.append(Item(f"{article} {instruction}", expected_tokens(output)))
     return items
 
 
-def field_text(path: Path, number: int, row: Any, name: str, wanted: str) -> str:
+def field_text(path: Path, number: int, row: Any, name: str, form: str) -> str:
     """The text of a field in the dataset's row of that number. Raises LabError: the field is not a text."""
     if not isinstance(row, dict):
         why = f"row {number} is {_KINDS.get(type(row), 'a number')}"
@@ -104,16 +105,17 @@ def field_text(path: Path, number: int, row: Any, name: str, wanted: str) -> str
         why = f"row {number} has no '{name}'"
     elif not isinstance(row[name], str):
         why = f"row {number}: '{name}' is {_KINDS.get(type(row[name]), 'a number')}, not a text"
-    elif not is_unicode(row[name]):
-        why = f"row {number}: '{name}' has half of a surrogate pair, which is not a character"
     else:
-        return str(row[name])
-    raise LabError(f"{path} cannot be read as a dataset", why, wanted, code="dataset-unreadable")
+        return require_unicode(path, f"row {number}: '{name}'", row[name], form)
+    raise LabError(f"{path} cannot be read as a dataset", why, form, code="dataset-unreadable")
 
 
-def is_unicode(text: str) -> bool:
-    """Whether a text is Unicode; JSON's escapes can write what is none."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+def require_unicode(path: Path, place: str, text: str, form: str) -> str:
+    """The text. Raises LabError: it is not Unicode; JSON's escapes can write half of a surrogate pair."""
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        why = f"{place} has half of a surrogate pair, which is not a character"
+        raise LabError(f"{path} cannot be read as a dataset", why, form, code="dataset-unreadable")
+    return text
 
 
 def make_articles(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:
@@ -140,19 +142,22 @@ def make_chats(count_tokens: Count, count: int = 98, seed: int = 0, scale: float
 
 
 def _lengths(rng: random.Random, count: int, mean: float, sigma: float, least: int, most: int) -> list[int]:
-    """``count`` lognormal whole numbers whose sum is ``mean * count`` (rounded), each within the bounds."""
+    """``count`` lognormal whole numbers whose sum is ``mean * count`` (rounded).
+
+    Each is within the bounds, up to the one token by which the longest make up for the rounding of all.
+    """
     raw = [math.exp(rng.gauss(0.0, sigma)) for _ in range(count)]
-    wanted = round(mean * count)
+    whole = round(mean * count)
     low, high = 0.0, 100.0 * mean  # the factor that gives the mean, found by halving: clamping bends the sum
     for _ in range(60):
         factor = (low + high) / 2
         total = sum(min(most, max(least, value * factor)) for value in raw)
-        low, high = (factor, high) if total < wanted else (low, factor)
+        low, high = (factor, high) if total < whole else (low, factor)
     lengths = [round(min(most, max(least, value * low))) for value in raw]
     order = sorted(range(count), key=lambda index: -lengths[index])
-    for step in range(abs(wanted - sum(lengths))):  # spread the rounding error, one token each
+    for step in range(abs(whole - sum(lengths))):  # spread the rounding error, one token each
         index = order[step % count]
-        lengths[index] += 1 if sum(lengths) < wanted else -1
+        lengths[index] += 1 if sum(lengths) < whole else -1
     return lengths
 
 

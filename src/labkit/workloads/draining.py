@@ -10,8 +10,7 @@ import json
 import select
 import socket
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -19,6 +18,7 @@ from typing import Any, Self
 from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 
 LOOK_S = 0.01
 ANSWER_S = 60.0  # a token of the server comes by then
@@ -30,7 +30,7 @@ class TryOutcome:
 
     Attributes:
         retry_after: seconds that a refusal names; None: none.
-        cut: the connection ends after so many tokens; None: with the answer. 0: before its status line.
+        cut: the number of tokens after which the connection ends; None: with the answer. 0: before its status line.
     """
 
     status: int = 200
@@ -52,7 +52,7 @@ class User:
     """One user: the script of its tries, then all are answered; and what the gateway saw of its client.
 
     Attributes:
-        leaves: the user leaves when so many tokens were shown; 0: never.
+        leaves: the number of tokens after which the user leaves; 0: never.
         closed: the client closed a connection before the answer was there.
     """
 
@@ -105,27 +105,29 @@ class Draining:
     def cancel(self, key: str) -> None:
         """The client has gone: the server need not go on."""
         with self._lock:
-            found = self._answers.pop(key, None)
-        if found:
-            found[0].__exit__(None, None, None)
+            answer = self._answers.pop(key, None)
+        if answer:
+            stream, _ = answer
+            stream.__exit__(None, None, None)
 
 
 class _Handler(BaseHTTPRequestHandler):
     gateway: Draining
 
     def do_POST(self) -> None:
-        name, _, what = self.path.strip("/").partition("/")
+        name, _, action = self.path.strip("/").partition("/")
         user = self.gateway.users[name]
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if what == "generate":
+        if action == "generate":
             with contextlib.suppress(OSError):
                 self._generate(name, user, body)
             return
-        if what == "sleep":
+        if action == "sleep":
             user.clock += max(0.0, float(body))
-        if what == "show":
+        reply: float | bool = user.clock
+        if action == "show":
             user.shown.append(str(body))
-        reply = user.clock if what != "show" else not user.leaves or len(user.shown) < user.leaves
+            reply = not user.leaves or len(user.shown) < user.leaves
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(reply).encode())
@@ -147,7 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         for number in range(after, request["tokens"] if act.cut is None else act.cut):
-            self._wait(lambda number=number: len(record.responses) > number or record.end > 0 or self._gone())
+
+            def answered_or_over(number: int = number) -> bool:
+                return len(record.responses) > number or record.end > 0 or self._gone()
+
+            self._wait(answered_or_over)
             if self._gone():
                 user.closed = True
                 self.gateway.cancel(key)
@@ -165,10 +171,10 @@ class _Handler(BaseHTTPRequestHandler):
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         return True
 
-    def _wait(self, done: Any) -> None:
-        deadline = time.monotonic() + ANSWER_S
-        while not done() and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+    def _wait(self, done: Callable[[], bool]) -> None:
+        for _ in attempts(ANSWER_S, LOOK_S):
+            if done():
+                return
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: what happened is in the users."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,10 +12,12 @@ from labkit.clients.stream import TextStream
 from labkit.clients.tensors import kind_of, tensor
 from labkit.errors import LabError
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 from labsched.steplog import StepRecord
 
 BLOCK = 32  # tokens in a block of our engines' KV cache
 POLL_S = 0.02
+LOGGED_S = 60.0  # until the tokens that were answered are in the step log
 LOGGED = ("openvino", "transformers", "vllm")  # engines whose steps are in a log
 
 
@@ -48,12 +49,10 @@ class EngineStream(TextStream):
             tensor(trtllm.PROMPT_LENGTH, len(ids), np.int32),
             tensor(trtllm.OUTPUT_LENGTH, tokens, self._length),
             tensor(trtllm.STREAMED, True, np.bool_),
-            *(
-                [tensor(trtllm.STOP_WORDS, [list(stop), [len(stop)] + [-1] * (len(stop) - 1)], np.int32)]
-                if stop
-                else []
-            ),
         ]
+        if stop:
+            ends = [len(stop)] + [-1] * (len(stop) - 1)
+            inputs.append(tensor(trtllm.STOP_WORDS, [list(stop), ends], np.int32))
         return self.send_inputs(trtllm.MODEL, name, inputs, trtllm.ANSWER, **more)
 
     def fill(self, tokens: int) -> RequestRecord:
@@ -61,7 +60,7 @@ class EngineStream(TextStream):
         return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
 
 
-def steps_of(lab: StepSource, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[StepRecord]:
+def steps_of(lab: StepSource, records: Sequence[RequestRecord]) -> list[StepRecord]:
     """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.
 
     A step's line is written after its tokens are sent, so the last one is waited for. An engine of NVIDIA's has no log:
@@ -72,21 +71,18 @@ def steps_of(lab: StepSource, records: Sequence[RequestRecord], timeout: float =
     """
     if lab.settings["engine"] not in LOGGED:
         return []
-    wanted = {record.id: record.output_tokens for record in records}
-    deadline = time.monotonic() + timeout
-    while True:
+    answered = {record.id: record.output_tokens for record in records}
+    for _ in attempts(LOGGED_S, POLL_S):
         steps = lab.steps(trtllm.MODEL, records)
-        made = dict.fromkeys(wanted, 0)
+        logged = dict.fromkeys(answered, 0)
         for step in steps:
             for id, count in zip(step.ids, step.more["made"], strict=True):
-                if id in made:
-                    made[id] += count
-        if all(made[id] >= tokens for id, tokens in wanted.items()):
+                if id in logged:
+                    logged[id] += count
+        if all(logged[id] >= tokens for id, tokens in answered.items()):
             return steps
-        if time.monotonic() > deadline:
-            raise LabError(
-                f"the step log of {trtllm.MODEL} lacks tokens that were answered",
-                f"within {timeout:g} s",
-                code="step-log-incomplete",
-            )
-        time.sleep(POLL_S)
+    raise LabError(
+        f"the step log of {trtllm.MODEL} lacks tokens that were answered",
+        f"within {LOGGED_S:g} s",
+        code="step-log-incomplete",
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import gc
 import io
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +38,7 @@ ROWS = (
     "Total requests",
 )
 WARMUP = 10
+TIMEOUT_S = 600.0  # for the warm-up, and for the answers
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,11 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
 
 
 def run_identity_test(
-    endpoint: str,
-    requests: Sequence[Ids],
-    gap_s: float = 0.0,
-    timeout: float = 600.0,
-    warmup: int = WARMUP,
-    tell: Tell | None = None,
+    endpoint: str, requests: Sequence[Ids], warmup: int = WARMUP, tell: Tell | None = None
 ) -> list[RequestRecord]:
-    """Warm up with other prompts, then send all requests at once (or ``gap_s`` seconds apart); every record, answered.
+    """Warm up with other prompts, then send all requests at once; every record, answered.
 
     Args:
-        timeout: seconds, for the warm-up and for the answers each.
         tell: called with how many are answered, and of how many.
 
     Raises:
@@ -85,20 +79,17 @@ def run_identity_test(
         warming = [
             send_ids(client, unlike_prompt(requests[number % len(requests)]), length) for number in range(warmup)
         ]
-        client.wait(*warming, timeout=timeout)
+        client.wait(*warming, timeout=TIMEOUT_S)
         # A collection of everything that was imported takes tenths of a second: not while requests are being sent.
         gc.collect()
         gc.freeze()
         try:
-            records: list[RequestRecord] = []
-            for request in requests:
-                if gap_s and records:
-                    time.sleep(gap_s)
-                records.append(send_ids(client, request, length))
-            client.wait(*records, timeout=timeout, tell=tell)
+            records = [send_ids(client, request, length) for request in requests]
+            client.wait(*records, timeout=TIMEOUT_S, tell=tell)
         finally:
             gc.unfreeze()
-    wrong = [r for r, q in zip(records, requests, strict=True) if r.tokens != q.output_tokens]
+    pairs = zip(records, requests, strict=True)
+    wrong = [record for record, request in pairs if record.tokens != request.output_tokens]
     if wrong:
         raise LabError(
             f"{len(wrong)} answers have the wrong length",
@@ -112,7 +103,6 @@ def run_as_text(
     endpoint: str,
     requests: Sequence[Ids],
     count: Callable[[str], int],
-    timeout: float = 600.0,
     tell: Tell | None = None,
     model: str = llm_api.MODEL,
 ) -> list[RequestRecord]:
@@ -126,10 +116,10 @@ def run_as_text(
         LabError: a request failed, or ended neither at its length nor at the end of its text.
     """
     with UnaryClient(endpoint) as client:
-        warming = [_send_text(client, model, unlike_prompt(r)) for r in (*requests, *requests)[:WARMUP]]
-        client.wait(*warming, timeout=timeout)
+        warming = [_send_text(client, model, unlike_prompt(request)) for request in (*requests, *requests)[:WARMUP]]
+        client.wait(*warming, timeout=TIMEOUT_S)
         records = [_send_text(client, model, request) for request in requests]
-        client.wait(*records, timeout=timeout, tell=tell)
+        client.wait(*records, timeout=TIMEOUT_S, tell=tell)
     for record, request in zip(records, requests, strict=True):
         llm_api.set_token_count(record, request.output_tokens, count)
     return records

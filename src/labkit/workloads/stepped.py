@@ -5,12 +5,13 @@ Locust makes the load (:mod:`labkit.clients.locust_users`); this module starts i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from labkit.evidence import metrics
 from labkit.records import RequestRecord
 
 SCRAPE_S = 1.0
-IDLE_S = 60.0
+IDLE_S = 60.0  # for the server to work off what its last users asked for
 SPAWN_RATE = 100.0  # users/s that are started; more is more than Locust recommends
 
 
@@ -41,34 +42,42 @@ class Stage:
         return len(self.latencies_ms) / (self.ended - self.began)
 
 
+class Scrape(NamedTuple):
+    """Triton's counters so far, at one moment (``time.monotonic()`` seconds) and under a number of users."""
+
+    at: float
+    users: int
+    counters: metrics.Snapshot
+
+
 @dataclass
 class SteppedLoad:
     """Everything that was measured. Times are ``time.monotonic()`` seconds."""
 
     stages: list[Stage]
-    scrapes: list[tuple[float, int, metrics.Snapshot]]  # when, users, counters so far
+    scrapes: list[Scrape]
     records: list[RequestRecord]
 
     def counted(self) -> metrics.Snapshot:
         """Triton's counts from before the first request until after the last."""
-        return self.scrapes[-1][2].since(self.scrapes[0][2])
+        return self.scrapes[-1].counters.since(self.scrapes[0].counters)
 
     def seconds(self, model: str) -> list[dict[str, float]]:
         """One row per second: users, requests/s, latency percentiles, and of ``model`` mean batch and queue time."""
         ends = np.array([record.end for record in self.records])
         latencies = np.array([record.latency_ms for record in self.records])
-        zero, rows = self.scrapes[0][0], []
+        zero, rows = self.scrapes[0].at, []
         under_load = self.scrapes[:-1]  # the last one is that of the idle server
-        for (since, _, before), (until, users, after) in itertools.pairwise(under_load):
-            here = latencies[(since < ends) & (ends <= until)]
-            delta = after.since(before).models.get(model, metrics.ModelCounters())
+        for before, after in itertools.pairwise(under_load):
+            answered = latencies[(before.at < ends) & (ends <= after.at)]
+            delta = after.counters.since(before.counters).models.get(model, metrics.ModelCounters())
             rows.append(
                 {
-                    "t": until - zero,
-                    "users": users,
-                    "requests_per_second": len(here) / (until - since),
-                    "p50": float(np.percentile(here, 50)) if len(here) else 0.0,
-                    "p95": float(np.percentile(here, 95)) if len(here) else 0.0,
+                    "t": after.at - zero,
+                    "users": after.users,
+                    "requests_per_second": len(answered) / (after.at - before.at),
+                    "p50": float(np.percentile(answered, 50)) if len(answered) else 0.0,
+                    "p95": float(np.percentile(answered, 95)) if len(answered) else 0.0,
                     "mean_batch": delta.mean_batch,
                     "queue_ms": delta.queue_ms,
                 }
@@ -112,12 +121,13 @@ def run_stepped_load(
         records.append(record)
 
     runner.environment.events.request.add_listener(answered)
-    load = SteppedLoad([], [(time.monotonic(), 0, metrics.scrape(endpoint))], records)
+    load = SteppedLoad([], [Scrape(time.monotonic(), 0, metrics.scrape(endpoint))], records)
 
     def watch() -> None:
         while True:
             gevent.sleep(SCRAPE_S)
-            load.scrapes.append((time.monotonic(), runner.user_count, metrics.scrape(endpoint)))
+            with contextlib.suppress(LabError):  # a busy server may miss a second: the next row is longer then
+                load.scrapes.append(Scrape(time.monotonic(), runner.user_count, metrics.scrape(endpoint)))
 
     watcher = gevent.spawn(watch)
     try:
@@ -133,7 +143,7 @@ def run_stepped_load(
     finally:
         watcher.kill()
         runner.quit()
-    load.scrapes.append((time.monotonic(), 0, _idle(endpoint)))
+    load.scrapes.append(Scrape(time.monotonic(), 0, metrics.scrape_when_idle(endpoint, IDLE_S)))
     if failures:
         raise LabError(
             f"{len(failures)} of {len(records)} requests failed; nothing is averaged",
@@ -145,18 +155,6 @@ def run_stepped_load(
             "a step ended without an answer", "", "longer steps: --set step_seconds=...", code="step-unended"
         )
     return load
-
-
-def _idle(endpoint: str) -> metrics.Snapshot:
-    """The counters when the server has worked off what its last users had asked for."""
-    import gevent
-
-    deadline = time.monotonic() + IDLE_S
-    while True:
-        snapshot = metrics.scrape(endpoint)
-        if not any(row.pending for row in snapshot.models.values()) or time.monotonic() > deadline:
-            return snapshot
-        gevent.sleep(0.1)
 
 
 def counters(row: metrics.ModelCounters) -> dict[str, float]:
