@@ -221,22 +221,37 @@ def start_fed_process(command: Command, listener: Listener) -> Iterator[subproce
 
 
 def follow_file(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:
-    """The lines of a growing file, until its writer is gone and all is read."""
-    with path.open(encoding="utf-8", errors="replace") as stream:
+    """The lines of a growing file, until its writer is gone and all is read; then of a file that took its place."""
+    with contextlib.ExitStack() as closing:
+        stream = closing.enter_context(path.open(**TEXT))
         buffer = ""
         while True:
             running = alive()
-            if path.stat().st_size < os.lseek(stream.fileno(), 0, os.SEEK_CUR):  # its older half was dropped
+            size = os.fstat(stream.fileno()).st_size
+            if size < os.lseek(stream.fileno(), 0, os.SEEK_CUR):  # its older half was dropped
                 stream.seek(0)
             if chunk := stream.read():
                 *complete, buffer = (buffer + chunk).split("\n")
                 yield from complete
-            elif not running:
-                if buffer:
-                    yield buffer
-                return
-            else:
+                continue
+            replaced = _is_replaced(path, stream)
+            if buffer and (replaced or not running):
+                yield buffer
+                buffer = ""
+            if replaced:
+                stream.close()
+                stream = closing.enter_context(path.open(**TEXT))
+            elif running:
                 wait(0.2)
+            else:
+                return
+
+
+def _is_replaced(path: Path, stream: IO[str]) -> bool:
+    """Whether another file has the name of an open one now: the new log of a replica that was restarted."""
+    with contextlib.suppress(FileNotFoundError):  # the log of a replica that is gone
+        return not os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+    return False
 
 
 class ShortRun(NamedTuple):

@@ -34,6 +34,8 @@ def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]
         kept = None
         if path.exists():
             kept = path.with_name(f"{path.name}{YOURS}{stamp}")
+            while kept.exists():  # a second undo within the second
+                kept = kept.with_name(f"{kept.name}-again")
             path.rename(kept)
         if original is not None:
             atomic_write(path, original)
