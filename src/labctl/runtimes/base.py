@@ -132,10 +132,10 @@ def wait_until_stopped(living: Callable[[], Collection[Unloaded]], grace: float)
     Returns False where something may still be in flight, and is lost when they are killed now.
     """
     deadline, unloaded = time.monotonic() + grace, False
-    while left := living():
+    while checks := living():
         if time.monotonic() >= deadline:
             return unloaded
-        if not unloaded and all(done() for done in left):
+        if not unloaded and all(has_unloaded() for has_unloaded in checks):
             deadline, unloaded = min(deadline, time.monotonic() + LINGER_S), True
         time.sleep(POLL_S)
     return True
@@ -147,7 +147,8 @@ def unloaded_check(log: Path) -> Unloaded:
 
     def has_unloaded() -> bool:
         with contextlib.suppress(OSError), log.open("rb") as stream:
-            stream.seek(size if log.stat().st_size >= size else 0)  # a log that is too long loses its older half
+            lost_its_older_half = log.stat().st_size < size
+            stream.seek(0 if lost_its_older_half else size)
             return UNLOADED.encode() in stream.read()
         return False
 

@@ -75,11 +75,18 @@ def _child(command: Command, listener: Listener, **options: Any) -> Iterator[sub
     listener.command(command.argv, command.env, command.container)
     if listener.dry:
         command = Command(NOTHING)
-    own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": keeper.die_with_parent}
     if command.files:
         command.files()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(command.hidden)}
-    with subprocess.Popen(command.argv, env={**env, **command.env}, cwd=command.cwd, **own | options) as process:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(command.hidden)}
+    options = {
+        "stdin": subprocess.DEVNULL,
+        "start_new_session": True,
+        "preexec_fn": keeper.die_with_parent,
+        "env": {**inherited, **command.env},
+        "cwd": command.cwd,
+        **options,
+    }
+    with subprocess.Popen(command.argv, **options) as process:
         try:
             yield process
         finally:
