@@ -111,8 +111,8 @@ def images_present(workspace: Workspace, profile: str) -> bool:
 
 def files_image(workspace: Workspace) -> str:
     """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
-    found = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
-    names = tuple(str(path) for path in found if "exercises" not in path.parts)
+    paths = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
+    names = tuple(str(path) for path in paths if "exercises" not in path.parts)
     return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below=SERVED)}"
 
 
@@ -122,10 +122,11 @@ def image_digest(image: str) -> str:
 
     with docker_engine.engine_failures(f"looking for image {image}"):
         try:
-            built = docker_engine.engine().images.get(image)
+            found = docker_engine.engine().images.get(image)
         except docker.errors.ImageNotFound:
             return ""
-        return str(next(iter(built.attrs.get("RepoDigests") or [built.id])).rpartition("@")[2])
+        digests = found.attrs.get("RepoDigests") or [found.id]  # one that was built here has no digest
+        return str(digests[0]).rpartition("@")[2]
 
 
 def exists(image: str) -> bool:
@@ -198,7 +199,8 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     for image in ours:
         made = datetime.fromisoformat(image.attrs["Created"]).timestamp()
         facts = {"bytes": int(image.attrs["Size"]), "made": made}
-        rows += [{"name": n, **facts, "current": n in current} for n in image.tags or [image.short_id]]
+        names = image.tags or [image.short_id]
+        rows += [{"name": name, **facts, "current": name in current} for name in names]
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
