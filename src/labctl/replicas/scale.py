@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,9 +38,10 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
         )
     with there.lock(f"{replicas.SCALE} {count}"):
         if count > len(record.servers):
-            taken = {one.number for one in record.servers}
-            numbers = [number for number in range(1, MOST * 2) if number not in taken]
-            return start_replicas(there, list(map(Replica, numbers, free_endpoints(count - len(taken)))))
+            taken = {server.number for server in record.servers}
+            free = (number for number in itertools.count(1) if number not in taken)
+            places = free_endpoints(count - len(taken))
+            return start_replicas(there, [Replica(next(free), place) for place in places])
         if count < len(record.servers):
             return _fewer(there, record.servers[count:], patience)
     return record
@@ -47,11 +49,11 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
 
 def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Record:
     session, runtime, record = stack.session, stack.runtime, stack.record
-    numbers = [one.number for one in going]
+    numbers = [server.number for server in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
     cut = replicas.drain(runtime, record, numbers, patience)
     session.listener.done(replicas.cut_off(cut))
-    smaller = with_servers(record, [one for one in record.servers if one.number not in numbers])
+    smaller = with_servers(record, [server for server in record.servers if server.number not in numbers])
 
     def end(force: bool) -> None:
         session.remember(smaller)  # before they end: they are no loss
@@ -145,9 +147,9 @@ def autoscale(
             pause(LOOK_S)
             continue
         gone = False
-        count, asked = len(record.servers), scaler.signal.look(record)
-        if (wanted := scaler.decide(asked, count)) != count:
-            yield f"{count} -> {wanted}: {scaler.signal.why(asked, count)}"
+        count, load = len(record.servers), scaler.signal.look(record)
+        if (wanted := scaler.decide(load, count)) != count:
+            yield f"{count} -> {wanted}: {scaler.signal.why(load, count)}"
             try:
                 scale(session, lab, stack, wanted, patience)
                 continue

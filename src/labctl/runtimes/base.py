@@ -52,7 +52,7 @@ class Runtime(Protocol):
     def client_endpoints(self, record: Record) -> Endpoints:
         """The endpoints as the lab's clients reach them."""
 
-    def minutes(self, profile: str, image: str = "", packages: str = "") -> Sequence[int]:
+    def minutes(self, profile: str, image: str, packages: str) -> Sequence[int]:
         """About how long each thing takes that :meth:`prepare` would make, where that is long."""
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
@@ -65,9 +65,7 @@ class Runtime(Protocol):
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""
 
-    def in_image(
-        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
         """Run a command in the image that :meth:`prepare` made of ``image``, on that many GPUs, or on ``devices``."""
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:

@@ -64,7 +64,7 @@ class ComposeRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return compose_commands.network_endpoints(record)
 
-    def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
+    def minutes(self, profile: str, image: str, packages: str) -> list[int]:
         return images.build_minutes(compose_commands.builds(self._projects, profile, image, packages), image)
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
@@ -81,9 +81,7 @@ class ComposeRuntime:
             command = compose_commands.one_shot(self._projects, name, image, words, token=token_file)
             return self._one_shot(command, argv, listener)
 
-    def in_image(
-        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name(BUILDER, "engine-builder")
         command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpus, devices)

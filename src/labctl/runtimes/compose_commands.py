@@ -169,12 +169,12 @@ def network_endpoints(record: Record) -> Endpoints:
 
 
 def door_arguments(
-    record: Record, endpoint: str, tokenizer: str, port: int, token: str = "", host: str = LOOPBACK
+    record: Record, endpoint: str, tokenizer: str, port: int, token: str, host: str = LOOPBACK
 ) -> list[str]:
     """Python's arguments for the OpenAI API in front of the stack at ``endpoint`` (gRPC).
 
     Args:
-        token: the path of a token; with it Envoy stands before the API, and listens on every address.
+        token: the path of a token; with it Envoy stands before the API, and listens on every address. "" is none.
         host: where the API itself listens, without a token.
     """
     common = ["--endpoint", endpoint, "--models", ",".join(record.models)]
@@ -191,7 +191,7 @@ def door_inside(projects: Projects, record: Record) -> list[str]:
     return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, token, ANY_ADDRESS)
 
 
-def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> Command:
+def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int]) -> Command:
     """Start the servers' containers, and Envoy's before them."""
     image = images.server_image(projects.workspace, record.profile, plan.image, plan.stack.packages)
     gpus = plan.ranks if record.profile == "gpu" else 0
@@ -220,7 +220,7 @@ def compose_up(
     return projects.command(record.stack, call, container)
 
 
-def compose_down(projects: Projects, stack: str, force: bool = False) -> Command:
+def compose_down(projects: Projects, stack: str, force: bool) -> Command:
     """Stop a stack and remove all of its project; Compose finds it by its labels."""
     # Without files: it finds the project by its labels alone, whatever the files say today.
     words = whales.docker_argv(
@@ -230,7 +230,7 @@ def compose_down(projects: Projects, stack: str, force: bool = False) -> Command
     return Command(words, cwd=Path("/"), hidden=HIDDEN)  # where there is no Compose file
 
 
-def _gpus(count: int, devices: Sequence[str] = ()) -> str:
+def _gpus(count: int, devices: Sequence[str]) -> str:
     if devices:
         return f", GPU {' and '.join(devices)}"
     return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
@@ -410,12 +410,12 @@ class Projects:
         stack: str,
         values: Mapping[str, str],
         services: Mapping[str, Any],
-        profile: str = "cpu",
-        secrets: Mapping[str, Any] | None = None,
+        profile: str,
+        secrets: Mapping[str, Any],
     ) -> None:
         """Write both files of a stack; each is whole, or as before."""
         folder, common = self.workspace.folder(stack), self.places(stack)
-        _write_override(folder.compose_file, {"services": services, "secrets": secrets or {}})
+        _write_override(folder.compose_file, {"services": services, "secrets": secrets})
         exported = {f"STACK_{name}": os.environ.get(f"LABS_{name}", "") for name in PERSONS}
         variables = {
             "COMPOSE_PROJECT_NAME": self.name(stack),

@@ -285,7 +285,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     listener.done("built")
 
 
-def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:
+def gpu_target(image: str, devices: Sequence[str]) -> GpuInfo:
     """What an engine that is built or served here with ``image`` is tied to; () of ``devices`` is the first GPUs."""
     gpus = nvidia.gpus(devices)
     first = gpus[0]

@@ -87,7 +87,7 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(**record.scrape_endpoints)
 
-    def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
+    def minutes(self, profile: str, image: str, packages: str) -> list[int]:
         return []
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
@@ -107,9 +107,7 @@ class LocalRuntime:
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         return processes.run_step(self._python(argv), listener, argv)
 
-    def in_image(
-        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
         raise LabError(*NEEDS_IMAGE, code="image-needed")
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:

@@ -67,7 +67,8 @@ def render_stack(
     for notice in plan.notices:
         listener.note(notice)
     if session.dry:
-        for path in (*plan.files(), *((own.env_file, own.compose_file, own.secret) if by_hand else ())):
+        extra = (own.env_file, own.compose_file, own.secret) if by_hand else ()
+        for path in (*plan.files(), *extra):
             listener.file(str(path))
         return ""
     with _require_unserved(session, folder):

@@ -140,8 +140,8 @@ def render_deployment(
             _write_kubernetes(session.workspace, plan, custom, names, fresh)
         else:
             _write_swarm(session.workspace, plan, names, fresh)
-        said = {"stack": stack, "target": target, "settings": dict(plan.settings)}
-        (fresh / MARK).write_text(json.dumps(said, indent=1, default=str), encoding="utf-8")
+        mark = {"stack": stack, "target": target, "settings": dict(plan.settings)}
+        (fresh / MARK).write_text(json.dumps(mark, indent=1, default=str), encoding="utf-8")
     for name in PRIVATE:
         (folder / name).chmod(0o600)
     return f"{folder}: {NEXT[target].format(folder=folder, stack=stack)}; the token is in {folder}/token"
@@ -161,9 +161,11 @@ def build_images(session: Session, lab: Lab, stack: str, options: Options, regis
     for notice in plan.notices:
         session.listener.note(notice)
     images.build_missing_images(session.listener, builds, plan.image)
-    for name in builds if registry else ():
+    if not registry:
+        return list(builds)
+    for name in builds:
         images.push(session.listener, name, registry)
-    return [f"{registry}/{name}" if registry else name for name in builds]
+    return [f"{registry}/{name}" for name in builds]
 
 
 def _plan(session: Session, lab: Lab, stack: str, options: Options) -> Plan:
@@ -173,14 +175,14 @@ def _plan(session: Session, lab: Lab, stack: str, options: Options) -> Plan:
 
 def _images(workspace: Workspace, plan: Plan, registry: str) -> dict[str, str]:
     """The images by their names in deploy/."""
-    found = {  # in the order in which Kustomize replaces them: what becomes labs-server comes after labs-server
+    names = {  # in the order in which Kustomize replaces them: what becomes labs-server comes after labs-server
         "labs-client": images.client_image(workspace),
         "labs-envoy": images.client_image(workspace),
         "labs-files": images.files_image(workspace),
         "labs-server": images.server_image(workspace, plan.profile, plan.image, plan.stack.packages),
         "labs-tools": images.server_image(workspace, compose_commands.TOOLS),
     }
-    return {name: f"{registry}/{image}" if registry else image for name, image in found.items()}
+    return {name: f"{registry}/{image}" if registry else image for name, image in names.items()}
 
 
 def _write_front(plan: Plan, target: str, token: str, folder: Path) -> None:
@@ -341,7 +343,7 @@ def _job_patch(plan: Plan, names: Mapping[str, str], folder: Path) -> Document:
 
 
 def _write_swarm(workspace: Workspace, plan: Plan, names: Mapping[str, str], folder: Path) -> None:
-    for name in ("stack.yaml", *(["gpu.yaml"] if plan.profile == "gpu" else [])):
+    for name in ("stack.yaml", "gpu.yaml") if plan.profile == "gpu" else ("stack.yaml",):
         shutil.copyfile(workspace.root / "deploy" / "swarm" / name, folder / name)
     values = {
         "LABS_STACK": plan.name,

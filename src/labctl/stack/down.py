@@ -45,8 +45,9 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
     for folder in folders:
         with contextlib.suppress(OSError):  # Triton ends when what it executes has ended: that must not stand still
             nofollow.unlink(folder / CONTROL)
-    if not force and (endless := [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]):
-        session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
+    stuck = [] if force else [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]
+    if stuck:
+        session.listener.note(f"{stuck[0].partition(';')[0]}: the server is killed")
         force = True
     runtime.stop(session.listener, stack, force)
     if all(left := runtime.leftovers(stack) for _ in attempts(GONE_S, LOOK_S)):

@@ -52,9 +52,8 @@ def require_free(named: Mapping[str, int], bind: str, running: Sequence[Record],
     """Raise LabError where one of these ports is taken; it is named, with who listens there."""
     taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(bind, port)]
     if taken:
-        raise LabError(
-            f"{taken[0]} is already in use", "; ".join(f"so is {text}" for text in taken[1:]), remedy, code="port-taken"
-        )
+        why = "; ".join(f"so is {text}" for text in taken[1:])
+        raise LabError(f"{taken[0]} is already in use", why, remedy, code="port-taken")
 
 
 def _is_free(bind: str, port: int) -> bool:
@@ -129,9 +128,12 @@ def _offered() -> tuple[Iterator[int], int]:
 
 
 def _who(port: int, running: Sequence[Record]) -> str:
+    """ " (by ...)": the stack or the program that listens on a port, where that can be known."""
     for record in running:
-        every = (record.endpoints, *filter(None, [record.published]), *(s.endpoints for s in record.servers))
-        if port in [n for e in every for n in e.ports]:
+        places = [record.endpoints, *(server.endpoints for server in record.servers)]
+        if record.published:
+            places.append(record.published)
+        if any(port in place.ports for place in places):
             return f" (by stack {record.stack}: labctl down {record.stack})"
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

@@ -130,23 +130,24 @@ class Session:
             return compose
 
     def _tell(self, text: str) -> None:
+        """Say it once in this session."""
         if text not in self._told:
             self._told.add(text)
             self.listener.note(text)
 
     def first(self, title: str) -> bool:
-        """Whether this is to be made: a dry run tells only once what would be there in a later phase."""
+        """Whether this is to be made: a dry run shows only once what would be there in a later phase."""
         if self.dry and title in self._told:
             return False
         self._told.add(title)
         return True
 
     def say_how_long(self, slow: Sequence[int], wanted: str, profile: str) -> None:
-        """Say what takes minutes before it begins, and what could be had instead where nobody asked for containers."""
+        """Say how long it takes to make the images, and if the runtime was not asked for, that local needs none."""
         if not slow or self.dry:
             return
-        images = f"{len(slow)} image{'s are' if len(slow) > 1 else ' is'} made first"
-        self.listener.note(f"{images}: about {sum(slow)} minutes, once")
+        count = f"{len(slow)} images are" if len(slow) > 1 else "1 image is"
+        self.listener.note(f"{count} made first: about {sum(slow)} minutes, once")
         if wanted == "auto":
             with contextlib.suppress(LabError):
                 self.runtime("local").check(profile)

@@ -120,9 +120,10 @@ def require_sound(session: Session, plan: Plan) -> None:
     """Raises LabError for a model that Python cannot read."""
     for place, path in sorted(repository.origins(plan.request).items()):
         if found := syntax_error(path):
-            file, (line, words) = edits.relative_name(path, session.workspace.root), found
+            line, words = found
+            model, file = place.partition("/")[0], edits.relative_name(path, session.workspace.root)
             raise LabError(
-                f"{place.partition('/')[0]} could not be loaded: {words} ({file}, line {line})",
+                f"{model} could not be loaded: {words} ({file}, line {line})",
                 "nothing was taken down",
                 f"correct it, or labctl undo {plan.name}",
                 code="model-syntax",
