@@ -102,7 +102,7 @@ class Stagehand:
         return "no scheduler begins a step"
 
     def run(self, model: str, requests: int) -> str:
-        """Let the schedulers run again, once this model's has so many requests."""
+        """Let the schedulers run again, once this model's scheduler has that many requests."""
         clock = self._clock()
         for _ in attempts(THERE_S, LOOK_S):
             if (held := clock.held_requests(model)) >= requests:

@@ -26,7 +26,7 @@ from labkit import nofollow
 from labkit.errors import LabError
 
 EXIT_S = 1  # what Triton gives its requests if labctl is killed
-GRACE_S = 5  # what Triton gets to end in then: one that hangs would never end
+GRACE_S = 5  # what Triton gets to end in then: if it hangs, it never ends by itself
 END_S = 10.0  # what the kernel gets to end it
 INSIDE = "/repository"  # in a container
 NETWORK = "127.0.0.1"

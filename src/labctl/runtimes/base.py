@@ -82,10 +82,10 @@ class Runtime(Protocol):
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
     def front(self, listener: Listener, record: Record) -> None:
-        """Start what stands before servers that are there; one that has died is replaced."""
+        """Start the balancer or Envoy before servers that run already, in the place of one that has died."""
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        """Tell the balancer its servers; those that are draining get nothing new."""
+        """Give the balancer the list of its servers; a draining server gets nothing new."""
 
     def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         """The servers as the balancer sees them, by number; {} where it cannot be asked."""
@@ -154,5 +154,5 @@ def unloaded_check(log: Path) -> Unloaded:
 
 
 def too_late(grace: float) -> str:
-    """What a person is told of a server that has to be killed."""
+    """The note that a server is killed because it did not end in time."""
     return f"the server did not stop within {grace:g} s and is killed"

@@ -92,7 +92,7 @@ class ComposeRuntime:
             return processes.run_step(command, listener, argv)
 
     def _name(self, project: str, service: str) -> str:
-        """Of a container that only this process makes."""
+        """The name of a container that only this process makes."""
         return f"{self._projects.name(project)}-{service}-{os.getpid()}"
 
     @contextlib.contextmanager
@@ -110,7 +110,7 @@ class ComposeRuntime:
         finally:
             name = command.container.partition(":")[0]
             docker_engine.remove_container(name)
-            if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
+            if project in (BUILDER, REPORT):  # Compose makes a network for a project that uses none, too
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
     def inside(self, argv: Sequence[str], strict: bool = False) -> list[str]:
@@ -307,7 +307,11 @@ class ComposeRuntime:
     def _records(self, stack: str | None) -> Iterator[Record]:
         by_stack: dict[str, dict[int, Record]] = {}
         for container in docker_engine.containers(self._root, stack, "triton"):
-            if container.status in ("running", "restarting", "paused"):  # one that only was created is begun anew
+            if container.status in (
+                "running",
+                "restarting",
+                "paused",
+            ):  # one that was created and never started is not up
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(container.labels[docker_engine.RECORD])
                     by_stack.setdefault(record.stack, {})[docker_engine.replica(container)] = record
@@ -354,7 +358,7 @@ class ComposeRuntime:
             )
 
     def _logging(self, stack: str, number: int = 0) -> list[Any]:
-        """What stands before the servers, then the servers: they have the last word."""
+        """The containers with a log: what stands before the servers, then the servers, whose last lines matter most."""
         fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY) if number < 1 else []
         servers = self._servers(stack, number) if number != FRONT else []
         return [*fronts, *sorted(servers, key=docker_engine.replica)]

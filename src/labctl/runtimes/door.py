@@ -140,8 +140,8 @@ def door_container(workspace: Workspace, record: Record, port: int, tls: Certifi
     added["STACK_OPENAI_ARGS"] = shlex.join(arguments)
     image = images.client_image(workspace)
     shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}"
-    # Without what it depends on it would be another service to Compose, and made anew by `up -d`; but a first server
-    # that was scaled away stays away.
+    # Started without its dependencies, its configuration differs for Compose, and `up -d` would make it again. But a
+    # first server that was scaled away must not start again.
     first = record.servers[0].number == 1
     command = compose_up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
     return replace(command, files=partial(projects.add, record.stack, added, SERVICE))

@@ -125,7 +125,7 @@ def image_digest(image: str) -> str:
             found = docker_engine.engine().images.get(image)
         except docker.errors.ImageNotFound:
             return ""
-        digests = found.attrs.get("RepoDigests") or [found.id]  # one that was built here has no digest
+        digests = found.attrs.get("RepoDigests") or [found.id]  # an image that was built here has no digest
         return str(digests[0]).rpartition("@")[2]
 
 
@@ -151,12 +151,12 @@ def build_environment() -> dict[str, str]:
 
 
 def dockerfile(base: str) -> dict[str, str]:
-    """compose.gpu.yaml's variables for an image of NVIDIA's ("" is no such image)."""
+    """compose.gpu.yaml's variables for an image made of NVIDIA's ``base``; {} without one."""
     return {"STACK_GPU_DOCKERFILE": GPU_FILES[0], "STACK_GPU_TARGET": "nvidia"} if base else {}
 
 
 def build_arguments(base: str) -> dict[str, str]:
-    """The build arguments of docker/server.gpu.Dockerfile for an image of NVIDIA's ("" is no such image)."""
+    """The arguments of docker/server.gpu.Dockerfile for an image made of NVIDIA's ``base``; {} without one."""
     if not base:
         return {}
     release = next((r for r in releases.all_releases().values() if r.image == base), None)
@@ -205,7 +205,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def remove_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Remove images by name: those that are gone, and those that a container still uses."""
+    """Remove images by name; the removed names, and the names that a container still uses."""
     import docker.errors
 
     kept = []
@@ -277,7 +277,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
     listener.step(f"image {name}")
     failed = f"image {name} cannot be built"
-    # Compose 2.26 tells of a build on stdout
+    # Compose 2.26 reports a build on stdout.
     with told_why():
         tail = processes.run_to_end(command, listener, failed, merged=True, code="image-build-failed")
         if not listener.dry and not image_digest(name):

@@ -103,7 +103,7 @@ class _Keeper:
                 start_new_session=True,  # its stubs share its group, and are found by it
                 preexec_fn=self._limit,
             )
-            if self._stopping:  # told so while the server was being started
+            if self._stopping:  # SIGTERM came while the server was being started
                 self._server.send_signal(signal.SIGTERM)
             os.close(write_end)
             copying = threading.Thread(target=self._log.copy, args=(read_end,), daemon=True)

@@ -105,9 +105,9 @@ def _belongs(process: psutil.Process, marked: Path, root: Path) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it may still do anything: one that has only not been reaped yet holds neither memory nor ports."""
+    """Whether it may still do anything: a process that waits to be reaped holds neither memory nor ports."""
     try:
-        # Of one that is killed the first thread may have ended before the others, which still hold all.
+        # In a process that is killed, the first thread may end before the others, which still hold memory and ports.
         return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     except psutil.NoSuchProcess:
         return False

@@ -1,4 +1,4 @@
-"""The one place that starts processes. It tells each command and runs it; for a dry run it tells it alone.
+"""The one place that starts processes. It shows each command and runs it; a dry run only shows it.
 
 Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
 """
@@ -38,9 +38,9 @@ class Command:
     """A process and its variables beyond our own.
 
     Attributes:
-        container: the one that it makes, and of which image.
-        hidden: how the names of those of our own variables begin that it does not get.
-        files: writes what it reads, before it is started.
+        container: the name and the image of the container that it makes.
+        hidden: prefixes of our own variables that it does not get.
+        files: writes the files that it reads; called before it is started.
         grace: seconds that it has to end when it is asked to.
     """
 

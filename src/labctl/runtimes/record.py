@@ -185,7 +185,7 @@ def _adapter() -> TypeAdapter[Record]:
 
 
 def merge_records(records: Mapping[int, Record]) -> Record:
-    """The record of a stack, out of those of its servers that exist: the one that was started last knows most."""
+    """The record of a stack from the records of its running servers: the newest names the most servers."""
     newest = max(records.values(), key=lambda record: len(record.servers))
     servers = [
         server for number, record in sorted(records.items()) for server in record.servers if server.number == number
@@ -195,7 +195,7 @@ def merge_records(records: Mapping[int, Record]) -> Record:
 
 @dataclass(frozen=True)
 class Proc:
-    """A process told apart from a later one with the same pid, by its start in seconds since the machine was booted."""
+    """A process by its pid and its start (seconds since the machine booted): a later process may have the same pid."""
 
     pid: int
     started: float

@@ -177,7 +177,7 @@ def environment(wheel: Wheel) -> dict[str, str]:
     env["LD_LIBRARY_PATH"] = ":".join(map(str, [*libraries, wheel.libraries]))
     env["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), env.get("PATH", "")])
     env["PYTHONPATH"] = site_packages()
-    # Packages are installed uncompiled: a stub that kept nothing would compile PyTorch anew at each start (6 s).
+    # Packages are installed uncompiled: a stub that kept no bytecode would compile PyTorch again at each start (6 s).
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         env.pop(name, None)  # a server has no business with it

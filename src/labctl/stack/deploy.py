@@ -44,7 +44,7 @@ MOST_BYTES = 2**20  # of a ConfigMap
 PRIVATE = ("envoy.json", "token")  # Envoy's configuration has the token in it
 COMPOSE_SOURCE, USUAL_SOURCE = "labs-prometheus", "prometheus"  # a dashboard's data source in Compose and elsewhere
 COMPONENTS = "kubernetes/components"
-GPU, WEIGHTS = f"{COMPONENTS}/gpu", f"{COMPONENTS}/weights"  # those that follow from the stack
+GPU, WEIGHTS = f"{COMPONENTS}/gpu", f"{COMPONENTS}/weights"  # labctl lists these as the stack needs them
 # The volume with the weights, for every pod that reads them, whichever components are listed.
 CACHE = {"target": {"kind": "StatefulSet|Deployment", "name": "triton|openai"}, "path": f"{WEIGHTS}/cache.yaml"}
 HEADER = """\
@@ -148,7 +148,7 @@ def render_deployment(
 
 
 def build_images(session: Session, lab: Lab, stack: str, options: Options, registry: str) -> list[str]:
-    """Build those that are not here and push all of them to ``registry`` ("" is none); their names.
+    """Build the images that are missing, and push all of them to ``registry`` ("" is none); their names.
 
     Raises LabError: the stack cannot have these options, or one cannot be made.
     """
@@ -197,7 +197,7 @@ def _write_front(plan: Plan, target: str, token: str, folder: Path) -> None:
 
 
 def _openai(workspace: Workspace, plan: Plan) -> dict[str, str]:
-    """What the OpenAI API is told of the stack; nothing where none of its models continues texts."""
+    """The OpenAI API's variables for the stack; {} if none of its models continues texts."""
     if plan.stack.bench is None:
         return {}
     tokenizer = ComposeRuntime(workspace).client_path(Path(plan.tokenizer_dir)) if plan.tokenizer_dir else ""

@@ -104,7 +104,7 @@ def sweep_dead_stacks(session: Session, but_for: str = "") -> list[str]:
 
 
 def down_all(session: Session) -> Sequence[str]:
-    """Take every stack of this checkout down; the names of those that were there.
+    """Take every stack of this checkout down; the names of the stacks that were up.
 
     Raises LabError: one of them cannot be taken down, when all others are.
     """

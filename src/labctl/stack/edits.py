@@ -1,4 +1,4 @@
-"""A running stack whose templates a person edits: what differs from what it serves, and loading only that anew."""
+"""A running stack whose templates a person edits: what differs from what it serves, and loading only that again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def find_edits(stack: Stack) -> dict[str, list[Path]]:
 def edit_report(stack: Stack) -> list[EditedFile]:
     """Every edited file of a running stack, and whether the server has it.
 
-    One that is not loaded differs from what the server has; one that is differs from what was shipped.
+    A file that is not loaded differs from what the server has; a loaded one differs from what was shipped.
     """
     root = stack.session.workspace.root
     waiting = {path: model for model, files in find_edits(stack).items() for path in files}
@@ -108,7 +108,7 @@ def relative_name(path: Path, root: Path) -> str:
 
 
 def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
-    """Load the edited models of a running stack anew, in place; the other models and the server stay.
+    """Load the edited models of a running stack again, in place; the other models and the server stay.
 
     Args:
         models: these, edited or not.
@@ -132,7 +132,7 @@ def _require_model(record: Record, model: str) -> None:
 
 
 def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
-    """Load anew what a running stack has otherwise than its plan, with its lock held. All else as :func:`reload`."""
+    """Load again each model that differs from a running stack's plan; the caller has its lock. See :func:`reload`."""
     plan, listener = stack.plan, stack.session.listener
     with _render_fresh(plan) as fresh:
         if spare := repository.unused_parameters(plan.request) if plan.request.spare else []:
@@ -215,7 +215,7 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
         why = _cause(stack, model, error.why, refused)
         explain = faults.stack_explainer(stack)
         remedy = f"correct it, then labctl reload {name}; or labctl undo {name} {model}"
-        if faults.LOOP in why:  # the former version serves, but Triton cannot end the one that never comes back
+        if faults.LOOP in why:  # the former version serves, but Triton cannot end an execution that never returns
             remedy = f"correct it, or labctl undo {name} {model}; then labctl restart {name}"
         raise LabError(explain(error.what), explain(why), remedy, details=[serves], code=error.code) from error
     except BaseException:  # Ctrl-C or SIGTERM: the server may be loading it just now

@@ -32,8 +32,8 @@ SHORT = re.compile(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)")
 MODEL_FILE = re.compile(r"/\d+/[\w-]+\.py:\d+$")
 
 Explain = Callable[[str], str]
-FRESH_S = 6.0  # they say it anew every second; a note that is older is of a process that is gone
-LOOK_S, LOG_S = 0.5, 1.0  # the server may write its log a moment after its client was told
+FRESH_S = 6.0  # a model writes its note again every second; an older note is of a process that has ended
+LOOK_S, LOG_S = 0.5, 1.0  # the server may write its log a moment after its client's answer
 LOOP = "is there a loop without an end?"
 Look = Callable[[], list[str]]
 GPU_DEVICE = Path("/dev/nvidiactl")
@@ -116,7 +116,7 @@ def stack_files(stack: Stack, names: Mapping[str, str] | None = None) -> Explain
 
 
 def stuck_sentences(run_dir: Path) -> list[str]:
-    """One sentence for each model of which an execution takes longer than the labs' models ever do."""
+    """One sentence for each model with an execution that takes longer than the labs' models ever do."""
     sentences = []
     for path in sorted(run_dir.glob("stuck-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -148,7 +148,7 @@ def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
 def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
     """The last lines of that log: the errors, where there are any.
 
-    What Triton says of a missing GPU is no news on a machine that has none.
+    On a machine without a GPU, what Triton says of that is left out.
     """
     has_gpu = GPU_DEVICE.exists()
     every = [line for line in whole_log(runtime, stack, number) if has_gpu or not NO_GPU.search(line)]
@@ -169,7 +169,7 @@ def standing_still(session: Session, record: Record) -> str:
 
 
 def paused_models(session: Session, record: Record) -> list[str]:
-    """The models of which a server's clock stands still."""
+    """The models whose clock stands still, on any server of the stack."""
     folder = session.workspace.folder(record.stack)
     folders = [folder.run_dir(record.folder(server.number)) for server in record.servers]
     clocks = [Clock(run_dir, tuple(record.models)) for run_dir in folders]

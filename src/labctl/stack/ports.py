@@ -1,4 +1,4 @@
-"""Ports for servers: those that ``--ports`` names, or free ones, and who has a taken one."""
+"""Ports for servers: the ones that ``--ports`` names, or free ones; and which program listens on a taken one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_RESERVED = 128  # more than the 32 replicas of one stack and its own three 
 
 
 def chosen_endpoints(wanted: str, bind: str) -> Endpoints:
-    """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
+    """The endpoints that ``--ports`` stands for, taken or not. Raises LabError if the text is not three ports."""
     return named_endpoints(wanted, bind) or free_endpoints(1, bind)[0]
 
 
@@ -118,7 +118,7 @@ def _reserve(port: int) -> bool:
 def _offered() -> tuple[Iterator[int], int]:
     """Ports in random order, and how many: above the usual ones, which the next stack may be about to take.
 
-    None of those that connections to elsewhere are given: seconds pass until a server listens on what was picked.
+    Ports that the kernel gives to outgoing connections are left out: a server listens only seconds after the choice.
     """
     first = CLIENTS_FROM
     with contextlib.suppress(OSError, ValueError, IndexError):

@@ -40,7 +40,7 @@ def cut_off(streams: int) -> str:
 
 
 def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
-    """Have requests spread in another way: the servers stay, and their balancer is started anew.
+    """Have requests spread in another way: the servers stay, and their balancer is started again.
 
     ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
     Returns the record as it is then. Raises LabError where the balancer does not find every server.
@@ -69,7 +69,7 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
 
 
 def missing_servers(stack: RunningStack) -> str | None:
-    """What of a stack that somebody else has started is gone; None where nothing is."""
+    """Which servers, or what before them, of a stack that was up before this command are gone; None if none is."""
     if ended := stack.runtime.front_death(stack.record):
         return ended
     gone = missing_replicas(stack)
@@ -79,7 +79,7 @@ def missing_servers(stack: RunningStack) -> str | None:
 
 
 def missing_replicas(stack: RunningStack) -> list[Replica]:
-    """The servers that the stack should have, and of which nothing exists any more."""
+    """The servers that the stack should have and that no longer exist."""
     found = stack.runtime.find(stack.name)
     there = [server.number for server in found.servers] if found else []
     return [server for server in stack.record.servers if server.number not in there]

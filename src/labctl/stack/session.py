@@ -41,7 +41,7 @@ class Session:
         """The session of the current folder.
 
         ``whatever_is_broken``: a lab whose manifest is broken is left out, with a note, instead of refused:
-        what runs can be looked at and taken down while somebody writes a lab.
+        so that a running stack can be looked at and taken down while a person writes a lab.
         """
         workspace = Workspace.find()
         leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
@@ -71,7 +71,7 @@ class Session:
         return [word] if word in lab.stacks else list(lab.stacks)
 
     def known(self) -> set[str]:
-        """The stacks that run, and those that were brought up and not taken down."""
+        """The stacks that run, and the stacks that were brought up and not taken down."""
         remembered = {folder.name for folder in self.workspace.folders() if folder.was_up}
         return remembered | {record.stack for record in self.running()}
 
@@ -244,7 +244,7 @@ class Session:
 
 
 class Unknown(LabError):
-    """Whether a stack runs cannot be told: the runtime that it was brought up on does not answer."""
+    """It is unknown whether a stack runs: the runtime that it was brought up on does not answer."""
 
 
 def _unknown(stack: str, error: LabError, memory: Path) -> Unknown:

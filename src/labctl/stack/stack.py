@@ -58,7 +58,7 @@ class Stack:
         return make_plan(self.session.workspace, self.lab, self.name, self.options, self.runtime.server_path)
 
     def with_options(self, options: Options) -> Self:
-        """The same stack with these options, planned anew: weights that have come since say their vocabulary."""
+        """The same stack with these options and a new plan: weights that came since add their vocabulary to it."""
         return replace(self, options=options)
 
     @property
@@ -101,7 +101,7 @@ class RunningStack(Stack):
 
 
 def named_endpoints(ports: str, bind: str) -> Endpoints | None:
-    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError for a text that is no three ports."""
+    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError if the text is not three ports."""
     if ports == "auto":
         return None
     host = LOOPBACK if bind == ANY_ADDRESS else bind

@@ -210,7 +210,7 @@ def _of_all(model: int, servers: Sequence[_Server], several: bool) -> _ModelRow:
 
 
 def stalled_models(record: Record) -> list[str]:
-    """Models with waiting requests of which none is executed during ``STALL_WINDOW_S`` seconds.
+    """Models with waiting requests that execute nothing for ``STALL_WINDOW_S`` seconds.
 
     Cancelled iterative sequences keep Triton's sequence slots until they have idled out; while every slot is kept,
     requests wait although the server says READY.

@@ -239,7 +239,7 @@ def _start(stack: Stack, record: Record) -> Record:
             if edits.not_shipped(session, plan):
                 undo = f"labctl undo {stack.name} puts the shipped files back"
                 error.remedy = "; ".join(filter(None, (error.remedy, undo)))
-        # Where `up` was interrupted, what is there stays, and the person is told.
+        # After Ctrl-C what was started stays, unless the stack belongs to this process; the command line says so.
         if record.owner or not isinstance(error, KeyboardInterrupt):
             take_down(session, runtime, stack.name, force=True)
         raise error
@@ -288,6 +288,10 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
         replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(wanted))
     except LabError as error:
         explained = faults.explain_error(error, faults.stack_explainer(wanted))
-        what = f"{stack} is up but not ready: {explained.what}"
-        raise LabError(what, explained.why, f"labctl down {stack}", code="stack-not-ready") from error
+        raise LabError(
+            f"{stack} is up but not ready: {explained.what}",
+            explained.why,
+            f"labctl down {stack}",
+            code="stack-not-ready",
+        ) from error
     return there

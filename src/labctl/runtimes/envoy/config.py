@@ -211,7 +211,7 @@ def _token(pieces: Mapping[str, Any], token: str, open_to_all: Iterable[str] = (
 
 
 def _body(pieces: Mapping[str, Any], largest: int) -> dict[str, Any]:
-    """The filter that passes on no body but a whole one of at most so many bytes."""
+    """The filter that passes a body on only when it is whole, and has at most ``largest`` bytes."""
     piece = pieces["body"]
     return {**piece, "typed_config": {**piece["typed_config"], "max_request_bytes": largest}}
 

@@ -2,7 +2,7 @@
 
 It runs Envoy with the configuration FILE. A configuration that asks for a token gets it from the secret ``TOKEN_FILE``
 and then lies in the container's memory alone; without the secret the container ends. Where SERVERS lies beside FILE, it
-names the replicas by host name, and Envoy is told their addresses whenever one changes.
+names the replicas by host name, and Envoy gets their addresses whenever one changes.
 """
 
 from __future__ import annotations
