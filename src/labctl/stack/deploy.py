@@ -6,6 +6,7 @@ beside them: the rendered repository, Envoy's configuration, the token, and the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -70,23 +71,31 @@ class _Customization:
 
     @classmethod
     def of(cls, folder: Path, stack: str) -> _Customization:
-        """Raises LabError where the kustomization.yaml in the folder cannot be read."""
+        """Raises LabError where a file in the folder cannot be read."""
         mark, token, path = (folder / name for name in (MARK, "token", "kustomization.yaml"))
-        if not token.exists() or json.loads(mark.read_text(encoding="utf-8"))["stack"] != stack:
+        if not token.exists():
             return cls(secrets.token_urlsafe(32), stack)
-        fresh = cls(token.read_text(encoding="ascii"), stack)
-        if not path.exists():  # it is for Swarm
-            return fresh
-        try:
-            document = parse_yaml(path.read_text(encoding="utf-8"))
-            return replace(fresh, namespace=document["namespace"], components=document["components"])
-        except (yaml.YAMLError, KeyError, TypeError) as error:
-            raise LabError(
-                f"{path} cannot be read",
-                str(error),
-                "correct it, or name another --output",
-                code="deploy-file-unreadable",
-            ) from error
+        with _reading(mark):
+            former = json.loads(mark.read_text(encoding="utf-8"))["stack"]
+        if former != stack:
+            return cls(secrets.token_urlsafe(32), stack)
+        with _reading(token):
+            kept = cls(token.read_text(encoding="ascii"), stack)
+        if path.exists():  # else it is for Swarm
+            with _reading(path):
+                document = parse_yaml(path.read_text(encoding="utf-8"))
+                kept = replace(kept, namespace=document["namespace"], components=document["components"])
+        return kept
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises LabError where the block finds a file of the last rendering damaged."""
+    try:
+        yield
+    except (yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+        remedy = "correct it, or name another --output"
+        raise LabError(f"{path} cannot be read", str(error), remedy, code="deploy-file-unreadable") from error
 
 
 class _Blocks(Dumper):  # type: ignore[misc]
