@@ -26,15 +26,15 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    there = session.require_up(stack).in_lab(lab)
-    record = there.record
-    if record.front and heal(there):
+    running = session.require_up(stack).in_lab(lab)
+    record = running.record
+    if record.front and heal(running):
         return record
-    require_sound(session, there.plan)
-    observed, token = there.folder.observe.is_dir(), there.folder.read_token()
+    require_sound(session, running.plan)
+    observed, token = running.folder.observe.is_dir(), running.folder.read_token()
     down(session, stack)
     if token:
-        there.folder.make_token(token)
+        running.folder.make_token(token)
     again = up(session, lab, stack, record.asked)
     if observed:
         try:
@@ -107,11 +107,11 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
     not up or has no balancer; a replica does not come back; the others serve on.
     """
-    there = session.require_up(stack).in_lab(lab)
-    runtime, record = there.runtime, there.record
+    running = session.require_up(stack).in_lab(lab)
+    runtime, record = running.runtime, running.record
     require_balancer(runtime, record)
-    with there.lock("restart"):
-        for server in there.record.servers:
+    with running.lock("restart"):
+        for server in running.record.servers:
             session.listener.step(f"draining replica {server.number}")
             cut = replicas.drain(runtime, record, [server.number], patience)
             session.listener.done(replicas.cut_off(cut))
@@ -122,7 +122,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
                 with hold_signals_back():
                     runtime.spread(record)
                 raise
-            record = start_replicas(replace(there, record=record), [server])
+            record = start_replicas(replace(running, record=record), [server])
     return record
 
 

@@ -29,21 +29,21 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     ``patience``: seconds to wait until the old replicas have answered all; then their streams are cut. Raises
     LabError: the stack is not up or has no balancer; a new replica does not become ready (the others serve on).
     """
-    there = session.require_up(stack).in_lab(lab)
-    record = there.record
-    require_balancer(there.runtime, record)
+    running = session.require_up(stack).in_lab(lab)
+    record = running.record
+    require_balancer(running.runtime, record)
     if not 1 <= count <= MOST:
         raise LabError(
             f"{count} replicas are out of range", f"a stack has from 1 to {MOST}", code="replicas-out-of-range"
         )
-    with there.lock(f"{replicas.SCALE} {count}"):
+    with running.lock(f"{replicas.SCALE} {count}"):
         if count > len(record.servers):
             taken = {server.number for server in record.servers}
             free = (number for number in itertools.count(1) if number not in taken)
             places = free_endpoints(count - len(taken))
-            return start_replicas(there, [Replica(next(free), place) for place in places])
+            return start_replicas(running, [Replica(next(free), place) for place in places])
         if count < len(record.servers):
-            return _fewer(there, record.servers[count:], patience)
+            return _fewer(running, record.servers[count:], patience)
     return record
 
 
@@ -136,9 +136,9 @@ def autoscale(
     gone = False
     while True:
         try:
-            there = session.require_up(stack)
-            record = there.record
-            require_balancer(there.runtime, record)
+            running = session.require_up(stack)
+            record = running.record
+            require_balancer(running.runtime, record)
         except LabError:
             # A restart takes it down and up again, and lets go of its lock for a moment in between.
             if gone and not holder(session.workspace, stack)[0]:

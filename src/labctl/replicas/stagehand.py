@@ -148,16 +148,16 @@ class Stagehand:
         while not self._over.wait(LOOK_S):
             for path in sorted(set(self._folder.glob(ASKED)) - done):
                 done.add(path)
-                asked = json.loads(path.read_text(encoding="utf-8"))
-                if asked.get("act") == "follow":
-                    self._busy.append(self._hands.submit(self._answer, path, asked))
+                request = json.loads(path.read_text(encoding="utf-8"))
+                if request.get("act") == "follow":
+                    self._busy.append(self._hands.submit(self._answer, path, request))
                 else:
-                    self._answer(path, asked)
+                    self._answer(path, request)
 
-    def _answer(self, path: Path, asked: Mapping[str, Any]) -> None:
+    def _answer(self, path: Path, request: Mapping[str, Any]) -> None:
         began = time.monotonic()
         try:
-            answer = {"outcome": self._carry_out(**asked)}
+            answer = {"outcome": self._carry_out(**request)}
             up = self._session.find(self._stack.name)
             answer["replicas"] = replica_endpoints(up) if up else {}
         except _Over:
@@ -165,7 +165,7 @@ class Stagehand:
         except LabError as error:
             answer = {"error": error.to_json()}
         except Exception as error:  # else the client would wait for ever
-            answer = {"error": LabError(f"{asked.get('act')} failed", repr(error), code="act-failed").to_json()}
+            answer = {"error": LabError(f"{request.get('act')} failed", repr(error), code="act-failed").to_json()}
         answer |= {"began": began, "ended": time.monotonic()}
         atomic_write(answer_of(path), json.dumps(answer))
 

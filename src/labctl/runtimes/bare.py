@@ -106,7 +106,7 @@ def bare_container(
     client = docker_engine.engine()
     errors = docker_engine.engine_errors()
     try:
-        own = client.images.get(image).attrs["Config"].get("Entrypoint") == ["serve"]  # of this project
+        is_ours = client.images.get(image).attrs["Config"].get("Entrypoint") == ["serve"]  # of this project
     except errors as error:
         raise LabError(
             f"there is no image {image} on this machine", str(error), f"docker pull {image}", code="image-missing"
@@ -118,7 +118,7 @@ def bare_container(
         _sweep(workspace)
         container = client.containers.create(
             image,
-            arguments if own else ["tritonserver", *arguments],
+            arguments if is_ours else ["tritonserver", *arguments],
             environment={"LABS_CLOSED": "trace"},
             ports={f"{inside}/tcp": (NETWORK, port) for inside, port in ports.items()},
             shm_size="256m",

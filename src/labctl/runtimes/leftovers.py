@@ -54,8 +54,8 @@ def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
 
 def keeper_command(server: Sequence[str], ended: Path, regions: str, *options: str) -> list[str]:
     """A server's command, under a keeper of the shared memory whose names begin with ``regions``."""
-    own = ["--ended", str(ended), "--regions", regions, *options]
-    return [sys.executable, "-m", "labctl.runtimes.keeper", *own, "--", *server]
+    arguments = ["--ended", str(ended), "--regions", regions, *options]
+    return [sys.executable, "-m", "labctl.runtimes.keeper", *arguments, "--", *server]
 
 
 def regions(root: Path, stack: str, number: int = 0) -> list[Path]:

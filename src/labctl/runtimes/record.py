@@ -160,8 +160,8 @@ class Record:
         for server in self.servers:
             if server.number == number:
                 return dataclasses.replace(self, endpoints=server.endpoints, servers=[server])
-        there = ", ".join(str(server.number) for server in self.servers)
-        raise LabError(f"{self.stack} has no replica {number}", f"it has: {there}", code="replica-unknown")
+        numbers = ", ".join(str(server.number) for server in self.servers)
+        raise LabError(f"{self.stack} has no replica {number}", f"it has: {numbers}", code="replica-unknown")
 
     def one(self, number: int | None) -> Record:
         """:meth:`only`, for what looks at one server. Raises LabError where there are several and none is named."""

@@ -150,8 +150,8 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
             "with LABS_TORCH_INDEX naming an index of CUDA builds",
             code="torch-without-cuda",
         )
-    asked = " ".join(importlib.metadata.requires("torch") or ())
-    cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in asked), 0)
+    requirements = " ".join(importlib.metadata.requires("torch") or ())
+    cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in requirements), 0)
     if cuda and (oldest := nvidia.too_old(gpus[0].driver, cuda)):
         raise LabError(
             f"the driver {gpus[0].driver} is too old for PyTorch {version} of this environment",

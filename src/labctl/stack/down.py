@@ -65,7 +65,7 @@ def down(session: Session, stack: str) -> bool:
     """
     with stack_lock(session.workspace, stack, "down"):
         kept = session.remembered(stack)
-        there = session.find(stack) is not None or kept is not None
+        was_up = session.find(stack) is not None or kept is not None
         for runtime in session.runtimes:
             try:
                 left = runtime.leftovers(stack)
@@ -74,10 +74,10 @@ def down(session: Session, stack: str) -> bool:
                     raise
                 continue  # an engine that does not answer, and nothing of the stack was brought up on it
             if left:
-                there = True
+                was_up = True
                 take_down(session, runtime, stack)
         session.forget(stack)
-        return there
+        return was_up
 
 
 def sweep_dead_stacks(session: Session, but_for: str = "") -> list[str]:

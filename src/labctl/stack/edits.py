@@ -118,10 +118,10 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
     a model cannot be loaded: then its former version serves on.
     """
     with stack_lock(session.workspace, stack, "reload"):
-        there = session.require_up(stack).in_lab(lab)
+        running = session.require_up(stack).in_lab(lab)
         for model in models:
-            _require_model(there.record, model)
-        return load_differing(there, models, patience)
+            _require_model(running.record, model)
+        return load_differing(running, models, patience)
 
 
 def _require_model(record: Record, model: str) -> None:

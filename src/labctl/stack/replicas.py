@@ -80,9 +80,9 @@ def missing_servers(stack: RunningStack) -> str | None:
 
 def missing_replicas(stack: RunningStack) -> list[Replica]:
     """The servers that the stack should have and that no longer exist."""
-    found = stack.runtime.find(stack.name)
-    there = [server.number for server in found.servers] if found else []
-    return [server for server in stack.record.servers if server.number not in there]
+    running = stack.runtime.find(stack.name)
+    numbers = [server.number for server in running.servers] if running else []
+    return [server for server in stack.record.servers if server.number not in numbers]
 
 
 def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited: Callable[[], str | None]) -> None:

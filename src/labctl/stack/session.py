@@ -238,8 +238,8 @@ class Session:
 
     def forget(self, stack: str) -> None:
         folder = self.workspace.folder(stack)
-        own = (folder.state_file, folder.secret, folder.token, folder.door_url, folder.env_file)
-        for path in (*own, folder.ended_file(), *folder.ended_files):
+        paths = (folder.state_file, folder.secret, folder.token, folder.door_url, folder.env_file)
+        for path in (*paths, folder.ended_file(), *folder.ended_files):
             path.unlink(missing_ok=True)
 
 

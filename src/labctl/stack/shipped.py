@@ -63,8 +63,8 @@ def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
     edited = {path: folder for path, folder in folders.items() if str(path.relative_to(workspace.root)) in changed}
     if not edited:
         return []
-    there = _git(workspace, "ls-tree", "--name-only", "-z", commit, "--", *set(edited.values())).split("\0")
-    return [path for path, folder in edited.items() if folder in there]
+    shipped = _git(workspace, "ls-tree", "--name-only", "-z", commit, "--", *set(edited.values()))
+    return [path for path, folder in edited.items() if folder in shipped.split("\0")]
 
 
 def _lab_of(workspace: Workspace, path: Path) -> str:

@@ -162,13 +162,13 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
     return replace(record, servers=servers, endpoints=endpoints)
 
 
-def option_differences(asked: RunningStack) -> list[str]:
+def option_differences(stack: RunningStack) -> list[str]:
     """How a stack runs otherwise than with these options, one line for each option; [] if it does not.
 
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
     time to wait are no reason to refuse a stack that runs.
     """
-    plan, options, record, settled = asked.plan, asked.options, asked.record, asked.settled
+    plan, options, record, settled = stack.plan, stack.options, stack.record, stack.settled
     spread = options.replicas is not None or options.balance != ""
     if spread:
         settled = replace(settled, replicas=options.replicas or 1, balance=balancing_policy(plan, options))

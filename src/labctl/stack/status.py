@@ -90,20 +90,20 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     """
     _, action = holder(session.workspace, stack)
     try:
-        there = session.find(stack)
+        running = session.find(stack)
     except Unknown as error:
         kept = session.remembered(stack)
         assert kept  # find() raises Unknown only for a remembered stack
         ended = f"{error.what} ({error.why}); try: {error.remedy}"
         return _object(kept, UNDER_WAY.get(action, "unknown"), ended=ended)
-    if there is None:
+    if running is None:
         return _not_there(session, stack, action)
-    runtime, record = there.runtime, there.record
+    runtime, record = running.runtime, running.record
     front = "" if action else runtime.front_death(record)
-    explain, probes = faults.stack_explainer(there), dict[str, Probe]()
+    explain, probes = faults.stack_explainer(running), dict[str, Probe]()
     with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
-        probes = there.plan.stack.probes
-    gone = replicas.missing_replicas(there) if record.balance else []
+        probes = running.plan.stack.probes
+    gone = replicas.missing_replicas(running) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
     scaling, _, count = action.partition(" ")
     leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
@@ -130,7 +130,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for server in servers for sentence in server.stuck]
     with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
-        shown["edited"] = edits.edit_report(there)
+        shown["edited"] = edits.edit_report(running)
     shown["replicas"] = [server.row for server in servers]
     for row in shown["replicas"]:
         if health := seen.get(row["number"]):

@@ -265,10 +265,10 @@ def death_of_stack(session: Session, stack: str) -> LabError | None:
     return LabError(f"the server of {stack} died: {how}", "", remedy, details=details, code="server-died")
 
 
-def _already(there: RunningStack, options: Options) -> RunningStack:
+def _already(running: RunningStack, options: Options) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
-    runtime, record, stack = there.runtime, there.record, there.name
-    wanted = there.with_options(options)
+    runtime, record, stack = running.runtime, running.record, running.name
+    wanted = running.with_options(options)
     if differing := option_differences(wanted):
         raise LabError(
             f"{stack} is already up with other settings",
@@ -277,7 +277,7 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
             details=differing,
             code="stack-up-otherwise",
         )
-    if still := faults.paused_models(there.session, record):
+    if still := faults.paused_models(running.session, record):
         raise LabError(
             f"{stack} is up, but its clock stands still",
             f"of {', '.join(still)}",
@@ -294,4 +294,4 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
             f"labctl down {stack}",
             code="stack-not-ready",
         ) from error
-    return there
+    return running

@@ -50,8 +50,8 @@ def main() -> None:
         front = start_envoy(Address(options.host, options.port), f"@{name}", tls, options.token_file)
     except ValueError as error:
         sys.exit(f"labctl: {error}")
-    own = ["-m", "labdoor", "--socket", str(behind.fileno()), "--front", str(front.pid)]
-    os.execv(sys.executable, [sys.executable, *own, *more])
+    program = ["-m", "labdoor", "--socket", str(behind.fileno()), "--front", str(front.pid)]
+    os.execv(sys.executable, [sys.executable, *program, *more])
 
 
 def start_envoy(listen: Address, door: str, tls: tuple[str, str] | None, token_file: Path) -> subprocess.Popen[bytes]:
