@@ -58,7 +58,7 @@ def test_the_shipped_file_comes_back_and_yours_is_kept(checkout: Workspace) -> N
 def test_two_edits_that_are_undone_within_a_second_are_both_kept(
     checkout: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped.time, "strftime", lambda form: "20260101-000000")
+    monkeypatch.setattr("time.strftime", lambda *arguments: "20260101-000000")
     model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
     kept = []
     for text in ("first\n", "second\n"):

@@ -51,7 +51,7 @@ def engine_errors() -> tuple[type[Exception], ...]:
 @functools.cache
 def _client(host: str) -> docker.DockerClient | OSError:
     """A client whose engine has answered, or why there is none; asked once per process and address."""
-    kind, _, path = (host or DEFAULT_SOCKET).partition("://")
+    kind, _, path = host.partition("://")
     try:
         if kind == "unix":
             Path(path).stat()  # a machine without Docker does not wait for the SDK
@@ -60,7 +60,7 @@ def _client(host: str) -> docker.DockerClient | OSError:
     import docker
 
     try:
-        client = docker.DockerClient(base_url=host or DEFAULT_SOCKET, version="auto", timeout=PROBE_S)
+        client = docker.DockerClient(base_url=host, version="auto", timeout=PROBE_S)
         client.api.timeout = ANSWER_S
         return client
     except engine_errors() as error:
@@ -68,13 +68,13 @@ def _client(host: str) -> docker.DockerClient | OSError:
 
 
 def _address() -> str:
-    """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
+    """DOCKER_HOST, else the address of the docker command's own context."""
     if host := os.environ.get("DOCKER_HOST"):
         return host
     context = os.environ.get("DOCKER_CONTEXT", "")
     if context or typed_path("~/.docker/config.json").exists():
         return _of_context(context)
-    return ""
+    return DEFAULT_SOCKET
 
 
 @functools.cache
@@ -86,16 +86,16 @@ def _of_context(name: str) -> str:
     with contextlib.suppress(*engine_errors()):
         name = name or get_current_context_name()
         if name == "default":
-            return ""
+            return DEFAULT_SOCKET
         if context := ContextAPI.get_context(name):
-            return str(context.Host)
+            return str(context.Host or DEFAULT_SOCKET)
     remedy = "docker context ls, then unset DOCKER_CONTEXT, or: docker context use default"
     raise LabError(f"there is no docker context '{name}'", "", remedy, code="docker-context-unknown")
 
 
 def engine_address() -> str:
     """Where the engine is asked: ``unix://`` or ``tcp://`` and a place. Raises LabError: as of :func:`engine`."""
-    host = _address() or DEFAULT_SOCKET
+    host = _address()
     if host.startswith("ssh://"):
         why = "a stack's ports and folders are those of the machine that its engine runs on"
         raise LabError(
@@ -110,7 +110,7 @@ def engine_address() -> str:
 def engine() -> docker.DockerClient:
     """The engine. Raises LabError where none answers within a few seconds, or the address leads elsewhere."""
     address = engine_address()
-    client = _client(_address())
+    client = _client(address)
     if isinstance(client, OSError):
         why = f"{client.strerror or _plain(str(client))} ({address})"
         raise LabError("no Docker engine answers", why, _remedy(address, client), code="docker-missing")
