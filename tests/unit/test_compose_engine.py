@@ -137,6 +137,13 @@ def test_fault_50_the_address_of_the_engine_is_that_of_dockers_context(monkeypat
     assert docker_engine.engine_address() == "tcp://127.0.0.1:1"
 
 
+def test_a_compose_plugin_that_is_slow_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_docker(tmp_path, "exec /bin/sleep 60", monkeypatch)
+    monkeypatch.setattr(docker_engine, "ANSWER_S", 0.1)
+    with lab_error("docker-plugin-missing", "did not answer"):
+        docker_engine.require_plugin()
+
+
 def test_a_container_of_no_stack_is_no_name_for_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`labctl down --all` beside a museum's server, whose container belongs to the checkout but to no stack."""
     bare, served = (

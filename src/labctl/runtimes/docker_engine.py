@@ -215,10 +215,13 @@ def require_plugin() -> None:
 
 def _missing_plugin() -> str:
     """What is wrong with the plugin; "" if nothing is."""
-    ended = None
+    version = ""
     with contextlib.suppress(OSError):
-        ended = processes.run_short(["docker", "compose", "version", "--short"], Path("/"), PROBE_S)
-    version = ended.out.strip().removeprefix("v") if ended and not ended.code else ""
+        ended = processes.run_short(["docker", "compose", "version", "--short"], Path("/"), ANSWER_S)
+        if ended is None:
+            return f"docker compose did not answer within {ANSWER_S:g} s"
+        if not ended.code:
+            version = ended.out.strip().removeprefix("v")
     if not numbers(version):
         return "there is no docker compose plugin"
     return "" if numbers(version) >= COMPOSE_NEEDED else f"Docker Compose {version} is too old"
