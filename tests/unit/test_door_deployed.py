@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from lab_errors import lab_error
 from machinery import ROOT, of_its_own
 from programs import needs
 
+from labctl.listener import Silent
 from labctl.options import Options
 from labctl.runtimes import door, images
 from labctl.runtimes.compose_commands import read_values
+from labctl.runtimes.processes import Command
+from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.tls import CertificatePair
@@ -117,3 +121,17 @@ def test_by_hand_it_is_published_on_loopback(monkeypatch: pytest.MonkeyPatch) ->
     assert "openai" not in compose_view.services(
         [ROOT / "compose.yaml"], compose_profiles=[], compose_project_directory=ROOT
     )
+
+
+def test_a_process_that_ends_before_it_answers_is_named_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    workspace.folder(STACK).path.mkdir(parents=True)
+    places = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+    record = Record(STACK, "lab", "local", "cpu", {}, ["m"], places)
+    program = Command([sys.executable, "-c", "import sys; sys.exit('no port')"])
+    monkeypatch.setattr(door, "command", lambda *arguments, **options: program)
+    with lab_error("openai-not-started", "exit status 1") as caught:
+        door.start_door_server(workspace, record, 1, Silent())
+    assert caught.value.details == ("no port",)

@@ -55,6 +55,18 @@ def test_the_shipped_file_comes_back_and_yours_is_kept(checkout: Workspace) -> N
     assert shipped.undo(checkout, [model]) == {}
 
 
+def test_two_edits_that_are_undone_within_a_second_are_both_kept(
+    checkout: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.strftime", lambda *arguments: "20260101-000000")
+    model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
+    kept = []
+    for text in ("first\n", "second\n"):
+        model.write_text(text)
+        kept.append(shipped.undo(checkout, [model])[model])
+    assert [path.read_text() for path in kept if path] == ["first\n", "second\n"]
+
+
 def test_the_files_of_a_lab_that_a_person_adds_are_no_edits(checkout: Workspace) -> None:
     shipped_model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
     own = checkout.root / "labs" / "08-till" / "models" / "till" / "1" / "model.py"

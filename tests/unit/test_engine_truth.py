@@ -274,7 +274,7 @@ def test_under_a_rootless_engine_the_caller_is_its_root(
         says({"SecurityOptions": options})
         projects = Projects(Workspace(tmp_path, tmp_path / "cache"))
         monkeypatch.setattr(images, "client_image", lambda workspace: "labs-client:1")
-        projects.write(STACK, {}, {})
+        projects.write(STACK, {}, {}, "cpu", {})
         values = projects.read(STACK)
         assert (values["STACK_USER"], values["STACK_SERVER_USER"]) == (user, user)
         assert ("rootless" in docker_engine.describe_engine()) == (user == "0:0")

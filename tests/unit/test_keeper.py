@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from labctl.runtimes import processes
 from labctl.runtimes.base import UNLOADED, unloaded_check
+from labkit.disk import atomic_write
 
 LARGEST = 2**20
 
@@ -69,6 +71,28 @@ def test_a_log_that_became_shorter_is_read_from_its_beginning(tmp_path: Path) ->
     log.write_text(f"{UNLOADED}\n")
     assert said()
     assert list(lines)[-1] == UNLOADED
+
+
+def test_a_log_that_another_took_the_place_of_is_read_once_and_then_the_other(tmp_path: Path) -> None:
+    """`labctl logs --follow` of a stack whose replica is restarted: its new log is a new file of the same name."""
+    log = tmp_path / "server.log"
+    log.write_text("old\n" * 3)
+    looks = iter(range(5))
+    lines = processes.follow_file(log, lambda: next(looks, None) is not None, lambda seconds: None)
+    assert next(lines) == "old"
+    atomic_write(log, "new\n")
+    assert list(itertools.islice(lines, 10)) == ["old", "old", "new"]
+
+
+def test_a_log_that_is_removed_is_read_to_its_end(tmp_path: Path) -> None:
+    """`labctl logs --follow` while the stack is scaled down: the logs of replicas that go are removed."""
+    log = tmp_path / "server.log"
+    log.write_text("first\nlast\n")
+    looks = iter(range(5))
+    lines = processes.follow_file(log, lambda: next(looks, None) is not None, lambda seconds: None)
+    assert next(lines) == "first"
+    log.unlink()
+    assert list(lines) == ["last"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

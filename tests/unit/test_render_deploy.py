@@ -223,6 +223,16 @@ def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew_wi
     assert token != (render(tmp_path / "other", case) / "token").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "damage"), [(deploy.MARK, b"{"), (deploy.MARK, b"[1]"), (deploy.MARK, b"{}"), ("token", b"\xff")]
+)
+def test_a_file_of_the_last_rendering_that_cannot_be_read_is_named(name: str, damage: bytes, tmp_path: Path) -> None:
+    folder = render(tmp_path / "out", CASES["swarm/iterative"])
+    (folder / name).write_bytes(damage)
+    with lab_error("deploy-file-unreadable", str(folder / name)):
+        render(folder, CASES["swarm/iterative"])
+
+
 def test_a_second_rendering_keeps_the_namespace_and_the_components_that_a_person_lists(tmp_path: Path) -> None:
     path = render(tmp_path / "out", CASES["kubernetes/iterative"]) / "kustomization.yaml"
     theirs = ["kubernetes/components/door", "../mine"]

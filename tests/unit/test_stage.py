@@ -27,6 +27,7 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit import stage
+from labkit.errors import LabError
 
 STACK = "scaled"
 PLACES = [Endpoints(f"h:{n}", f"g:{n}", f"m:{n}") for n in (1, 2, 3)]
@@ -107,6 +108,21 @@ def test_a_phase_without_acts_has_nobody_who_looks(begin: Callable[..., Stagehan
 def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
     with begin("scale"), lab_error("act-failed", "scale"):
         stage.request_act(tmp_path, "nothing-lost", "scale", how_many=2).done()
+
+
+def test_an_act_is_answered_too_where_its_stack_cannot_be_looked_up_afterwards(
+    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([RunningStack.of(None, None, stood, RECORD)])  # type: ignore[arg-type]
+
+    def find(session: Session, stack: str) -> RunningStack:
+        if up := next(looks, None):
+            return up
+        raise LabError("the engine is silent", code="docker-silent")
+
+    monkeypatch.setattr(Session, "find", find)
+    with begin("kill"), lab_error("docker-silent"):
+        stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done(timeout=20)
 
 
 @pytest.fixture

@@ -45,4 +45,4 @@ if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # taking PyTorch and the exporters apart piece by piece takes a second, and frees nothing more
+    os._exit(status)  # an ordinary exit takes a second more, to take PyTorch and the exporters apart

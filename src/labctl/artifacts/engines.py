@@ -35,8 +35,9 @@ class Build(Artifact):
 
     @property
     def key(self) -> str:
-        other = [one for one in [server_architecture()] if one != X86]  # x86's keys are older than this distinction
-        inputs = [self.engine.name, self.engine.recipe, self.source.key, dict(self.options), *other]
+        inputs: list[object] = [self.engine.name, self.engine.recipe, self.source.key, dict(self.options)]
+        if (machine := server_architecture()) != X86:  # x86's keys are older than this distinction
+            inputs.append(machine)
         return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
 
     @property
@@ -110,8 +111,11 @@ class Build(Artifact):
 
     def _missing(self, files: Iterable[Path]) -> str:
         """The first pattern of an essential file that no file matches; "" if all are there."""
-        there = list(files)
-        return next((pattern for pattern in self.engine.essential if not any(p.match(pattern) for p in there)), "")
+        present = list(files)
+        for pattern in self.engine.essential:
+            if not any(path.match(pattern) for path in present):
+                return pattern
+        return ""
 
 
 def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:

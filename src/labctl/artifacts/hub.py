@@ -43,9 +43,11 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
             info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
         )
         total = sum(file.size or 0 for file in wanted) / 1e6
-        with call_repeatedly(
-            lambda: tell(f"{folder_bytes(partial) / 1e6:,.0f} of {total:,.0f} MB fetched"), 1.0, "download"
-        ):
+
+        def tell_bytes() -> None:
+            tell(f"{folder_bytes(partial) / 1e6:,.0f} of {total:,.0f} MB fetched")
+
+        with call_repeatedly(tell_bytes, 1.0, "download"):
             api.snapshot_download(
                 name, revision=info.sha, local_dir=partial, allow_patterns=patterns, ignore_patterns=IGNORED
             )
@@ -123,7 +125,7 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
             code="hub-model-unknown",
         )
     offline = isinstance(error, errors.OfflineModeIsEnabled)
-    if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | ConnectionError | OSError):
+    if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | OSError):
         why = "offline mode is on (HF_HUB_OFFLINE)" if offline else "the hub does not answer"
         return LabError(
             f"{name} is not cached and cannot be fetched: {why}",

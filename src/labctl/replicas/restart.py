@@ -26,15 +26,15 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    there = session.require_up(stack).in_lab(lab)
-    record = there.record
-    if record.front and heal(there):
+    running = session.require_up(stack).in_lab(lab)
+    record = running.record
+    if record.front and heal(running):
         return record
-    require_sound(session, there.plan)
-    observed, token = there.folder.observe.is_dir(), there.folder.read_token()
+    require_sound(session, running.plan)
+    observed, token = running.folder.observe.is_dir(), running.folder.read_token()
     down(session, stack)
     if token:
-        there.folder.make_token(token)
+        running.folder.make_token(token)
     again = up(session, lab, stack, record.asked)
     if observed:
         try:
@@ -70,22 +70,23 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     session, runtime, before, name = stack.session, stack.runtime, stack.record, stack.name
 
     def end() -> None:
-        for one in wanted:
-            runtime.stop(session.listener, name, force=True, number=one.number)
+        for server in wanted:
+            runtime.stop(session.listener, name, force=True, number=server.number)
 
     end()  # after a death, its container or processes may remain
-    moved = {
-        one.number: one if are_still_free(one.endpoints) else Replica(one.number, free_endpoints(1)[0])
-        for one in wanted
-    }
-    servers = {one.number: one for one in before.servers} | moved
-    record = with_servers(before, [servers[number] for number in sorted(servers)])
-    replicas.make_room(session.workspace, record, list(moved.values()))
-    session.listener.step(f"replica {', '.join(map(str, moved))} of {name}")
+    starting = [
+        server if are_still_free(server.endpoints) else Replica(server.number, free_endpoints(1)[0])
+        for server in wanted
+    ]
+    numbers = [server.number for server in starting]
+    others = [server for server in before.servers if server.number not in numbers]
+    record = with_servers(before, sorted([*others, *starting], key=lambda server: server.number))
+    replicas.make_room(session.workspace, record, starting)
+    session.listener.step(f"replica {', '.join(map(str, numbers))} of {name}")
     plan = stack.plan
     try:
-        server = runtime.start(session.listener, plan, record, tuple(moved))
-        replicas.await_ready(stack, server.record, list(moved.values()), server.exited)
+        server = runtime.start(session.listener, plan, record, numbers)
+        replicas.await_ready(stack, server.record, starting, server.exited)
         server.serves()
         runtime.spread(record)
         replicas.await_balancer(runtime, record)
@@ -106,22 +107,22 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
     not up or has no balancer; a replica does not come back; the others serve on.
     """
-    there = session.require_up(stack).in_lab(lab)
-    runtime, record = there.runtime, there.record
+    running = session.require_up(stack).in_lab(lab)
+    runtime, record = running.runtime, running.record
     require_balancer(runtime, record)
-    with there.lock("restart"):
-        for one in there.record.servers:
-            session.listener.step(f"draining replica {one.number}")
-            cut = replicas.drain(runtime, record, [one.number], patience)
+    with running.lock("restart"):
+        for server in running.record.servers:
+            session.listener.step(f"draining replica {server.number}")
+            cut = replicas.drain(runtime, record, [server.number], patience)
             session.listener.done(replicas.cut_off(cut))
             try:
-                replicas.let_go(runtime, record, [one.number])
-                runtime.stop(session.listener, stack, number=one.number)
+                replicas.let_go(runtime, record, [server.number])
+                runtime.stop(session.listener, stack, number=server.number)
             except BaseException:  # it serves on, or is dead and `labctl restart` starts it
                 with hold_signals_back():
                     runtime.spread(record)
                 raise
-            record = start_replicas(replace(there, record=record), [one])
+            record = start_replicas(replace(running, record=record), [server])
     return record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,30 +29,31 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     ``patience``: seconds to wait until the old replicas have answered all; then their streams are cut. Raises
     LabError: the stack is not up or has no balancer; a new replica does not become ready (the others serve on).
     """
-    there = session.require_up(stack).in_lab(lab)
-    record = there.record
-    require_balancer(there.runtime, record)
+    running = session.require_up(stack).in_lab(lab)
+    record = running.record
+    require_balancer(running.runtime, record)
     if not 1 <= count <= MOST:
         raise LabError(
             f"{count} replicas are out of range", f"a stack has from 1 to {MOST}", code="replicas-out-of-range"
         )
-    with there.lock(f"{replicas.SCALE} {count}"):
+    with running.lock(f"{replicas.SCALE} {count}"):
         if count > len(record.servers):
-            taken = {one.number for one in record.servers}
-            numbers = [number for number in range(1, MOST * 2) if number not in taken]
-            return start_replicas(there, list(map(Replica, numbers, free_endpoints(count - len(taken)))))
+            taken = {server.number for server in record.servers}
+            free = (number for number in itertools.count(1) if number not in taken)
+            places = free_endpoints(count - len(taken))
+            return start_replicas(running, [Replica(next(free), place) for place in places])
         if count < len(record.servers):
-            return _fewer(there, record.servers[count:], patience)
+            return _fewer(running, record.servers[count:], patience)
     return record
 
 
 def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Record:
     session, runtime, record = stack.session, stack.runtime, stack.record
-    numbers = [one.number for one in going]
+    numbers = [server.number for server in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
     cut = replicas.drain(runtime, record, numbers, patience)
     session.listener.done(replicas.cut_off(cut))
-    smaller = with_servers(record, [one for one in record.servers if one.number not in numbers])
+    smaller = with_servers(record, [server for server in record.servers if server.number not in numbers])
 
     def end(force: bool) -> None:
         session.remember(smaller)  # before they end: they are no loss
@@ -134,9 +136,9 @@ def autoscale(
     gone = False
     while True:
         try:
-            there = session.require_up(stack)
-            record = there.record
-            require_balancer(there.runtime, record)
+            running = session.require_up(stack)
+            record = running.record
+            require_balancer(running.runtime, record)
         except LabError:
             # A restart takes it down and up again, and lets go of its lock for a moment in between.
             if gone and not holder(session.workspace, stack)[0]:
@@ -145,9 +147,9 @@ def autoscale(
             pause(LOOK_S)
             continue
         gone = False
-        count, asked = len(record.servers), scaler.signal.look(record)
-        if (wanted := scaler.decide(asked, count)) != count:
-            yield f"{count} -> {wanted}: {scaler.signal.why(asked, count)}"
+        count, load = len(record.servers), scaler.signal.look(record)
+        if (wanted := scaler.decide(load, count)) != count:
+            yield f"{count} -> {wanted}: {scaler.signal.why(load, count)}"
             try:
                 scale(session, lab, stack, wanted, patience)
                 continue

@@ -16,8 +16,8 @@ class Signal(Protocol):
     def look(self, record: Record) -> float:
         """A stack's state now: 0 is idle; more than the scaler's target for each replica asks for another one."""
 
-    def why(self, asked: float, count: int) -> str:
-        """In words what was found."""
+    def why(self, load: float, count: int) -> str:
+        """The reason for a decision, in words: what :meth:`look` returned (``load``), for ``count`` replicas."""
 
 
 class Waiting:
@@ -27,12 +27,12 @@ class Waiting:
         total = 0.0
         for server in record.servers:
             with contextlib.suppress(LabError):
-                seen = metrics.scrape(server.endpoints.metrics)
-                total += sum(seen.waiting(model) for model in record.models)
+                snapshot = metrics.scrape(server.endpoints.metrics)
+                total += sum(map(snapshot.waiting, record.models))
         return total
 
-    def why(self, asked: float, count: int) -> str:
-        return f"{asked:.0f} wait for {count}" if asked else f"nothing waits for {count}"
+    def why(self, load: float, count: int) -> str:
+        return f"{load:.0f} wait for {count}" if load else f"nothing waits for {count}"
 
 
 class WithinLimits:
@@ -42,7 +42,7 @@ class WithinLimits:
     """
 
     def __init__(self, share: float) -> None:
-        self._least, self._seen, self._waiting = share, GoodputMeter(), Waiting()
+        self._least, self._meter, self._waiting = share, GoodputMeter(), Waiting()
         self._share: float | None = None
 
     def look(self, record: Record) -> float:
@@ -56,16 +56,17 @@ class WithinLimits:
             )
         waiting = self._waiting.look(record)
         with contextlib.suppress(LabError):  # a replica is away for the moment
-            self._seen.take(metrics.scrape(",".join(one.endpoints.metrics for one in record.servers)))
-        self._share = self._seen.share()
-        if self._share is None and waiting and self._seen.seconds >= WINDOW_S:
+            self._meter.take(metrics.scrape(",".join(server.endpoints.metrics for server in record.servers)))
+        self._share = self._meter.share()
+        if self._share is None and waiting and self._meter.seconds >= WINDOW_S:
             self._share = 0.0
-        return math.inf if self._share is not None and self._share < self._least else min(waiting, 1.0)
+        too_few = self._share is not None and self._share < self._least
+        return math.inf if too_few else min(waiting, 1.0)
 
-    def why(self, asked: float, count: int) -> str:
-        return (
-            f"{self._share:.0%} within the limits by {count}" if asked == math.inf else self._waiting.why(asked, count)
-        )
+    def why(self, load: float, count: int) -> str:
+        if load == math.inf:
+            return f"{self._share:.0%} within the limits by {count}"
+        return self._waiting.why(load, count)
 
 
 def parse_scale_target(target: str) -> dict[str, Any]:

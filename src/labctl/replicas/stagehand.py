@@ -94,25 +94,24 @@ class Stagehand:
         return "every replica was restarted, one after the other"
 
     def scale(self, count: int) -> str:
-        return replicas.replicas_in_words(
-            len(scale(self._session, self._stack.lab, self._stack.name, count, DRAIN_S).servers)
-        )
+        record = scale(self._session, self._stack.lab, self._stack.name, count, DRAIN_S)
+        return replicas.replicas_in_words(len(record.servers))
 
     def pause(self) -> str:
         self._clock().pause()
         return "no scheduler begins a step"
 
     def run(self, model: str, requests: int) -> str:
-        """Let the schedulers run again, once this model's has so many requests."""
+        """Let the schedulers run again, once this model's scheduler has that many requests."""
         clock = self._clock()
         for _ in attempts(THERE_S, LOOK_S):
-            if (there := clock.held_requests(model)) >= requests:
+            if (held := clock.held_requests(model)) >= requests:
                 clock.run()
                 return f"{requests} requests waited for the first step"
             if self._over.is_set():
                 raise _Over
         raise LabError(
-            f"{there} of {requests} requests are in {model}", f"within {THERE_S:g} s", code="requests-missing"
+            f"{held} of {requests} requests are in {model}", f"within {THERE_S:g} s", code="requests-missing"
         )
 
     def _clock(self) -> Clock:
@@ -149,24 +148,25 @@ class Stagehand:
         while not self._over.wait(LOOK_S):
             for path in sorted(set(self._folder.glob(REQUEST_FILES)) - done):
                 done.add(path)
-                asked = json.loads(path.read_text(encoding="utf-8"))
-                if asked.get("act") == "follow":
-                    self._busy.append(self._hands.submit(self._answer, path, asked))
+                request = json.loads(path.read_text(encoding="utf-8"))
+                if request.get("act") == "follow":
+                    self._busy.append(self._hands.submit(self._answer, path, request))
                 else:
-                    self._answer(path, asked)
+                    self._answer(path, request)
 
-    def _answer(self, path: Path, asked: Mapping[str, Any]) -> None:
+    def _answer(self, path: Path, request: Mapping[str, Any]) -> None:
         began = time.monotonic()
         try:
-            answer = {"outcome": self._carry_out(**asked)}
+            answer = {"outcome": self._carry_out(**request)}
+            up = self._session.find(self._stack.name)
+            answer["replicas"] = replica_endpoints(up) if up else {}
         except _Over:
             return  # the client no longer waits for the answer
         except LabError as error:
             answer = {"error": error.to_json()}
         except Exception as error:  # else the client would wait for ever
-            answer = {"error": LabError(f"{asked.get('act')} failed", repr(error), code="act-failed").to_json()}
-        found = self._session.find(self._stack.name)
-        answer |= {"began": began, "ended": time.monotonic(), "replicas": replica_endpoints(found) if found else {}}
+            answer = {"error": LabError(f"{request.get('act')} failed", repr(error), code="act-failed").to_json()}
+        answer |= {"began": began, "ended": time.monotonic()}
         atomic_write(answer_of(path), json.dumps(answer))
 
     def _carry_out(self, act: str, **arguments: Any) -> Any:
@@ -177,8 +177,9 @@ class Stagehand:
         outcome = getattr(self, act)(**arguments)
         if act in CLOCK_ACTS:
             return outcome
-        for text in [outcome] if isinstance(outcome, str) else [each["text"] for each in outcome]:
-            self._stack.session.listener.note(text)
+        sentences = [outcome] if isinstance(outcome, str) else [decision["text"] for decision in outcome]
+        for sentence in sentences:
+            self._stack.session.listener.note(sentence)
         return outcome
 
 
@@ -187,4 +188,5 @@ def replica_endpoints(stack: RunningStack) -> dict[str, dict[str, str]]:
     runtime, record = stack.runtime, stack.record
     if not record.balance:
         return {}
-    return {str(one.number): vars(runtime.client_endpoints(record.only(one.number))) for one in record.servers}
+    numbers = [server.number for server in record.servers]
+    return {str(number): vars(runtime.client_endpoints(record.only(number))) for number in numbers}

@@ -26,7 +26,7 @@ from labkit import nofollow
 from labkit.errors import LabError
 
 EXIT_S = 1  # what Triton gives its requests if labctl is killed
-GRACE_S = 5  # what Triton gets to end in then: one that hangs would never end
+GRACE_S = 5  # what Triton gets to end in then: if it hangs, it never ends by itself
 END_S = 10.0  # what the kernel gets to end it
 INSIDE = "/repository"  # in a container
 NETWORK = "127.0.0.1"
@@ -49,8 +49,9 @@ class BareServer:
 
 def _add(extra: Sequence[str], arguments: list[str]) -> list[str]:
     """Triton's arguments with ``extra``. Models that this names are loaded in the place of all."""
-    named = any(argument.startswith("--load-model=") for argument in extra)
-    return [argument for argument in arguments if not (named and argument == "--load-model=*")] + list(extra)
+    if any(argument.startswith("--load-model=") for argument in extra):
+        arguments = [argument for argument in arguments if argument != "--load-model=*"]
+    return [*arguments, *extra]
 
 
 @contextlib.contextmanager
@@ -105,7 +106,7 @@ def bare_container(
     client = docker_engine.engine()
     errors = docker_engine.engine_errors()
     try:
-        own = client.images.get(image).attrs["Config"].get("Entrypoint") == ["serve"]  # of this project
+        is_ours = client.images.get(image).attrs["Config"].get("Entrypoint") == ["serve"]  # of this project
     except errors as error:
         raise LabError(
             f"there is no image {image} on this machine", str(error), f"docker pull {image}", code="image-missing"
@@ -115,9 +116,9 @@ def bare_container(
     ports = dict(zip((HTTP, GRPC, METRICS), endpoints.ports, strict=True))
     with docker_engine.engine_failures(f"starting {image}"):
         _sweep(workspace)
-        made = client.containers.create(
+        container = client.containers.create(
             image,
-            arguments if own else ["tritonserver", *arguments],
+            arguments if is_ours else ["tritonserver", *arguments],
             environment={"LABS_CLOSED": "trace"},
             ports={f"{inside}/tcp": (NETWORK, port) for inside, port in ports.items()},
             shm_size="256m",
@@ -127,22 +128,24 @@ def bare_container(
         )
     try:
         with docker_engine.engine_failures(f"starting {image}"):
-            made.put_archive("/", _packed(folder / "repository"))
-            made.start()
+            container.put_archive("/", _packed(folder / "repository"))
+            container.start()
 
         def how() -> str:
-            made.reload()
-            return docker_engine.how_ended(made.attrs) or ""
+            container.reload()
+            return docker_engine.how_ended(container.attrs) or ""
 
-        yield BareServer(endpoints, lambda: made.logs().decode(errors="replace"), how)
+        yield BareServer(endpoints, lambda: container.logs().decode(errors="replace"), how)
     finally:
-        docker_engine.discard([made])
+        docker_engine.discard([container])
 
 
 def _sweep(workspace: Workspace) -> None:
     """Remove the containers that a killed command left."""
-    every = [container for container in docker_engine.containers(str(workspace.root)) if OWNER in container.labels]
-    docker_engine.discard([container for container in every if not psutil.pid_exists(int(container.labels[OWNER]))])
+    for container in docker_engine.containers(str(workspace.root)):
+        owner = container.labels.get(OWNER)
+        if owner and not psutil.pid_exists(int(owner)):
+            docker_engine.discard([container])
 
 
 def _packed(repository: Path) -> bytes:

@@ -52,7 +52,7 @@ class Runtime(Protocol):
     def client_endpoints(self, record: Record) -> Endpoints:
         """The endpoints as the lab's clients reach them."""
 
-    def minutes(self, profile: str, image: str = "", packages: str = "") -> Sequence[int]:
+    def minutes(self, profile: str, image: str, packages: str) -> Sequence[int]:
         """About how long each thing takes that :meth:`prepare` would make, where that is long."""
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
@@ -65,9 +65,7 @@ class Runtime(Protocol):
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""
 
-    def in_image(
-        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
         """Run a command in the image that :meth:`prepare` made of ``image``, on that many GPUs, or on ``devices``."""
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
@@ -84,10 +82,10 @@ class Runtime(Protocol):
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
     def front(self, listener: Listener, record: Record) -> None:
-        """Start what stands before servers that are there; one that has died is replaced."""
+        """Start the balancer or Envoy before servers that run already, in the place of one that has died."""
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        """Tell the balancer its servers; those that are draining get nothing new."""
+        """Give the balancer the list of its servers; a draining server gets nothing new."""
 
     def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         """The servers as the balancer sees them, by number; {} where it cannot be asked."""
@@ -132,10 +130,10 @@ def wait_until_stopped(living: Callable[[], Collection[Unloaded]], grace: float)
     Returns False where something may still be in flight, and is lost when they are killed now.
     """
     deadline, unloaded = time.monotonic() + grace, False
-    while left := living():
+    while checks := living():
         if time.monotonic() >= deadline:
             return unloaded
-        if not unloaded and all(done() for done in left):
+        if not unloaded and all(has_unloaded() for has_unloaded in checks):
             deadline, unloaded = min(deadline, time.monotonic() + LINGER_S), True
         time.sleep(POLL_S)
     return True
@@ -147,7 +145,8 @@ def unloaded_check(log: Path) -> Unloaded:
 
     def has_unloaded() -> bool:
         with contextlib.suppress(OSError), log.open("rb") as stream:
-            stream.seek(size if log.stat().st_size >= size else 0)  # a log that is too long loses its older half
+            lost_its_older_half = log.stat().st_size < size
+            stream.seek(0 if lost_its_older_half else size)
             return UNLOADED.encode() in stream.read()
         return False
 
@@ -155,5 +154,5 @@ def unloaded_check(log: Path) -> Unloaded:
 
 
 def too_late(grace: float) -> str:
-    """What a person is told of a server that has to be killed."""
+    """The note that a server is killed because it did not end in time."""
     return f"the server did not stop within {grace:g} s and is killed"

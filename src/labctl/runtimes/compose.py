@@ -20,7 +20,7 @@ from typing import Any
 from labctl.listener import Listener
 from labctl.plan import Plan
 from labctl.runtimes import compose_commands, docker_engine, images, processes
-from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, too_late, wait_until_stopped
+from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, Unloaded, too_late, wait_until_stopped
 from labctl.runtimes.compose_commands import BUILDER, NOBODY, REPORT, Projects, service
 from labctl.runtimes.docker_engine import ComposeServer
 from labctl.runtimes.envoy import admin, config
@@ -64,7 +64,7 @@ class ComposeRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return compose_commands.network_endpoints(record)
 
-    def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
+    def minutes(self, profile: str, image: str, packages: str) -> list[int]:
         return images.build_minutes(compose_commands.builds(self._projects, profile, image, packages), image)
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
@@ -76,14 +76,12 @@ class ComposeRuntime:
         image = images.server_image(self.workspace, compose_commands.TOOLS)
         name, secret = self._name(BUILDER, "engine-builder"), self.workspace.folder(BUILDER).hub_token()
         token = "" if listener.dry else hub_token()
-        with pipe(secret, token) if token else contextlib.nullcontext() as given:
+        with pipe(secret, token) if token else contextlib.nullcontext() as token_file:
             words = self.inside(argv, strict=True)
-            command = compose_commands.one_shot(self._projects, name, image, words, token=given)
+            command = compose_commands.one_shot(self._projects, name, image, words, token=token_file)
             return self._one_shot(command, argv, listener)
 
-    def in_image(
-        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name(BUILDER, "engine-builder")
         command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpus, devices)
@@ -94,7 +92,7 @@ class ComposeRuntime:
             return processes.run_step(command, listener, argv)
 
     def _name(self, project: str, service: str) -> str:
-        """Of a container that only this process makes."""
+        """The name of a container that only this process makes."""
         return f"{self._projects.name(project)}-{service}-{os.getpid()}"
 
     @contextlib.contextmanager
@@ -112,7 +110,7 @@ class ComposeRuntime:
         finally:
             name = command.container.partition(":")[0]
             docker_engine.remove_container(name)
-            if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
+            if project in (BUILDER, REPORT):  # Compose makes a network for a project that uses none, too
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
     def inside(self, argv: Sequence[str], strict: bool = False) -> list[str]:
@@ -122,27 +120,26 @@ class ComposeRuntime:
     def _container_path(self, text: str, strict: bool) -> str:
         path = Path(text)
         mounted = any(path.is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
-        there = strict and path.is_absolute() and path.exists()
-        return self._projects.inside(path, server=False) if mounted or there else text
+        required = strict and path.is_absolute() and path.exists()
+        return self._projects.inside(path, server=False) if mounted or required else text
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name, failed = self._name("templates", "copy"), f"{path} cannot be copied out of {image}"
         with contextlib.nullcontext(target) if listener.dry else replace_dir(target) as fresh:
-            create, ask, copy, remove = compose_commands.copy_out(server, name, path, fresh)
+            commands = compose_commands.copy_out(server, name, path, fresh)
             try:
-                processes.run_to_end(create, listener, failed, code="copy-out-failed")
-                code, answer, _ = processes.run_tool(ask, listener, listener.progress)
-                processes.run_to_end(copy, listener, failed, code="copy-out-failed")
+                processes.run_to_end(commands.create, listener, failed, code="copy-out-failed")
+                code, answer, _ = processes.run_tool(commands.start, listener, listener.progress)
+                processes.run_to_end(commands.copy, listener, failed, code="copy-out-failed")
             finally:
-                processes.run_to_end(
-                    remove, listener, f"container {name} cannot be removed", code="container-not-removed"
-                )
+                stays = f"container {name} cannot be removed"
+                processes.run_to_end(commands.remove, listener, stays, code="container-not-removed")
         found = "" if code else answer.strip()
         if found != version and not listener.dry:
+            package = f"TensorRT-LLM {found}" if found else "a TensorRT-LLM of an unknown version"
             listener.note(
-                f"{image} has {f'TensorRT-LLM {found}' if found else 'a TensorRT-LLM of an unknown version'}, and "
-                f"labctl's table is that of {version}: settings may be refused or ignored"
+                f"{image} has {package}, and labctl's table is that of {version}: settings may be refused or ignored"
             )
 
     def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
@@ -181,11 +178,14 @@ class ComposeRuntime:
         servers = docker_engine.containers(self._root, stack, "triton")
         if not servers:
             raise LabError(failed, "docker compose made none", code="containers-not-started")
-        numbers = {server.number for server in record.starting(only)}
-        parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
-        parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
+        starting = {server.number for server in record.starting(only)}
+        watched = []
+        for container in servers:
+            if (number := docker_engine.replica(container)) in starting:
+                watched.append((f"replica {number}" if record.balance else "", container))
         fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
-        return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
+        watched += [(f"its {record.front}", container) for container in fronts]
+        return ComposeServer(watched, record)
 
     def write_files(self, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
         """Write what Compose needs of a stack (compose.env, compose.json), for us and for a person."""
@@ -197,16 +197,16 @@ class ComposeRuntime:
             folder.make_secret()
         if record.exposed and not folder.token.exists():
             folder.make_token()
-        own = compose_commands.services(self._projects, plan, record, only)
         if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
             tokens = [folder.token] if record.exposed else []
             for path in (*nofollow.folders(folder.run_dir()), folder.secret, *tokens):
                 nofollow.change_owner(path, NOBODY)
-        held = compose_commands.secrets(self._projects, record)
         if record.front:
             self._configure(record)
-        known = self._projects.read(stack) if only else compose_commands.values(self._projects, plan, record)
-        self._projects.write(stack, known, own, record.profile, held)
+        values = self._projects.read(stack) if only else compose_commands.values(self._projects, plan, record)
+        services = compose_commands.services(self._projects, plan, record, only)
+        secrets = compose_commands.secrets(self._projects, record)
+        self._projects.write(stack, values, services, record.profile, secrets)
 
     def front(self, listener: Listener, record: Record) -> None:
         configure = functools.partial(self._configure, record)
@@ -220,9 +220,10 @@ class ComposeRuntime:
     def _configure(self, record: Record) -> None:
         """Write what Envoy's container reads: its configuration, without the token, and its servers' names."""
         trace = receiver(str(record.settings.get("trace", "")))
-        made = config.in_container(record.balance, service(record.servers[0].number), trace, record.exposed)
+        first = service(record.servers[0].number)
+        configuration = config.in_container(record.balance, first, trace, record.exposed)
         folder = self.workspace.folder(record.stack).front
-        atomic_write(folder / CONFIG, json.dumps(made, indent=1))
+        atomic_write(folder / CONFIG, json.dumps(configuration, indent=1))
         folder.chmod(0o755)  # Envoy may be nobody
         if record.balance:
             self.spread(record)
@@ -234,10 +235,10 @@ class ComposeRuntime:
 
     def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
-            for one in docker_engine.containers(self._root, record.stack, compose_commands.ENVOY):
-                code, said = one.exec_run(["python3", "-m", admin.__name__, config.ADMIN])
+            for container in docker_engine.containers(self._root, record.stack, compose_commands.ENVOY):
+                code, output = container.exec_run(["python3", "-m", admin.__name__, config.ADMIN])
                 if code == 0:
-                    return admin.read_upstreams(json.loads(said), l4=record.balance == "l4")
+                    return admin.read_upstreams(json.loads(output), l4=record.balance == "l4")
         return {}
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
@@ -276,22 +277,26 @@ class ComposeRuntime:
         self._projects.forget(stack, service(number))
 
     def _ask_to_stop(self, containers: Sequence[Any], listener: Listener) -> None:
-        """With the grace that they were started with. Compose would wait for whoever keeps a stream open."""
+        """With the grace that they were started with. Compose would wait while a client keeps a stream open."""
         with contextlib.suppress(*docker_engine.engine_errors()):
             running = docker_engine.running_containers(containers)
-            for one in running:
-                one.kill("SIGTERM")
-            grace = max((float(one.attrs["Config"].get("StopTimeout") or 0) for one in running), default=0.0)
-            if not wait_until_stopped(
-                lambda: [functools.partial(_unloaded, one) for one in docker_engine.running_containers(running)], grace
-            ):
+            for container in running:
+                container.kill("SIGTERM")
+            graces = (container.attrs["Config"].get("StopTimeout") or 0 for container in running)
+            grace = float(max(graces, default=0))
+
+            def living() -> list[Unloaded]:
+                return [functools.partial(_unloaded, left) for left in docker_engine.running_containers(running)]
+
+            if not wait_until_stopped(living, grace):
                 listener.note(too_late(grace))
-            for one in docker_engine.running_containers(running):
-                one.kill()
+            for container in docker_engine.running_containers(running):
+                container.kill()
 
     def _servers(self, stack: str, number: int = 0) -> list[Any]:
-        found = docker_engine.containers(self._root, stack, "triton")
-        return [one for one in found if number in (0, docker_engine.replica(one))]
+        """The containers of all servers of a stack, or of one of them."""
+        every = docker_engine.containers(self._root, stack, "triton")
+        return [container for container in every if number in (0, docker_engine.replica(container))]
 
     def find(self, stack: str) -> Record | None:
         return next(self._records(stack), None)
@@ -300,23 +305,27 @@ class ComposeRuntime:
         return list(self._records(None))
 
     def _records(self, stack: str | None) -> Iterator[Record]:
-        found: dict[str, dict[int, Record]] = {}
+        by_stack: dict[str, dict[int, Record]] = {}
         for container in docker_engine.containers(self._root, stack, "triton"):
-            if container.status in ("running", "restarting", "paused"):  # one that only was created is begun anew
+            if container.status in (
+                "running",
+                "restarting",
+                "paused",
+            ):  # one that was created and never started is not up
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(container.labels[docker_engine.RECORD])
-                    found.setdefault(record.stack, {})[docker_engine.replica(container)] = record
-        return map(merge_records, found.values())
+                    by_stack.setdefault(record.stack, {})[docker_engine.replica(container)] = record
+        return map(merge_records, by_stack.values())
 
     def largest(self, stack: str) -> int:
         """Bytes of memory that the largest process of the stack's servers has. Raises LabError without an engine."""
-        return max((docker_engine.largest_process_bytes(one) for one in self._servers(stack)), default=0)
+        return max(map(docker_engine.largest_process_bytes, self._servers(stack)), default=0)
 
     def kill(self, stack: str) -> None:
         """End the stack's servers at once; their containers stay. Raises LabError without an engine."""
         with docker_engine.engine_failures("ending a container"):
-            for one in self._servers(stack):
-                one.kill()
+            for container in self._servers(stack):
+                container.kill()
 
     def death_of(self, stack: str, number: int = 0) -> str:
         with contextlib.suppress(LabError):
@@ -349,7 +358,7 @@ class ComposeRuntime:
             )
 
     def _logging(self, stack: str, number: int = 0) -> list[Any]:
-        """What stands before the servers, then the servers: they have the last word."""
+        """The containers with a log: what stands before the servers, then the servers, whose last lines matter most."""
         fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY) if number < 1 else []
         servers = self._servers(stack, number) if number != FRONT else []
         return [*fronts, *sorted(servers, key=docker_engine.replica)]
@@ -364,7 +373,8 @@ class ComposeRuntime:
 
     def stacks(self) -> set[str]:
         things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
-        return {docker_engine.labels(thing)[docker_engine.STACK] for thing in things}
+        names = (docker_engine.labels(thing).get(docker_engine.STACK) for thing in things)
+        return set(filter(None, names))  # a bare server (bare.py) is of no stack
 
 
 def _unloaded(container: Any) -> bool:

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -22,7 +22,7 @@ from labctl.runtimes import docker_engine, images, whales
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import Endpoints, Record, addresses
+from labctl.runtimes.record import CLIENT, Endpoints, Record, addresses
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -52,15 +52,15 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
     workspace, commands = projects.workspace, dict[str, Command]()
 
     def build(service: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
+        name = "STACK_CLIENT_IMAGE" if service == "client" else "STACK_SERVER_IMAGE"
+        values = {name: image, **images.build_environment(), **images.dockerfile(base)}
+        if target:
+            values["STACK_SERVER_TARGET"] = target
+        arguments = images.build_arguments(base)
         command = projects.alone(
             BUILDER,
-            lambda docker: docker.compose.build([service], build_args=images.build_arguments(base), stream_logs=True),
-            {
-                "STACK_CLIENT_IMAGE" if service == "client" else "STACK_SERVER_IMAGE": image,
-                **images.build_environment(),
-                **images.dockerfile(base),
-                **({"STACK_SERVER_TARGET": target} if target else {}),
-            },
+            lambda docker: docker.compose.build([service], build_args=arguments, stream_logs=True),
+            values,
             profile,
         )
         commands[image] = _with_progress(command, "plain")
@@ -83,17 +83,26 @@ def build_files(projects: Projects, name: str) -> Command:
     return Command(words, cwd=Path(projects.root))
 
 
-def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
+class CopyCommands(NamedTuple):
     """Copy a folder out of an image, through a container that prints the version of its TensorRT-LLM and ends."""
-    asked = ["-c", TRTLLM_VERSION]
+
+    create: Command
+    start: Command
+    copy: Command
+    remove: Command
+
+
+def copy_out(image: str, name: str, path: str, target: Path) -> CopyCommands:
+    """The commands that copy the folder ``path`` of an image into ``target``; ``name`` is their container's."""
+    program = ["-c", TRTLLM_VERSION]
     calls: list[whales.Call] = [
-        lambda docker: docker.create(image, asked, name=name, networks=["none"], entrypoint="python3", pull="never"),
+        lambda docker: docker.create(image, program, name=name, networks=["none"], entrypoint="python3", pull="never"),
         lambda docker: docker.start(name, attach=True),
         lambda docker: docker.copy((name, f"{path}/."), target),
         lambda docker: docker.remove(name, force=True),
     ]
     create, *others = map(whales.docker_argv, calls)
-    return [Command(create, container=f"{name}: {image}, removed at once"), *map(Command, others)]
+    return CopyCommands(Command(create, container=f"{name}: {image}, removed at once"), *map(Command, others))
 
 
 def one_shot(
@@ -153,24 +162,26 @@ def network_endpoints(record: Record) -> Endpoints:
     first = record.servers[0]
     alone = not record.balance or record.endpoints == first.endpoints
     host = service(first.number) if alone else ENVOY
-    grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
+    clients_spread = record.balance == CLIENT and not alone
+    grpc = f"dns:///{EVERY}" if clients_spread else host
     counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
-    return Endpoints(f"{host}:{HTTP}", grpc, counters)
+    return Endpoints(f"{host}:{HTTP}", f"{grpc}:{GRPC}", counters)
 
 
 def door_arguments(
-    record: Record, endpoint: str, tokenizer: str, port: int, token: str = "", host: str = LOOPBACK
+    record: Record, endpoint: str, tokenizer: str, port: int, token: str, host: str = LOOPBACK
 ) -> list[str]:
     """Python's arguments for the OpenAI API in front of the stack at ``endpoint`` (gRPC).
 
     Args:
-        token: the path of a token; with it Envoy stands before the API, and listens on every address.
+        token: the path of a token; with it Envoy stands before the API, and listens on every address. "" is none.
         host: where the API itself listens, without a token.
     """
-    said = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer, "--port", str(port)]
+    common = ["--endpoint", endpoint, "--models", ",".join(record.models)]
+    common += ["--tokenizer", tokenizer, "--port", str(port)]
     if token:
-        return ["-m", "labctl.runtimes.envoy.door", *said, "--host", ANY_ADDRESS, "--token-file", token]
-    return ["-m", "labdoor", *said, "--host", host]
+        return ["-m", "labctl.runtimes.envoy.door", *common, "--host", ANY_ADDRESS, "--token-file", token]
+    return ["-m", "labdoor", *common, "--host", host]
 
 
 def door_inside(projects: Projects, record: Record) -> list[str]:
@@ -180,20 +191,22 @@ def door_inside(projects: Projects, record: Record) -> list[str]:
     return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, token, ANY_ADDRESS)
 
 
-def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> Command:
+def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int]) -> Command:
     """Start the servers' containers, and Envoy's before them."""
     image = images.server_image(projects.workspace, record.profile, plan.image, plan.stack.packages)
     gpus = plan.ranks if record.profile == "gpu" else 0
     runs = f", runs launch-ranks {plan.launcher} {plan.ranks}" if plan.ranks > 1 else ""
+    project = projects.name(record.stack)
     where = f"on {', '.join(f'{record.bind}:{port}' for port in record.ports)}"
-    name, starting = projects.name(record.stack), [service(server.number) for server in record.starting(only)]
     if record.front:
-        where = f"on loopback; before {name}-{ENVOY}-1: {images.client_image(projects.workspace)}, {where}"
-    shown = " and ".join(f"{name}-{one}-1" for one in starting)
-    container = f"{shown}: {image}{_gpus(gpus, plan.devices)}{runs}, {where}"
+        where = f"on loopback; before {project}-{ENVOY}-1: {images.client_image(projects.workspace)}, {where}"
+    starting = [service(server.number) for server in record.starting(only)]
+    names = " and ".join(f"{project}-{name}-1" for name in starting)
+    container = f"{names}: {image}{_gpus(gpus, plan.devices)}{runs}, {where}"
     if only:
         return compose_up(projects, record, starting, container)
-    return compose_up(projects, record, [*starting, *([ENVOY] if record.front else [])], container, remove_orphans=True)
+    fronts = [ENVOY] if record.front else []
+    return compose_up(projects, record, [*starting, *fronts], container, remove_orphans=True)
 
 
 def compose_up(
@@ -207,7 +220,7 @@ def compose_up(
     return projects.command(record.stack, call, container)
 
 
-def compose_down(projects: Projects, stack: str, force: bool = False) -> Command:
+def compose_down(projects: Projects, stack: str, force: bool) -> Command:
     """Stop a stack and remove all of its project; Compose finds it by its labels."""
     # Without files: it finds the project by its labels alone, whatever the files say today.
     words = whales.docker_argv(
@@ -217,7 +230,7 @@ def compose_down(projects: Projects, stack: str, force: bool = False) -> Command
     return Command(words, cwd=Path("/"), hidden=HIDDEN)  # where there is no Compose file
 
 
-def _gpus(count: int, devices: Sequence[str] = ()) -> str:
+def _gpus(count: int, devices: Sequence[str]) -> str:
     if devices:
         return f", GPU {' and '.join(devices)}"
     return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
@@ -241,17 +254,20 @@ def arguments_inside(plan: Plan) -> list[str]:
 
 def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
     """What compose.yaml's variables are for a stack."""
-    workspace, ranks, shm_size = projects.workspace, plan.ranks, plan.stack.server.shm_size
-    return {
+    workspace, shm_size = projects.workspace, plan.stack.server.shm_size
+    http, grpc, metrics = record.ports
+    variables = {
         "STACK_SERVER_IMAGE": images.server_image(workspace, record.profile, plan.image, plan.stack.packages),
         "STACK_CLIENT_IMAGE": images.client_image(workspace),
-        **dict(zip(("STACK_HTTP_PORT", "STACK_GRPC_PORT", "STACK_METRICS_PORT"), record.ports, strict=True)),
-        # Where there are ranks, the launcher has arguments of its own.
-        **({"STACK_SERVER_ARGS": shlex.join(arguments_inside(plan))} if ranks == 1 else {}),
-        **({"STACK_SHM_SIZE": shm_size} if shm_size else {}),
-        **gpu_count(ranks),
-        "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record)),
+        "STACK_HTTP_PORT": http,
+        "STACK_GRPC_PORT": grpc,
+        "STACK_METRICS_PORT": metrics,
     }
+    if plan.ranks == 1:  # else the launcher has arguments of its own
+        variables["STACK_SERVER_ARGS"] = shlex.join(arguments_inside(plan))
+    if shm_size:
+        variables["STACK_SHM_SIZE"] = shm_size
+    return variables | gpu_count(plan.ranks) | {"STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
 
 
 def services(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> dict[str, dict[str, Any]]:
@@ -259,55 +275,71 @@ def services(projects: Projects, plan: Plan, record: Record, only: Collection[in
 
     A server that is not started now keeps what it was started with.
     """
-    before, starting = projects.services(record.stack) if only else {}, record.starting(only)
-    own: dict[str, Any] = {
-        "labels": {"labs.record": record.to_json()},
-        "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
-        "mem_limit": projects.memory(len(record.servers)),
-        **({"restart": f"on-failure:{record.options.supervise}"} if record.options.supervise else {}),
-        "stop_grace_period": f"{plan.stack.server.exit_timeout + GRACE_S}s",
-        "healthcheck": {"start_period": f"{record.options.patience:g}s"},  # Compose waits as long as labctl does
-    }
-    if plan.ranks > 1:
-        own |= {"entrypoint": ["launch-ranks", plan.launcher, str(plan.ranks)], "command": []}
-    if plan.devices:
-        own |= gpu_reservation(plan.devices)
+    before = projects.services(record.stack) if only else {}
+    starting = record.starting(only)
+    common = _server_service(projects, plan, record)
     if not record.front:
-        return {"triton": own}
-    found: dict[str, dict[str, Any]] = {"client": {"environment": addresses(network_endpoints(record))}}
-    source = str(projects.workspace.folder(record.stack).front)
-    folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
-    found[ENVOY] = {"scale": 1, "volumes": [folder]}
-    if record.published:
-        inner = [f"{where}:{INNER_PORTS[name]}" for name, where in vars(record.endpoints).items() if record.balance]
-        outer = [f"{where}:{PUBLISHED_PORTS[name]}" for name, where in vars(record.published).items()]
-        found[ENVOY]["ports"] = inner + outer
+        return {"triton": common}
+    result: dict[str, dict[str, Any]] = {"client": {"environment": addresses(network_endpoints(record))}}
+    result[ENVOY] = _envoy_service(projects, record)
     for server in record.servers:
-        number = server.number
-        if server not in starting and service(number) in before:
-            found[service(number)] = before[service(number)]
+        name = service(server.number)
+        if server not in starting and name in before:
+            result[name] = before[name]
             continue
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
-        found[service(number)] = {
-            **({"extends": base} if number > 1 else {}),
-            **own,
-            "ports": [f"{where}:{INNER_PORTS[name]}" for name, where in vars(server.endpoints).items()],
-        }
+        extends = {} if server.number == 1 else {"extends": base}
+        result[name] = {**extends, **common, "ports": _port_mappings(server.endpoints, INNER_PORTS)}
         if record.balance:
-            found[service(number)] |= {
-                "labels": {**own["labels"], "labs.replica": str(number)},
-                "environment": {**own["environment"], REPLICA: str(number)},
+            result[name] |= {
+                "labels": {**common["labels"], docker_engine.REPLICA: str(server.number)},
+                "environment": {**common["environment"], REPLICA: str(server.number)},
                 "networks": {"default": {"aliases": [EVERY]}},
             }
+    return result
+
+
+def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str, Any]:
+    """What all servers of a stack have otherwise than compose.yaml's ``triton``."""
+    found: dict[str, Any] = {
+        "labels": {docker_engine.RECORD: record.to_json()},
+        "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
+        "mem_limit": projects.memory(len(record.servers)),
+    }
+    if record.options.supervise:
+        found["restart"] = f"on-failure:{record.options.supervise}"
+    found["stop_grace_period"] = f"{plan.stack.server.exit_timeout + GRACE_S}s"
+    found["healthcheck"] = {"start_period": f"{record.options.patience:g}s"}  # Compose waits as long as labctl does
+    if plan.ranks > 1:
+        found |= {"entrypoint": ["launch-ranks", plan.launcher, str(plan.ranks)], "command": []}
+    if plan.devices:
+        found |= gpu_reservation(plan.devices)
     return found
+
+
+def _envoy_service(projects: Projects, record: Record) -> dict[str, Any]:
+    """What the container before the servers has otherwise than compose.yaml's ``envoy``."""
+    source = str(projects.workspace.folder(record.stack).front)
+    folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
+    found: dict[str, Any] = {"scale": 1, "volumes": [folder]}
+    if record.published:
+        inner = _port_mappings(record.endpoints, INNER_PORTS) if record.balance else []
+        found["ports"] = inner + _port_mappings(record.published, PUBLISHED_PORTS)
+    return found
+
+
+def _port_mappings(endpoints: Endpoints, ports: Mapping[str, int]) -> list[str]:
+    """The addresses of this machine at which a container that listens on ``ports`` is reached, for Compose."""
+    return [f"{where}:{ports[name]}" for name, where in vars(endpoints).items()]
 
 
 def secrets(projects: Projects, record: Record) -> dict[str, Any]:
     """The files of the stack's secrets. They are mounted: no environment, label or file of ours has what is in them."""
     folder = projects.workspace.folder(record.stack)
-    return {"triton_secret": {"file": str(folder.secret)}} | (
-        {"token": {"file": str(folder.token)}} if record.exposed else {}
-    )
+    files = {"triton_secret": folder.secret}
+    if record.exposed:
+        files["token"] = folder.token
+    return {name: {"file": str(path)} for name, path in files.items()}
 
 
 class Projects:
@@ -323,9 +355,11 @@ class Projects:
         mounts = [(workspace.models, "/labs/models"), (workspace.cache, "/labs/cache")]
         if path.is_relative_to(workspace.state) and (parts := path.relative_to(workspace.state).parts):
             folder = workspace.folder(parts[0])
-            mounts += [(folder.run_dir(), "/labs/run"), *([(folder.repository, "/models")] if server else [])]
+            mounts.append((folder.run_dir(), "/labs/run"))
+            if server:
+                mounts.append((folder.repository, "/models"))
         if not server:
-            mounts += [(workspace.root / "results", "/labs/results"), (workspace.root, "/labs/checkout")]
+            mounts += [(workspace.root / "results", "/labs/results"), (workspace.root, docker_engine.INSIDE)]
         for outside, inside in mounts:
             if path.is_relative_to(outside):
                 return str(Path(inside) / path.relative_to(outside))
@@ -366,7 +400,8 @@ class Projects:
         }
 
     def _files(self, profile: str) -> list[str | Path]:
-        return [self.workspace.root / name for name in ("compose.yaml", *(["compose.gpu.yaml"] * (profile == "gpu")))]
+        names = ["compose.yaml", "compose.gpu.yaml"] if profile == "gpu" else ["compose.yaml"]
+        return [self.workspace.root / name for name in names]
 
     # -- a stack's two files: the values of compose.yaml's variables, and what is otherwise than there ----------------
 
@@ -375,13 +410,14 @@ class Projects:
         stack: str,
         values: Mapping[str, str],
         services: Mapping[str, Any],
-        profile: str = "cpu",
-        secrets: Mapping[str, Any] | None = None,
+        profile: str,
+        secrets: Mapping[str, Any],
     ) -> None:
         """Write both files of a stack; each is whole, or as before."""
         folder, common = self.workspace.folder(stack), self.places(stack)
-        _write_override(folder.compose_file, {"services": services, "secrets": secrets or {}})
-        every = {
+        _write_override(folder.compose_file, {"services": services, "secrets": secrets})
+        exported = {f"STACK_{name}": os.environ.get(f"LABS_{name}", "") for name in PERSONS}
+        variables = {
             "COMPOSE_PROJECT_NAME": self.name(stack),
             "COMPOSE_PATH_SEPARATOR": ":",
             "COMPOSE_FILE": ":".join(map(str, [*self._files(profile), folder.compose_file])),
@@ -389,18 +425,18 @@ class Projects:
             **common,
             "STACK_SERVER_USER": common["STACK_USER"] if os.getuid() else f"{NOBODY}:{NOBODY}",
             "STACK_CHAT_IMAGE": images.client_image(self.workspace).replace("labs-client", "labs-chat"),
-            **{f"STACK_{name}": asked for name in PERSONS if (asked := os.environ.get(f"LABS_{name}"))},
+            **{name: value for name, value in exported.items() if value},
             **images.build_environment(),
             **values,
         }
-        self._write_values(folder.env_file, every)
+        self._write_values(folder.env_file, variables)
 
     def add(self, stack: str, values: Mapping[str, str], profile: str) -> None:
         """Add values to a stack's file, and a profile of Compose ("": none): what is started beside its servers."""
-        every = {**self.read(stack), **values}
-        profiles = {*filter(None, every.get("COMPOSE_PROFILES", "").split(",")), profile}
-        every["COMPOSE_PROFILES"] = ",".join(sorted(profiles))
-        self._write_values(self.workspace.folder(stack).env_file, every)
+        variables = {**self.read(stack), **values}
+        profiles = {*variables.get("COMPOSE_PROFILES", "").split(","), profile} - {""}
+        variables["COMPOSE_PROFILES"] = ",".join(sorted(profiles))
+        self._write_values(self.workspace.folder(stack).env_file, variables)
 
     def read(self, stack: str) -> dict[str, str]:
         """The values in a stack's file; {} where there is none."""
@@ -415,8 +451,8 @@ class Projects:
     def _read_override(self, stack: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
             text = self.workspace.folder(stack).compose_file.read_text(encoding="utf-8").replace("$$", "$")
-            found: dict[str, Any] = json.loads(text.replace(": !override [", ": ["))
-            return found
+            document: dict[str, Any] = json.loads(text.replace(": !override [", ": ["))
+            return document
         return {}
 
     def services(self, stack: str) -> dict[str, Any]:
@@ -467,12 +503,19 @@ def _write_override(path: Path, document: Mapping[str, Any]) -> None:
 
 def write_values(values: Mapping[str, str]) -> str:
     """Variables as lines of a file that Compose takes with ``--env-file``; it finds in them what we found."""
-    lines = (f'{name}="{"".join(ESCAPED.get(sign, sign) for sign in value)}"\n' for name, value in values.items())
+    lines = []
+    for name, value in values.items():
+        escaped = "".join(ESCAPED.get(character, character) for character in value)
+        lines.append(f'{name}="{escaped}"\n')
     return "".join(lines)
 
 
 def read_values(text: str) -> dict[str, str]:
     """What :func:`write_values` wrote."""
-    pairs = (line.partition("=")[::2] for line in text.split("\n") if line and not line.startswith("#"))
-    plain = {escaped: sign for sign, escaped in ESCAPED.items()}
-    return {name: re.sub(r"\\.", lambda found: plain[found[0]], value[1:-1]) for name, value in pairs}
+    plain = {escaped: character for character, escaped in ESCAPED.items()}
+    values = {}
+    for line in text.split("\n"):
+        if line and not line.startswith("#"):
+            name, _, quoted = line.partition("=")
+            values[name] = re.sub(r"\\.", lambda match: plain[match[0]], quoted[1:-1])
+    return values

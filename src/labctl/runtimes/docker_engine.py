@@ -51,7 +51,7 @@ def engine_errors() -> tuple[type[Exception], ...]:
 @functools.cache
 def _client(host: str) -> docker.DockerClient | OSError:
     """A client whose engine has answered, or why there is none; asked once per process and address."""
-    kind, _, path = (host or DEFAULT_SOCKET).partition("://")
+    kind, _, path = host.partition("://")
     try:
         if kind == "unix":
             Path(path).stat()  # a machine without Docker does not wait for the SDK
@@ -60,7 +60,7 @@ def _client(host: str) -> docker.DockerClient | OSError:
     import docker
 
     try:
-        client = docker.DockerClient(base_url=host or DEFAULT_SOCKET, version="auto", timeout=PROBE_S)
+        client = docker.DockerClient(base_url=host, version="auto", timeout=PROBE_S)
         client.api.timeout = ANSWER_S
         return client
     except engine_errors() as error:
@@ -68,12 +68,13 @@ def _client(host: str) -> docker.DockerClient | OSError:
 
 
 def _address() -> str:
-    """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
+    """DOCKER_HOST, else the address of the docker command's own context."""
     if host := os.environ.get("DOCKER_HOST"):
         return host
-    if not (context := os.environ.get("DOCKER_CONTEXT", "")) and not typed_path("~/.docker/config.json").exists():
-        return ""
-    return _of_context(context)
+    context = os.environ.get("DOCKER_CONTEXT", "")
+    if context or typed_path("~/.docker/config.json").exists():
+        return _of_context(context)
+    return DEFAULT_SOCKET
 
 
 @functools.cache
@@ -85,16 +86,16 @@ def _of_context(name: str) -> str:
     with contextlib.suppress(*engine_errors()):
         name = name or get_current_context_name()
         if name == "default":
-            return ""
+            return DEFAULT_SOCKET
         if context := ContextAPI.get_context(name):
-            return str(context.Host)
+            return str(context.Host or DEFAULT_SOCKET)
     remedy = "docker context ls, then unset DOCKER_CONTEXT, or: docker context use default"
     raise LabError(f"there is no docker context '{name}'", "", remedy, code="docker-context-unknown")
 
 
 def engine_address() -> str:
     """Where the engine is asked: ``unix://`` or ``tcp://`` and a place. Raises LabError: as of :func:`engine`."""
-    host = _address() or DEFAULT_SOCKET
+    host = _address()
     if host.startswith("ssh://"):
         why = "a stack's ports and folders are those of the machine that its engine runs on"
         raise LabError(
@@ -108,18 +109,19 @@ def engine_address() -> str:
 
 def engine() -> docker.DockerClient:
     """The engine. Raises LabError where none answers within a few seconds, or the address leads elsewhere."""
-    where = engine_address()
-    client = _client(_address())
+    address = engine_address()
+    client = _client(address)
     if isinstance(client, OSError):
-        why = f"{client.strerror or _plain(str(client))} ({where})"
-        raise LabError("no Docker engine answers", why, _remedy(where, client), code="docker-missing")
+        why = f"{client.strerror or _plain(str(client))} ({address})"
+        raise LabError("no Docker engine answers", why, _remedy(address, client), code="docker-missing")
     return client
 
 
-def _remedy(where: str, error: OSError) -> str:
+def _remedy(address: str, error: OSError) -> str:
     """What to do about an engine that does not answer."""
-    if where != DEFAULT_SOCKET:
-        return f"correct or unset {'DOCKER_HOST' if os.environ.get('DOCKER_HOST') else 'the docker context'}"
+    if address != DEFAULT_SOCKET:
+        origin = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
+        return f"correct or unset {origin}"
     if error.errno in (errno.EACCES, errno.EPERM):
         return JOIN
     if os.environ.get("LABS_ROOT") == INSIDE:
@@ -144,13 +146,14 @@ def require_engine() -> None:
     """Raises LabError for an engine on which ``compose.yaml`` does not start as it is meant."""
     client = engine()
     with engine_failures("saying what it is"):
-        told, options = client.version(), options_of(client.info())
-    if any("podman" in str(part.get("Name", "")).lower() for part in told.get("Components") or ()):
+        answer, options = client.version(), options_of(client.info())
+    version = str(answer.get("Version", ""))
+    if any("podman" in str(part.get("Name", "")).lower() for part in answer.get("Components") or ()):
         why = "its builds and its health checks are not Docker's, and the labs have not run on it"
-        what = f"Podman {told.get('Version', '')} answers in the place of a Docker engine"
+        what = f"Podman {version} answers in the place of a Docker engine"
         raise LabError(what, why, INSTALL, code="docker-is-podman")
-    version, needed = str(told.get("Version", "")), ".".join(map(str, ENGINE_NEEDED))
     if numbers(version) < ENGINE_NEEDED:
+        needed = ".".join(map(str, ENGINE_NEEDED))
         why = f"compose.yaml needs {needed} or newer (start_interval)"
         remedy = f"install Docker {needed} or newer"
         raise LabError(f"the Docker engine {version} is too old", why, remedy, code="docker-too-old")
@@ -169,7 +172,8 @@ def options_of(info: Mapping[str, Any]) -> set[str]:
 def describe_engine() -> str:
     """The engine in a few words, for ``labctl doctor``. Raises LabError as :func:`engine`."""
     info = _info()
-    return f"Docker engine {info['ServerVersion']}{', rootless' if 'rootless' in options_of(info) else ''}"
+    rootless = ", rootless" if "rootless" in options_of(info) else ""
+    return f"Docker engine {info['ServerVersion']}{rootless}"
 
 
 def _info() -> dict[str, Any]:
@@ -211,13 +215,16 @@ def require_plugin() -> None:
 
 def _missing_plugin() -> str:
     """What is wrong with the plugin; "" if nothing is."""
-    done = None
+    version = ""
     with contextlib.suppress(OSError):
-        done = processes.run_short(["docker", "compose", "version", "--short"], Path("/"), PROBE_S)
-    version = done.out.strip().removeprefix("v") if done and not done.code else ""
-    if not (found := numbers(version)):
+        ended = processes.run_short(["docker", "compose", "version", "--short"], Path("/"), ANSWER_S)
+        if ended is None:
+            return f"docker compose did not answer within {ANSWER_S:g} s"
+        if not ended.code:
+            version = ended.out.strip().removeprefix("v")
+    if not numbers(version):
         return "there is no docker compose plugin"
-    return "" if found >= COMPOSE_NEEDED else f"Docker Compose {version} is too old"
+    return "" if numbers(version) >= COMPOSE_NEEDED else f"Docker Compose {version} is too old"
 
 
 def require_gpu() -> None:
@@ -263,8 +270,8 @@ def volumes(root: str, stack: str | None = None) -> list[Any]:
 
 
 def _labelled(kind: str, root: str, stack: str | None, service: str | None = None, **options: bool) -> list[Any]:
-    wanted = {ROOT: root, STACK: stack, SERVICE: service}
-    labels = [f"{key}={value}" for key, value in wanted.items() if value is not None]
+    values = {ROOT: root, STACK: stack, SERVICE: service}
+    labels = [f"{key}={value}" for key, value in values.items() if value is not None]
     client = engine()
     with engine_failures(f"listing {kind}"):
         return list(getattr(client, kind).list(filters={"label": labels}, **options))
@@ -315,8 +322,8 @@ def largest_process_bytes(container: Any) -> int:
     if container.status != "running":
         return 0
     with engine_failures("asking for a container's processes"):
-        shown = container.top(ps_args="-eo pid,rss")  # in KiB, and without a pid the engine refuses
-    return 1024 * max((int(row[1]) for row in shown["Processes"] or ()), default=0)
+        table = container.top(ps_args="-eo pid,rss")  # in KiB, and without a pid the engine refuses
+    return 1024 * max((int(row[1]) for row in table["Processes"] or ()), default=0)
 
 
 def how_ended(attributes: dict[str, Any]) -> str | None:
@@ -327,8 +334,9 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
     if state.get("OOMKilled"):
         return "OOM-killed: it needed more memory than the container or the machine has"
     if status == "running" and health.get("Status") == "unhealthy":
-        said = [entry.get("Output", "").strip() for entry in health.get("Log") or ()]
-        return f"unhealthy: {said[-1].splitlines()[-1] if said and said[-1] else 'its health check fails'}"
+        outputs = [entry.get("Output", "").strip() for entry in health.get("Log") or ()]
+        last_lines = outputs[-1].splitlines() if outputs else []
+        return f"unhealthy: {last_lines[-1] if last_lines else 'its health check fails'}"
     if status == "restarting" or attributes.get("RestartCount"):
         return f"it ends again and again (crash loop, last time with exit status {state.get('ExitCode', 0)})"
     if status in ("created", "running", "paused"):

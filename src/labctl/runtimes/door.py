@@ -14,7 +14,6 @@ import ssl
 import stat
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.tls import CertificatePair
+from labkit.waiting import attempts
 
 PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
@@ -64,9 +64,12 @@ def command(
             "make setup (or: pip install -e '.[openai]')",
             code="openai-libraries-missing",
         )
-    said = door_arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, str(token or ""))
-    said += _tls(tls.certificate, tls.key) if tls else []
-    return Command([sys.executable, *said, *(["--announce", announce] if announce else [])])
+    arguments = door_arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, str(token or ""))
+    if tls:
+        arguments += _tls(tls.certificate, tls.key)
+    if announce:
+        arguments += ["--announce", announce]
+    return Command([sys.executable, *arguments])
 
 
 def _tls(certificate: Path | str, key: Path | str) -> list[str]:
@@ -81,35 +84,36 @@ def start_door_server(
     Raises:
         LabError: as of :func:`command`; or it does not come up.
     """
-    where, token = url(port, tls), workspace.folder(record.stack).token if record.exposed else None
+    address = url(port, tls)
+    folder = workspace.folder(record.stack)
     listener.step("the OpenAI API")
     if record.runtime == "compose":
         _start_container(door_container(workspace, record, port, tls), workspace, record, listener)
     else:
-        started = command(record, port, token=token, tls=tls)
-        _start(started, workspace, record, where, listener, outlive=record.owner is None)
+        program = command(record, port, token=folder.token if record.exposed else None, tls=tls)
+        _start(program, workspace, record, address, listener, outlive=record.owner is None)
     if not listener.dry:
-        atomic_write(workspace.folder(record.stack).door_url, where)
-    listener.done(where)
-    return where
+        atomic_write(folder.door_url, address)
+    listener.done(address)
+    return address
 
 
 def door_url(workspace: Workspace, record: Record) -> str:
     """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
     with contextlib.suppress(OSError, ValueError, LabError):
-        found = nofollow.read_text(workspace.folder(record.stack).door_url)
+        address = nofollow.read_text(workspace.folder(record.stack).door_url)
         if record.runtime == "compose":
             containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
             lives = bool(docker_engine.running_containers(containers))
         else:
             lives = any(env[STACK] == record.stack for _, env in our_processes(workspace.root, (DOOR,)))
-        return found if lives else ""
+        return address if lives else ""
     return ""
 
 
 @contextlib.contextmanager
 def door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> Iterator[str]:
-    """It for the time of a block; its base URL. Raises LabError as :func:`start_door_server`."""
+    """The API for the time of a block; its base URL. Raises LabError as :func:`start_door_server`."""
     process = _start(command(record, port), workspace, record, url(port), listener, outlive=False)
     try:
         yield url(port)
@@ -125,17 +129,19 @@ def door_container(workspace: Workspace, record: Record, port: int, tls: Certifi
     Raises LabError: the container's user cannot read the certificate or its key.
     """
     projects = Projects(workspace)
-    said = door_inside(projects, record)
-    said += _tls(f"{SECRET}_cert", f"{SECRET}_key") if tls else []
-    added = {"STACK_OPENAI_BIND": record.bind, "STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(said)}
+    arguments = door_inside(projects, record)
+    added = {"STACK_OPENAI_BIND": record.bind, "STACK_OPENAI_PORT": str(port)}
     if tls:
         _require_readable_inside(tls)
-        added |= {"STACK_OPENAI_CERT_FILE": str(tls.certificate.absolute()), "STACK_OPENAI_SCHEME": "https"}
+        arguments += _tls(f"{SECRET}_cert", f"{SECRET}_key")
+        added["STACK_OPENAI_SCHEME"] = "https"
+        added["STACK_OPENAI_CERT_FILE"] = str(tls.certificate.absolute())
         added["STACK_OPENAI_KEY_FILE"] = str(tls.key.absolute())
+    added["STACK_OPENAI_ARGS"] = shlex.join(arguments)
     image = images.client_image(workspace)
     shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}"
-    # Without what it depends on it would be another service to Compose, and made anew by `up -d`; but a first server
-    # that was scaled away stays away.
+    # Started without its dependencies, its configuration differs for Compose, and `up -d` would make it again. But a
+    # first server that was scaled away must not start again.
     first = record.servers[0].number == 1
     command = compose_up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
     return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
@@ -144,59 +150,64 @@ def door_container(workspace: Workspace, record: Record, port: int, tls: Certifi
 def _require_readable_inside(tls: CertificatePair) -> None:
     """Root's containers run as nobody, and get the files as they are."""
     for path in (tls.certificate, tls.key):
-        found = path.stat()
-        groups = (found.st_gid == NOBODY) and found.st_mode & stat.S_IRGRP
-        own = found.st_uid == NOBODY and found.st_mode & stat.S_IRUSR
-        if os.getuid() == 0 and not (groups or own or found.st_mode & stat.S_IROTH):
-            why, remedy = f"it runs as user {NOBODY}", f"chgrp {NOBODY} {path} && chmod g+r {path}"
+        status = path.stat()
+        by_owner = status.st_uid == NOBODY and status.st_mode & stat.S_IRUSR
+        by_group = status.st_gid == NOBODY and status.st_mode & stat.S_IRGRP
+        by_others = status.st_mode & stat.S_IROTH
+        if os.getuid() == 0 and not (by_owner or by_group or by_others):
             raise LabError(
-                f"the container of the OpenAI API cannot read {path}", why, remedy, code="openai-file-unreadable"
+                f"the container of the OpenAI API cannot read {path}",
+                f"it runs as user {NOBODY}",
+                f"chgrp {NOBODY} {path} && chmod g+r {path}",
+                code="openai-file-unreadable",
             )
 
 
-def _start_container(started: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
+def _start_container(command: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
     """Start it, and wait until Compose finds it healthy."""
     try:
-        processes.run_to_end(started, listener, FAILED, f"labctl openai {record.stack}", code="openai-not-started")
+        processes.run_to_end(command, listener, FAILED, f"labctl openai {record.stack}", code="openai-not-started")
     except LabError as error:
         with docker_engine.engine_failures("looking for the container of the OpenAI API"):
-            there = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
-            error.details += tuple(line for one in there for line in _tail(one.logs().decode(errors="replace")))
-            docker_engine.discard(there)
+            containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
+            for container in containers:
+                error.details += tuple(_tail(container.logs().decode(errors="replace")))
+            docker_engine.discard(containers)
         raise
 
 
 def _start(
-    started: Command, workspace: Workspace, record: Record, where: str, listener: Listener, outlive: bool
+    program: Command, workspace: Workspace, record: Record, address: str, listener: Listener, outlive: bool
 ) -> subprocess.Popen[bytes] | None:
     """Start it, and wait until it answers; None in a dry run."""
     log = workspace.folder(record.stack).path / "openai.log"
-    listener.command(started.argv)
+    listener.command(program.argv)
     if listener.dry:
         return None
     env = {**os.environ, **marks(workspace.root, record.stack)}
-    process = processes.spawn(started.argv, env, log, workspace.root, outlive)
-    deadline = time.monotonic() + PATIENCE_S
-    while not _answers(where):
-        if process.poll() is not None or time.monotonic() > deadline:
-            how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
-            process.kill()
-            details = _tail(nofollow.read_text(log))
-            raise LabError(FAILED, how, f"labctl openai {record.stack}", details=details, code="openai-not-started")
-        time.sleep(LOOK_S)
-    return process
+    process = processes.spawn(program.argv, env, log, workspace.root, outlive)
+    for _ in attempts(PATIENCE_S, LOOK_S):
+        if _answers(address):
+            return process
+        if process.poll() is not None:
+            break
+    how = "no answer" if process.poll() is None else processes.describe_exit(process.returncode)
+    process.kill()
+    details = _tail(nofollow.read_text(log))
+    raise LabError(FAILED, how, f"labctl openai {record.stack}", details=details, code="openai-not-started")
 
 
 def _tail(text: str) -> Sequence[str]:
     return text.splitlines()[-5:]
 
 
-def _answers(where: str) -> bool:
-    """Whether the door of that base URL does. Its certificate has another name than loopback's address."""
-    anyone = ssl.create_default_context()
-    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+def _answers(address: str) -> bool:
+    """Whether the API at that base URL answers. Its certificate has another name than loopback's address."""
+    any_certificate = ssl.create_default_context()
+    any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
+    health = f"{address.removesuffix('/v1')}/health"
     try:
-        with urllib.request.urlopen(f"{where.removesuffix('/v1')}/health", timeout=2, context=anyone) as answer:
+        with urllib.request.urlopen(health, timeout=2, context=any_certificate) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

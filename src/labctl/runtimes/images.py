@@ -111,8 +111,8 @@ def images_present(workspace: Workspace, profile: str) -> bool:
 
 def files_image(workspace: Workspace) -> str:
     """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
-    found = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
-    names = tuple(str(path) for path in found if "exercises" not in path.parts)
+    paths = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
+    names = tuple(str(path) for path in paths if "exercises" not in path.parts)
     return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below=SERVED)}"
 
 
@@ -122,10 +122,11 @@ def image_digest(image: str) -> str:
 
     with docker_engine.engine_failures(f"looking for image {image}"):
         try:
-            built = docker_engine.engine().images.get(image)
+            found = docker_engine.engine().images.get(image)
         except docker.errors.ImageNotFound:
             return ""
-        return str(next(iter(built.attrs.get("RepoDigests") or [built.id])).rpartition("@")[2])
+        digests = found.attrs.get("RepoDigests") or [found.id]  # an image that was built here has no digest
+        return str(digests[0]).rpartition("@")[2]
 
 
 def exists(image: str) -> bool:
@@ -150,12 +151,12 @@ def build_environment() -> dict[str, str]:
 
 
 def dockerfile(base: str) -> dict[str, str]:
-    """compose.gpu.yaml's variables for an image of NVIDIA's ("" is no such image)."""
+    """compose.gpu.yaml's variables for an image made of NVIDIA's ``base``; {} without one."""
     return {"STACK_GPU_DOCKERFILE": GPU_FILES[0], "STACK_GPU_TARGET": "nvidia"} if base else {}
 
 
 def build_arguments(base: str) -> dict[str, str]:
-    """The build arguments of docker/server.gpu.Dockerfile for an image of NVIDIA's ("" is no such image)."""
+    """The arguments of docker/server.gpu.Dockerfile for an image made of NVIDIA's ``base``; {} without one."""
     if not base:
         return {}
     release = next((r for r in releases.all_releases().values() if r.image == base), None)
@@ -198,12 +199,13 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     for image in ours:
         made = datetime.fromisoformat(image.attrs["Created"]).timestamp()
         facts = {"bytes": int(image.attrs["Size"]), "made": made}
-        rows += [{"name": n, **facts, "current": n in current} for n in image.tags or [image.short_id]]
+        names = image.tags or [image.short_id]
+        rows += [{"name": name, **facts, "current": name in current} for name in names]
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def remove_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Remove images by name: those that are gone, and those that a container still uses."""
+    """Remove images by name; the removed names, and the names that a container still uses."""
     import docker.errors
 
     kept = []
@@ -275,7 +277,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
     listener.step(f"image {name}")
     failed = f"image {name} cannot be built"
-    # Compose 2.26 tells of a build on stdout
+    # Compose 2.26 reports a build on stdout.
     with told_why():
         tail = processes.run_to_end(command, listener, failed, merged=True, code="image-build-failed")
         if not listener.dry and not image_digest(name):
@@ -283,7 +285,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     listener.done("built")
 
 
-def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:
+def gpu_target(image: str, devices: Sequence[str]) -> GpuInfo:
     """What an engine that is built or served here with ``image`` is tied to; () of ``devices`` is the first GPUs."""
     gpus = nvidia.gpus(devices)
     first = gpus[0]

@@ -94,18 +94,19 @@ class _Keeper:
         """The exit status of the last server; negative: the signal that ended it."""
         restarts: int = self._options.restarts
         for attempt in range(restarts + 1):
+            read_end, write_end = os.pipe()
             self._server = subprocess.Popen(
                 self._options.argv,
                 stdin=subprocess.DEVNULL,
-                stdout=(ends := os.pipe())[1],
+                stdout=write_end,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # its stubs share its group, and are found by it
                 preexec_fn=self._limit,
             )
-            if self._stopping:  # told so while the server was being started
+            if self._stopping:  # SIGTERM came while the server was being started
                 self._server.send_signal(signal.SIGTERM)
-            os.close(ends[1])
-            copying = threading.Thread(target=self._log.copy, args=(ends[0],), daemon=True)
+            os.close(write_end)
+            copying = threading.Thread(target=self._log.copy, args=(read_end,), daemon=True)
             copying.start()
             code = self._wait(self._server)
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,13 +114,14 @@ class _Keeper:
             copying.join(LAST_WORDS_S)
             if self._stopping or code == 0:
                 return code
+            how = describe_exit(code)
             again = f"; restart {attempt + 1} of {restarts}" if attempt < restarts else ""
             temporary: Path = self._options.ended.with_suffix(".new")
             with contextlib.suppress(OSError):
-                temporary.write_text(json.dumps({"how": describe_exit(code), "restarts": attempt}))
+                temporary.write_text(json.dumps({"how": how, "restarts": attempt}))
                 temporary.replace(self._options.ended)
             with contextlib.suppress(OSError):
-                print(f"labctl: the server ended: {describe_exit(code)}{again}", flush=True)
+                print(f"labctl: the server ended: {how}{again}", flush=True)
             for region in self._regions():
                 region.unlink(missing_ok=True)
         return code

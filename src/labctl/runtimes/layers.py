@@ -51,7 +51,8 @@ class Layer:
     @property
     def lock(self) -> Path:
         """``LABS_NAME_LOCK`` names another one. Raises LabError where that is no file."""
-        other = os.environ.get(variable := f"LABS_{self.build.upper().replace('-', '_')}_LOCK")
+        variable = f"LABS_{self.build.upper().replace('-', '_')}_LOCK"
+        other = os.environ.get(variable)
         if other and not Path(other).is_file():
             raise LabError(
                 f"{variable}: {other} is not a file",
@@ -64,7 +65,8 @@ class Layer:
     def path(self) -> Path:
         """Its folder: one for each lock and Python, so that checkouts share it, and a new lock makes a new one."""
         key = hashlib.sha256(self.lock.read_bytes()).hexdigest()[:12]
-        return self.workspace.cache / "layers" / f"{self.build}-py{sysconfig.get_config_var('py_version_nodot')}-{key}"
+        python = sysconfig.get_config_var("py_version_nodot")
+        return self.workspace.cache / "layers" / f"{self.build}-py{python}-{key}"
 
     @property
     def ready(self) -> bool:

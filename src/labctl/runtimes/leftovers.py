@@ -54,8 +54,8 @@ def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
 
 def keeper_command(server: Sequence[str], ended: Path, regions: str, *options: str) -> list[str]:
     """A server's command, under a keeper of the shared memory whose names begin with ``regions``."""
-    own = ["--ended", str(ended), "--regions", regions, *options]
-    return [sys.executable, "-m", "labctl.runtimes.keeper", *own, "--", *server]
+    arguments = ["--ended", str(ended), "--regions", regions, *options]
+    return [sys.executable, "-m", "labctl.runtimes.keeper", *arguments, "--", *server]
 
 
 def regions(root: Path, stack: str, number: int = 0) -> list[Path]:
@@ -76,7 +76,8 @@ def admin_socket(root: Path, stack: str) -> Path:
 
 def leftover_paths(root: Path, stack: str) -> list[Path]:
     """What is there, outside the checkout, of the servers and what stands before them."""
-    return [*regions(root, stack), *(path for path in [admin_socket(root, stack)] if path.exists())]
+    socket = admin_socket(root, stack)
+    return [*regions(root, stack), *([socket] if socket.exists() else [])]
 
 
 def our_processes(root: Path, names: Collection[str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
@@ -104,9 +105,9 @@ def _belongs(process: psutil.Process, marked: Path, root: Path) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it may still do anything: one that has only not been reaped yet holds neither memory nor ports."""
+    """Whether it may still do anything: a process that waits to be reaped holds neither memory nor ports."""
     try:
-        # Of one that is killed the first thread may have ended before the others, which still hold all.
+        # In a process that is killed, the first thread may end before the others, which still hold memory and ports.
         return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     except psutil.NoSuchProcess:
         return False
@@ -128,9 +129,12 @@ def kill(victims: Sequence[psutil.Process], deadline: float) -> None:
 def is_unkillable(pid: int) -> bool:
     """Whether SIGKILL was sent to a process that the kernel cannot end yet: in a driver, or on a dead disk."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace").splitlines():
-            if line.startswith(("SigPnd:", "ShdPnd:")) and int(line.split()[1], 16) >> (signal.SIGKILL - 1) & 1:
-                return True
+        status = Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace")
+        for line in status.splitlines():
+            if line.startswith(("SigPnd:", "ShdPnd:")):
+                pending = int(line.split()[1], 16)
+                if pending >> (signal.SIGKILL - 1) & 1:
+                    return True
     return False
 
 
@@ -143,7 +147,7 @@ def tidy(workspace: Workspace) -> list[str]:
     return ended + gone + bundles
 
 
-def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool] = lambda stack: False) -> list[str]:
+def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool]) -> list[str]:
     """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions; in words.
 
     Args:
@@ -155,17 +159,18 @@ def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool] =
     deadline = time.monotonic() + PATIENCE_S
     while True:
         every = list(our_processes(root, (SERVER, STUB)))
-        named = [(process, env) for process, env in every if process.info["name"] == SERVER]
-        servers = {process.pid: env for process, env in named if not _orphaned(env.get(RECORD, ""))}
-        dead = [(process, env) for process, env in named if process.pid not in servers]
-        dead += [
+        all_servers = [(process, env) for process, env in every if process.info["name"] == SERVER]
+        stubs = [(process, env) for process, env in every if process.info["name"] == STUB]
+        servers = {process.pid: env for process, env in all_servers if not _orphaned(env.get(RECORD, ""))}
+        orphans = [(process, env) for process, env in all_servers if process.pid not in servers]
+        orphans += [
             (process, env)
-            for process, env in every
-            if process.info["name"] == STUB and process.info["ppid"] not in servers and not held(env.get(STACK, ""))
+            for process, env in stubs
+            if process.info["ppid"] not in servers and not held(env.get(STACK, ""))
         ]
         new = {
             process: f"process {process.pid} ({process.info['name']} of {env.get(STACK, '')})"
-            for process, env in dead
+            for process, env in orphans
             if process not in killed and not is_unkillable(process.pid)
         }
         if not new or time.monotonic() > deadline:
@@ -258,7 +263,8 @@ def _end_those_in(folder: Path) -> None:
     """A download outlives the shell that was killed with labctl."""
     working = []
     for process in psutil.process_iter(["cwd"]):
-        if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(folder):
+        cwd = process.info["cwd"]
+        if cwd and Path(cwd).is_relative_to(folder):
             with contextlib.suppress(psutil.Error):
                 process.kill()
                 working.append(process)

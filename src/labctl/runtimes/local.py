@@ -87,7 +87,7 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(**record.scrape_endpoints)
 
-    def minutes(self, profile: str, image: str = "", packages: str = "") -> list[int]:
+    def minutes(self, profile: str, image: str, packages: str) -> list[int]:
         return []
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
@@ -107,9 +107,7 @@ class LocalRuntime:
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         return processes.run_step(self._python(argv), listener, argv)
 
-    def in_image(
-        self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
         raise LabError(*NEEDS_IMAGE, code="image-needed")
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
@@ -120,25 +118,23 @@ class LocalRuntime:
 
     def shell(self, listener: Listener, record: Record) -> int:
         path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
-        own = self._python(()).env
-        env = {**own, **addresses(self.client_endpoints(record)), "PATH": path}
+        env = {**self._python(()).env, **addresses(self.client_endpoints(record)), "PATH": path}
         return processes.run_foreground(Command([os.environ.get("SHELL") or "sh"], env), listener)
 
     def clients(self, stack: str) -> Series:
         return Series(self._python(PROGRAM), contextlib.nullcontext)
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> LocalServer:
-        shown, workspace = record, self.workspace
+        started, workspace = record, self.workspace
         parts = start_front(workspace, record, listener) if record.front and not only else {}
         for server in record.starting(only):
             command = self._server(plan, record, server, arguments.SHOWN)
             listener.command(command.argv, command.env)
             if not listener.dry:
-                parts[f"replica {server.number}" if record.balance else ""] = process = self._spawn(
-                    plan, record, server
-                )
-                shown = dataclasses.replace(record, server={"pid": process.pid})
-        return LocalServer(parts, shown, workspace.root)
+                process = self._spawn(plan, record, server)
+                parts[f"replica {server.number}" if record.balance else ""] = process
+                started = dataclasses.replace(record, server={"pid": process.pid})
+        return LocalServer(parts, started, workspace.root)
 
     def _server(self, plan: Plan, record: Record, server: Replica, secret: str) -> Command:
         folder, triton = self.workspace.folder(record.stack), wheel.find_wheel()
@@ -167,11 +163,11 @@ class LocalRuntime:
         """Start a server; its environment has the stack's record, by which it is found again."""
         folder, number = self.workspace.folder(record.stack), record.folder(server.number)
         folder.ended_file(number).unlink(missing_ok=True)
-        started = self._server(plan, record, server, folder.read_secret())
-        own = {**leftovers.marks(self.workspace.root, record.stack), RECORD: record.to_json()}
-        env = wheel.environment(wheel.find_wheel()) | dict(started.env) | own
+        command = self._server(plan, record, server, folder.read_secret())
+        marks = {**leftovers.marks(self.workspace.root, record.stack), RECORD: record.to_json()}
+        env = wheel.environment(wheel.find_wheel()) | dict(command.env) | marks
         log, outlive = folder.log_file(number), record.owner is None
-        return processes.spawn(started.argv, env, log, folder.run_dir(), outlive)
+        return processes.spawn(command.argv, env, log, folder.run_dir(), outlive)
 
     def front(self, listener: Listener, record: Record) -> None:
         if not listener.dry:
@@ -195,12 +191,12 @@ class LocalRuntime:
 
         servers, keepers = ours(SERVER), ours(keeper.NAME)
         if servers and not force:
-            if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
+            if not number:  # Triton waits for its connections to close: the balancer closes the idle ones
                 local_server.let_go_of_servers(self.workspace, stack)
-            unloaded = {p: unloaded_check(folder.log_file(_replica(p))) for p in servers}
+            unloaded = {server: unloaded_check(folder.log_file(_replica(server))) for server in servers}
             leftovers.send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
-            grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            if not wait_until_stopped(lambda: [unloaded[p] for p in servers if is_alive(p)], grace):
+            grace = 5 + max(map(_exit_timeout, servers))
+            if not wait_until_stopped(lambda: [unloaded[server] for server in servers if is_alive(server)], grace):
                 listener.note(too_late(grace))
         _end(ours())
         for path in leftovers.regions(root, stack, number) if number else leftovers.leftover_paths(root, stack):
@@ -217,14 +213,16 @@ class LocalRuntime:
         return [(process, env) for process, env in every if stack in (None, env.get(STACK))]
 
     def running(self) -> list[Record]:
-        found: dict[str, dict[int, Record]] = {}  # by stack and the number of the server
+        by_stack: dict[str, dict[int, Record]] = {}  # and by the number of the server
         for process, env in self._ours(names=(SERVER,)):
             if not leftovers.is_unkillable(process.pid):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = dataclasses.replace(Record.from_json(env[RECORD]), server={"pid": process.pid})
-                    found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = record
-        first = {stack: servers[min(servers)].server for stack, servers in found.items()}
-        return [dataclasses.replace(merge_records(servers), server=first[stack]) for stack, servers in found.items()]
+                    by_stack.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = record
+        return [
+            dataclasses.replace(merge_records(records), server=records[min(records)].server)
+            for records in by_stack.values()
+        ]
 
     def stacks(self) -> set[str]:
         return {env[STACK] for _, env in self._ours()}
@@ -236,14 +234,17 @@ class LocalRuntime:
         folder, deaths = self.workspace.folder(stack), []
         for path in (folder.ended_file(number), *([] if number else folder.ended_files)):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                said = nofollow.read_object(path)
-                which = "" if number else path.stem.partition("-")[2]
-                how = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
-                deaths.append(f"replica {which}: {how}" if which else how)
+                ended = nofollow.read_object(path)
+                how = str(ended["how"])
+                if ended["restarts"]:
+                    how += f", after {ended['restarts']} restarts"
+                replica = "" if number else path.stem.partition("-")[2]
+                deaths.append(f"replica {replica}: {how}" if replica else how)
         return "; ".join(deaths)
 
     def front_death(self, record: Record) -> str:
-        return f"its {record.front} ended" if record.front and not self._ours(record.stack, (ENVOY,)) else ""
+        ended = record.front and not self._ours(record.stack, (ENVOY,))
+        return f"its {record.front} ended" if ended else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         folder = self.workspace.folder(stack)
@@ -254,15 +255,16 @@ class LocalRuntime:
             )
 
         def alive() -> bool:
-            record = self.find(stack) if follow else None
-            return record is not None and (number < 1 or number in [server.number for server in record.servers])
+            if not follow or (record := self.find(stack)) is None:
+                return False
+            return number < 1 or number in [server.number for server in record.servers]
 
         streams = [processes.follow_file(path, alive, time.sleep) for path in paths if path.is_file()]
         yield from as_they_come(streams) if follow else itertools.chain(*streams)
 
     def leftovers(self, stack: str) -> list[str]:
-        left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
-        return left + [str(path) for path in leftovers.leftover_paths(self.workspace.root, stack)]
+        running = [f"process {process.pid} ({process.info['name']})" for process, _ in self._ours(stack)]
+        return running + [str(path) for path in leftovers.leftover_paths(self.workspace.root, stack)]
 
 
 def _end(remaining: list[psutil.Process]) -> None:

@@ -39,9 +39,10 @@ class LocalServer:
         hide(self._root, self.record.stack)
 
     def exited(self) -> str | None:
-        for who, process in self._parts.items():
+        for name, process in self._parts.items():
             if (code := process.poll()) is not None:
-                return f"{who}: {processes.describe_exit(code)}" if who else processes.describe_exit(code)
+                how = processes.describe_exit(code)
+                return f"{name}: {how}" if name else how
         return None
 
 
@@ -60,7 +61,8 @@ def envoy_binary() -> Path:
 
 def write_envoy(workspace: Workspace, record: Record) -> None:
     """Write Envoy's configuration and let Envoy examine it. Raises LabError: it finds fault with it."""
-    folder, path = workspace.folder(record.stack), workspace.folder(record.stack).envoy_file
+    folder = workspace.folder(record.stack)
+    path = folder.envoy_file
     behind: Places | Balance = _places(record.servers[0].endpoints)
     if record.balance:
         spread_requests(workspace, record)
@@ -68,8 +70,8 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
         behind = Balance(record.balance, _places(record.endpoints), folder.front, admin_at)
     published = Published(_places(record.published), folder.read_token()) if record.published else None
     trace = receiver(str(record.settings.get("trace", "")))
-    # It holds the token.
-    atomic_write(path, json.dumps(config.envoy_configuration(behind, published, trace), indent=1), mode=0o600)
+    configuration = config.envoy_configuration(behind, published, trace)
+    atomic_write(path, json.dumps(configuration, indent=1), mode=0o600)  # it holds the token
     argv = [str(envoy_binary()), *config.envoy_arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended.code:
@@ -87,18 +89,14 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
 
     Raises LabError: Envoy is not installed, or finds fault with it.
     """
-    argv = [str(envoy_binary()), *config.envoy_arguments(str(workspace.folder(record.stack).envoy_file))]
+    folder = workspace.folder(record.stack)
+    argv = [str(envoy_binary()), *config.envoy_arguments(str(folder.envoy_file))]
     listener.command(argv)
     if listener.dry:
         return {}
     write_envoy(workspace, record)
-    process = processes.spawn(
-        argv,
-        {**os.environ, **marks(workspace.root, record.stack)},
-        workspace.folder(record.stack).log_file(),
-        Path("/"),
-        outlive=record.owner is None,
-    )
+    env = {**os.environ, **marks(workspace.root, record.stack)}
+    process = processes.spawn(argv, env, folder.log_file(), Path("/"), outlive=record.owner is None)
     let_others_first(process.pid)
     return {f"its {record.front}": process}
 
@@ -131,7 +129,7 @@ def servers_seen(workspace: Workspace, record: Record) -> dict[int, UpstreamHeal
 def let_others_first(pid: int) -> None:
     """Make a process that leads its session nice, with all that share its group; nothing where it has ended.
 
-    For Envoy: a relay that is woken for each packet takes the processor from whoever is about to send the next one.
+    For Envoy: a relay that is woken for each packet takes the processor from the sender of the next packet.
     Where it waits a moment, it finds several at once, and relays each for less (docs/operate/scale.md has the figures).
     """
     with contextlib.suppress(OSError):

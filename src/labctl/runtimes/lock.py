@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from types import FrameType
@@ -18,6 +17,7 @@ from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
+from labkit.waiting import attempts
 
 NOTE_S = 1.0
 
@@ -56,15 +56,15 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
 
 def _busy(workspace: Workspace, stack: str) -> Busy:
     """Who holds the lock. It is taken a moment before its holder's note is written."""
-    deadline, why = time.monotonic() + NOTE_S, "only one command at a time can change a stack"
-    while time.monotonic() < deadline:
-        pid, what = holder(workspace, stack)
+    why = "only one command at a time can change a stack"
+    for _ in attempts(NOTE_S, 0.02):
+        pid, action = holder(workspace, stack)
         if pid:
-            title = f"another 'labctl {what}' of {stack} is in progress (pid {pid})"
-            return Busy(title, why, f"wait for it, or stop it: kill {pid}", code="stack-busy")
-        time.sleep(0.02)
-    title, why = f"another labctl command on {stack} is in progress", f"{why}, and this one has left no note of its pid"
-    return Busy(title, why, "wait for it, then try again", code="stack-busy")
+            what = f"another 'labctl {action}' of {stack} is in progress (pid {pid})"
+            return Busy(what, why, f"wait for it, or stop it: kill {pid}", code="stack-busy")
+    what = f"another labctl command on {stack} is in progress"
+    why += ", and this one has left no note of its pid"
+    return Busy(what, why, "wait for it, then try again", code="stack-busy")
 
 
 def holder(workspace: Workspace, stack: str) -> tuple[int, str]:

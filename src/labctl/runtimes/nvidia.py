@@ -36,7 +36,7 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
     if wanted and not sliced:
         argv.append(f"--id={','.join(wanted)}")
     try:
-        done = processes.run_short(argv, Path("/"), PATIENCE_S)
+        ended = processes.run_short(argv, Path("/"), PATIENCE_S)
     except FileNotFoundError:
         raise LabError(
             "there is no NVIDIA driver here",
@@ -44,17 +44,17 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
             "install the driver, or use --profile cpu",
             code="nvidia-driver-missing",
         ) from None
-    if done is None:
+    if ended is None:
         raise LabError(
             "the NVIDIA driver does not answer",
             f"nvidia-smi was silent for {PATIENCE_S} s",
             code="nvidia-driver-silent",
         )
-    (code, out, err), remedy = done, "check that nvidia-smi lists your GPU"
-    if code:
-        why = next(iter((out + err).strip().splitlines()), f"exit status {code}")
+    remedy = "check that nvidia-smi lists your GPU"
+    if ended.code:
+        why = next(iter((ended.out + ended.err).strip().splitlines()), f"exit status {ended.code}")
         raise LabError("the NVIDIA driver does not work", why, remedy, code="nvidia-driver-broken")
-    listed = [_gpu(line) for line in out.splitlines() if line.strip()]
+    listed = [_gpu(line) for line in ended.out.splitlines() if line.strip()]
     if not listed:
         raise LabError("the NVIDIA driver sees no GPU", "", remedy, code="gpu-missing")
     return [replace(listed[0], memory=None, free=None)] if sliced else listed

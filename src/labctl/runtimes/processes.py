@@ -1,4 +1,4 @@
-"""The one place that starts processes. It tells each command and runs it; for a dry run it tells it alone.
+"""The one place that starts processes. It shows each command and runs it; a dry run only shows it.
 
 Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
 """
@@ -38,9 +38,9 @@ class Command:
     """A process and its variables beyond our own.
 
     Attributes:
-        container: the one that it makes, and of which image.
-        hidden: how the names of those of our own variables begin that it does not get.
-        files: writes what it reads, before it is started.
+        container: the name and the image of the container that it makes.
+        hidden: prefixes of our own variables that it does not get.
+        files: writes the files that it reads; called before it is started.
         grace: seconds that it has to end when it is asked to.
     """
 
@@ -75,11 +75,18 @@ def _child(command: Command, listener: Listener, **options: Any) -> Iterator[sub
     listener.command(command.argv, command.env, command.container)
     if listener.dry:
         command = Command(NOTHING)
-    own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": keeper.die_with_parent}
     if command.files:
         command.files()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(command.hidden)}
-    with subprocess.Popen(command.argv, env={**env, **command.env}, cwd=command.cwd, **own | options) as process:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(command.hidden)}
+    options = {
+        "stdin": subprocess.DEVNULL,
+        "start_new_session": True,
+        "preexec_fn": keeper.die_with_parent,
+        "env": {**inherited, **command.env},
+        "cwd": command.cwd,
+        **options,
+    }
+    with subprocess.Popen(command.argv, **options) as process:
         try:
             yield process
         finally:
@@ -221,22 +228,37 @@ def start_fed_process(command: Command, listener: Listener) -> Iterator[subproce
 
 
 def follow_file(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:
-    """The lines of a growing file, until its writer is gone and all is read."""
-    with path.open(encoding="utf-8", errors="replace") as stream:
+    """The lines of a growing file, until its writer is gone and all is read; then of a file that took its place."""
+    with contextlib.ExitStack() as closing:
+        stream = closing.enter_context(path.open(**TEXT))
         buffer = ""
         while True:
             running = alive()
-            if path.stat().st_size < os.lseek(stream.fileno(), 0, os.SEEK_CUR):  # its older half was dropped
+            size = os.fstat(stream.fileno()).st_size
+            if size < os.lseek(stream.fileno(), 0, os.SEEK_CUR):  # its older half was dropped
                 stream.seek(0)
             if chunk := stream.read():
                 *complete, buffer = (buffer + chunk).split("\n")
                 yield from complete
-            elif not running:
-                if buffer:
-                    yield buffer
-                return
-            else:
+                continue
+            replaced = _is_replaced(path, stream)
+            if buffer and (replaced or not running):
+                yield buffer
+                buffer = ""
+            if replaced:
+                stream.close()
+                stream = closing.enter_context(path.open(**TEXT))
+            elif running:
                 wait(0.2)
+            else:
+                return
+
+
+def _is_replaced(path: Path, stream: IO[str]) -> bool:
+    """Whether another file has the name of an open one now: the new log of a replica that was restarted."""
+    with contextlib.suppress(FileNotFoundError):  # the log of a replica that is gone
+        return not os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+    return False
 
 
 class ShortRun(NamedTuple):

@@ -41,7 +41,7 @@ class Endpoints:
 
 
 def addresses(endpoints: Endpoints) -> dict[str, str]:
-    """Endpoints as variables for whoever sits in a shell beside the server: ``TRITON_GRPC`` and the like."""
+    """Endpoints as variables of a shell beside the server: ``TRITON_GRPC`` and the like."""
     return {f"TRITON_{name.upper()}": where for name, where in vars(endpoints).items()}
 
 
@@ -95,17 +95,17 @@ class Record:
         """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
         data = nofollow.json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
-            own = {str(key): data[key] for key in ("profile", "release", "gpus") if key in data}
-            own |= {"set": data.get("settings"), "templates": data.get("templates") or None}
-            own |= {new: data[old] for old, new in FORMER.items() if old in data}
-            data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **own}
+            options = {key: data[key] for key in ("profile", "release", "gpus") if key in data}
+            options |= {"set": data.get("settings"), "templates": data.get("templates") or None}
+            options |= {new: data[old] for old, new in FORMER.items() if old in data}
+            data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **options}
         return _adapter().validate_json(json.dumps(data), strict=True)
 
     @property
     def asked(self) -> Options:
         """The options that bring the stack up again as it is, with what has changed since ``up`` was asked for it."""
         http, grpc, metrics = self.ports
-        if self.balance == CLIENT:  # any will do, such as that of a server
+        if self.balance == CLIENT:  # no port listens: any other than the two will do
             grpc = str(self.servers[0].endpoints.ports[1])
         return dataclasses.replace(
             self.options,
@@ -129,7 +129,9 @@ class Record:
     @property
     def front(self) -> str:
         """What stands before its servers: "balancer" (also where it is exposed), "Envoy", or "" for nothing."""
-        return "balancer" if self.balance else "Envoy" if self.exposed else ""
+        if self.balance:
+            return "balancer"
+        return "Envoy" if self.exposed else ""
 
     @property
     def ports(self) -> list[str]:
@@ -140,7 +142,9 @@ class Record:
     @property
     def scrape_endpoints(self) -> dict[str, str]:
         """Where labctl itself asks: the endpoints, but Triton's counters of each server ("a:1,b:2"), to be summed."""
-        counters = [server.endpoints.metrics for server in self.servers] if self.balance else [self.endpoints.metrics]
+        if not self.balance:
+            return {**vars(self.endpoints)}
+        counters = [server.endpoints.metrics for server in self.servers]
         return {**vars(self.endpoints), "metrics": ",".join(counters)}
 
     def folder(self, number: int) -> int:
@@ -156,8 +160,8 @@ class Record:
         for server in self.servers:
             if server.number == number:
                 return dataclasses.replace(self, endpoints=server.endpoints, servers=[server])
-        there = ", ".join(str(server.number) for server in self.servers)
-        raise LabError(f"{self.stack} has no replica {number}", f"it has: {there}", code="replica-unknown")
+        numbers = ", ".join(str(server.number) for server in self.servers)
+        raise LabError(f"{self.stack} has no replica {number}", f"it has: {numbers}", code="replica-unknown")
 
     def one(self, number: int | None) -> Record:
         """:meth:`only`, for what looks at one server. Raises LabError where there are several and none is named."""
@@ -181,14 +185,17 @@ def _adapter() -> TypeAdapter[Record]:
 
 
 def merge_records(records: Mapping[int, Record]) -> Record:
-    """The record of a stack, out of those of its servers that exist: the one that was started last knows most."""
-    own = [s for number, record in sorted(records.items()) for s in record.servers if s.number == number]
-    return dataclasses.replace(max(records.values(), key=lambda record: len(record.servers)), servers=own)
+    """The record of a stack from the records of its running servers: the newest names the most servers."""
+    newest = max(records.values(), key=lambda record: len(record.servers))
+    servers = [
+        server for number, record in sorted(records.items()) for server in record.servers if server.number == number
+    ]
+    return dataclasses.replace(newest, servers=servers)
 
 
 @dataclass(frozen=True)
 class Proc:
-    """A process told apart from a later one with the same pid, by its start in seconds since the machine was booted."""
+    """A process by its pid and its start (seconds since the machine booted): a later process may have the same pid."""
 
     pid: int
     started: float

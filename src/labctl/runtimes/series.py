@@ -37,42 +37,7 @@ PROGRAM = (
     "labkit.workloads.engine_stream",
 )
 
-
 Around = Callable[[Listener], AbstractContextManager[object]]
-
-
-def ended_of(context: Path) -> Path:
-    """Where it is said how the client with that context ended."""
-    return context.with_suffix(".ended")
-
-
-def main() -> int:
-    """0 when stdin has ended; in a fork, the client's exit status."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would not survive a fork
-    for module in sys.argv[1:]:
-        importlib.import_module(module)
-    gc.freeze()
-    for line in sys.stdin:
-        arguments = shlex.split(line)
-        client = os.fork()
-        if client == 0:
-            return _run(arguments)
-        code = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
-        atomic_write(ended_of(Path(arguments[-1])), str(code))
-    return 0
-
-
-def _run(arguments: list[str]) -> int:
-    keeper.die_with_parent(signal.SIGKILL)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    sys.argv[1:] = arguments
-    return script.main()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 class Series(ExitStack):
@@ -107,3 +72,37 @@ class Series(ExitStack):
                 time.sleep(processes.LOOK_S)
         finally:
             ended.unlink(missing_ok=True)
+
+
+def ended_of(context: Path) -> Path:
+    """Where it is said how the client with that context ended."""
+    return context.with_suffix(".ended")
+
+
+def main() -> int:
+    """0 when stdin has ended; in a fork, the client's exit status."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would not survive a fork
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
+    gc.freeze()
+    for line in sys.stdin:
+        arguments = shlex.split(line)
+        client = os.fork()
+        if client == 0:
+            return _run(arguments)
+        code = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
+        atomic_write(ended_of(Path(arguments[-1])), str(code))
+    return 0
+
+
+def _run(arguments: list[str]) -> int:
+    keeper.die_with_parent(signal.SIGKILL)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.argv[1:] = arguments
+    return script.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from python_on_whales import DockerClient  # takes a third of a second: it is imported where a command is written
 
 Call = Callable[["DockerClient"], object]
-NOBODY_LOOKED = "[{}]"
+INSPECTED = "[{}]"  # an answer to `docker image inspect`
 SEAMS = ("run", "stream_stdout_and_stderr")
 _replacing = threading.Lock()
 
@@ -58,21 +58,21 @@ def _written_only() -> Iterator[None]:
 
     def write(args: Sequence[Any], *_: object, **__: object) -> str:
         if "inspect" in args[:3]:
-            return NOBODY_LOOKED  # some calls look first whether an image is there; the command itself will tell
+            return INSPECTED  # some calls look first whether an image is there; the command itself will tell
         raise _Written(args)
 
     with _replacing:
-        ours = [module for name, module in sys.modules.items() if name.startswith("python_on_whales.")]
-        theirs = [
+        modules = [module for name, module in sys.modules.items() if name.startswith("python_on_whales.")]
+        originals = [
             (module, seam, getattr(utils, seam))
-            for module in ours
+            for module in modules
             for seam in SEAMS
             if getattr(module, seam, None) is getattr(utils, seam)
         ]
         try:
-            for module, seam, _ in theirs:
+            for module, seam, _ in originals:
                 setattr(module, seam, write)
             yield
         finally:
-            for module, seam, function in theirs:
-                setattr(module, seam, function)
+            for module, seam, original in originals:
+                setattr(module, seam, original)

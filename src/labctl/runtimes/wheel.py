@@ -150,8 +150,8 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
             "with LABS_TORCH_INDEX naming an index of CUDA builds",
             code="torch-without-cuda",
         )
-    asked = " ".join(importlib.metadata.requires("torch") or ())
-    cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in asked), 0)
+    requirements = " ".join(importlib.metadata.requires("torch") or ())
+    cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in requirements), 0)
     if cuda and (oldest := nvidia.too_old(gpus[0].driver, cuda)):
         raise LabError(
             f"the driver {gpus[0].driver} is too old for PyTorch {version} of this environment",
@@ -177,7 +177,7 @@ def environment(wheel: Wheel) -> dict[str, str]:
     env["LD_LIBRARY_PATH"] = ":".join(map(str, [*libraries, wheel.libraries]))
     env["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), env.get("PATH", "")])
     env["PYTHONPATH"] = site_packages()
-    # Packages are installed uncompiled: a stub that kept nothing would compile PyTorch anew at each start (6 s).
+    # Packages are installed uncompiled: a stub that kept no bytecode would compile PyTorch again at each start (6 s).
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         env.pop(name, None)  # a server has no business with it

@@ -67,16 +67,17 @@ def render_stack(
     for notice in plan.notices:
         listener.note(notice)
     if session.dry:
-        for path in (*plan.files(), *((own.env_file, own.compose_file, own.secret) if by_hand else ())):
+        extra = (own.env_file, own.compose_file, own.secret) if by_hand else ()
+        for path in (*plan.files(), *extra):
             listener.file(str(path))
         return ""
     with _require_unserved(session, folder):
         models = repository.render_repository(plan.request)
         if by_hand:
-            wanted = Stack(session, lab, stack, by_hand, options)
-            endpoints = named_endpoints(wanted.options.ports, LOOPBACK)
+            planned = Stack(session, lab, stack, by_hand, options)
+            endpoints = named_endpoints(planned.options.ports, LOOPBACK)
             assert endpoints
-            by_hand.write_files(wanted.plan, record_of(wanted, endpoints))
+            by_hand.write_files(planned.plan, record_of(planned, endpoints))
             listener.note(f"by hand: docker compose --env-file {own.env_file} up --wait")
     return f"{folder}: {', '.join(models)}"
 

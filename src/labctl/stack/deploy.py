@@ -6,6 +6,7 @@ beside them: the rendered repository, Envoy's configuration, the token, and the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -44,7 +45,7 @@ MOST_BYTES = 2**20  # of a ConfigMap
 PRIVATE = ("envoy.json", "token")  # Envoy's configuration has the token in it
 COMPOSE_SOURCE, USUAL_SOURCE = "labs-prometheus", "prometheus"  # a dashboard's data source in Compose and elsewhere
 COMPONENTS = "kubernetes/components"
-GPU, WEIGHTS = f"{COMPONENTS}/gpu", f"{COMPONENTS}/weights"  # those that follow from the stack
+GPU, WEIGHTS = f"{COMPONENTS}/gpu", f"{COMPONENTS}/weights"  # labctl lists these as the stack needs them
 # The volume with the weights, for every pod that reads them, whichever components are listed.
 CACHE = {"target": {"kind": "StatefulSet|Deployment", "name": "triton|openai"}, "path": f"{WEIGHTS}/cache.yaml"}
 HEADER = """\
@@ -70,23 +71,31 @@ class _Customization:
 
     @classmethod
     def of(cls, folder: Path, stack: str) -> _Customization:
-        """Raises LabError where the kustomization.yaml in the folder cannot be read."""
+        """Raises LabError where a file in the folder cannot be read."""
         mark, token, path = (folder / name for name in (MARK, "token", "kustomization.yaml"))
-        if not token.exists() or json.loads(mark.read_text(encoding="utf-8"))["stack"] != stack:
+        if not token.exists():
             return cls(secrets.token_urlsafe(32), stack)
-        fresh = cls(token.read_text(encoding="ascii"), stack)
-        if not path.exists():  # it is for Swarm
-            return fresh
-        try:
-            document = parse_yaml(path.read_text(encoding="utf-8"))
-            return replace(fresh, namespace=document["namespace"], components=document["components"])
-        except (yaml.YAMLError, KeyError, TypeError) as error:
-            raise LabError(
-                f"{path} cannot be read",
-                str(error),
-                "correct it, or name another --output",
-                code="deploy-file-unreadable",
-            ) from error
+        with _reading(mark):
+            former = json.loads(mark.read_text(encoding="utf-8"))["stack"]
+        if former != stack:
+            return cls(secrets.token_urlsafe(32), stack)
+        with _reading(token):
+            kept = cls(token.read_text(encoding="ascii"), stack)
+        if path.exists():  # else it is for Swarm
+            with _reading(path):
+                document = parse_yaml(path.read_text(encoding="utf-8"))
+                kept = replace(kept, namespace=document["namespace"], components=document["components"])
+        return kept
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises LabError where the block finds a file of the last rendering damaged."""
+    try:
+        yield
+    except (yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+        remedy = "correct it, or name another --output"
+        raise LabError(f"{path} cannot be read", str(error), remedy, code="deploy-file-unreadable") from error
 
 
 class _Blocks(Dumper):  # type: ignore[misc]
@@ -140,15 +149,15 @@ def render_deployment(
             _write_kubernetes(session.workspace, plan, custom, names, fresh)
         else:
             _write_swarm(session.workspace, plan, names, fresh)
-        said = {"stack": stack, "target": target, "settings": dict(plan.settings)}
-        (fresh / MARK).write_text(json.dumps(said, indent=1, default=str), encoding="utf-8")
+        mark = {"stack": stack, "target": target, "settings": dict(plan.settings)}
+        (fresh / MARK).write_text(json.dumps(mark, indent=1, default=str), encoding="utf-8")
     for name in PRIVATE:
         (folder / name).chmod(0o600)
     return f"{folder}: {NEXT[target].format(folder=folder, stack=stack)}; the token is in {folder}/token"
 
 
 def build_images(session: Session, lab: Lab, stack: str, options: Options, registry: str) -> list[str]:
-    """Build those that are not here and push all of them to ``registry`` ("" is none); their names.
+    """Build the images that are missing, and push all of them to ``registry`` ("" is none); their names.
 
     Raises LabError: the stack cannot have these options, or one cannot be made.
     """
@@ -161,9 +170,11 @@ def build_images(session: Session, lab: Lab, stack: str, options: Options, regis
     for notice in plan.notices:
         session.listener.note(notice)
     images.build_missing_images(session.listener, builds, plan.image)
-    for name in builds if registry else ():
+    if not registry:
+        return list(builds)
+    for name in builds:
         images.push(session.listener, name, registry)
-    return [f"{registry}/{name}" if registry else name for name in builds]
+    return [f"{registry}/{name}" for name in builds]
 
 
 def _plan(session: Session, lab: Lab, stack: str, options: Options) -> Plan:
@@ -173,14 +184,14 @@ def _plan(session: Session, lab: Lab, stack: str, options: Options) -> Plan:
 
 def _images(workspace: Workspace, plan: Plan, registry: str) -> dict[str, str]:
     """The images by their names in deploy/."""
-    found = {  # in the order in which Kustomize replaces them: what becomes labs-server comes after labs-server
+    names = {  # in the order in which Kustomize replaces them: what becomes labs-server comes after labs-server
         "labs-client": images.client_image(workspace),
         "labs-envoy": images.client_image(workspace),
         "labs-files": images.files_image(workspace),
         "labs-server": images.server_image(workspace, plan.profile, plan.image, plan.stack.packages),
         "labs-tools": images.server_image(workspace, compose_commands.TOOLS),
     }
-    return {name: f"{registry}/{image}" if registry else image for name, image in found.items()}
+    return {name: f"{registry}/{image}" if registry else image for name, image in names.items()}
 
 
 def _write_front(plan: Plan, target: str, token: str, folder: Path) -> None:
@@ -195,7 +206,7 @@ def _write_front(plan: Plan, target: str, token: str, folder: Path) -> None:
 
 
 def _openai(workspace: Workspace, plan: Plan) -> dict[str, str]:
-    """What the OpenAI API is told of the stack; nothing where none of its models continues texts."""
+    """The OpenAI API's variables for the stack; {} if none of its models continues texts."""
     if plan.stack.bench is None:
         return {}
     tokenizer = ComposeRuntime(workspace).client_path(Path(plan.tokenizer_dir)) if plan.tokenizer_dir else ""
@@ -341,7 +352,7 @@ def _job_patch(plan: Plan, names: Mapping[str, str], folder: Path) -> Document:
 
 
 def _write_swarm(workspace: Workspace, plan: Plan, names: Mapping[str, str], folder: Path) -> None:
-    for name in ("stack.yaml", *(["gpu.yaml"] if plan.profile == "gpu" else [])):
+    for name in ("stack.yaml", "gpu.yaml") if plan.profile == "gpu" else ("stack.yaml",):
         shutil.copyfile(workspace.root / "deploy" / "swarm" / name, folder / name)
     values = {
         "LABS_STACK": plan.name,

@@ -14,7 +14,7 @@ USUAL = 9000  # as Triton's own front has it
 AGAIN = "free it, then labctl openai STACK (with --port auto on a free port)"
 
 
-def start_door(session: Session, record: Record, options: Options, tls: CertificatePair | None = None) -> None:
+def start_door(session: Session, record: Record, options: Options, tls: CertificatePair | None) -> None:
     """Start it, and say where it is; harmless where it runs already.
 
     Raises LabError: it cannot be started, or its port is taken, or it runs already and without ``tls``; the stack stays
@@ -40,12 +40,8 @@ def start_door(session: Session, record: Record, options: Options, tls: Certific
         session.listener.note(describe_door(record.stack, address, record.bind if record.exposed else ""))
 
 
-def stack_door_url(session: Session, record: Record) -> str:
-    """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
-    return door.door_url(session.workspace, record)
-
-
 def describe_door(stack: str, address: str, exposed: str) -> str:
-    """Where the door of a stack is, and where exposed how its token is had."""
-    said = f"OpenAI API: {address}"
-    return f"{said}, exposed on {exposed}; its API key is the token: labctl status {stack} --token" if exposed else said
+    """Where the OpenAI API of a stack is; if other machines reach it (``exposed``), also how to get its token."""
+    if exposed:
+        return f"OpenAI API: {address}, exposed on {exposed}; its API key is the token: labctl status {stack} --token"
+    return f"OpenAI API: {address}"

@@ -45,8 +45,9 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
     for folder in folders:
         with contextlib.suppress(OSError):  # Triton ends when what it executes has ended: that must not stand still
             nofollow.unlink(folder / CONTROL)
-    if not force and (endless := [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]):
-        session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
+    stuck = [] if force else [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]
+    if stuck:
+        session.listener.note(f"{stuck[0].partition(';')[0]}: the server is killed")
         force = True
     runtime.stop(session.listener, stack, force)
     if all(left := runtime.leftovers(stack) for _ in attempts(GONE_S, LOOK_S)):
@@ -64,7 +65,7 @@ def down(session: Session, stack: str) -> bool:
     """
     with stack_lock(session.workspace, stack, "down"):
         kept = session.remembered(stack)
-        there = session.find(stack) is not None or kept is not None
+        was_up = session.find(stack) is not None or kept is not None
         for runtime in session.runtimes:
             try:
                 left = runtime.leftovers(stack)
@@ -73,10 +74,10 @@ def down(session: Session, stack: str) -> bool:
                     raise
                 continue  # an engine that does not answer, and nothing of the stack was brought up on it
             if left:
-                there = True
+                was_up = True
                 take_down(session, runtime, stack)
         session.forget(stack)
-        return there
+        return was_up
 
 
 def sweep_dead_stacks(session: Session, but_for: str = "") -> list[str]:
@@ -103,7 +104,7 @@ def sweep_dead_stacks(session: Session, but_for: str = "") -> list[str]:
 
 
 def down_all(session: Session) -> Sequence[str]:
-    """Take every stack of this checkout down; the names of those that were there.
+    """Take every stack of this checkout down; the names of the stacks that were up.
 
     Raises LabError: one of them cannot be taken down, when all others are.
     """

@@ -1,4 +1,4 @@
-"""A running stack whose templates a person edits: what differs from what it serves, and loading only that anew."""
+"""A running stack whose templates a person edits: what differs from what it serves, and loading only that again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def find_edits(stack: Stack) -> dict[str, list[Path]]:
 def edit_report(stack: Stack) -> list[EditedFile]:
     """Every edited file of a running stack, and whether the server has it.
 
-    One that is not loaded differs from what the server has; one that is differs from what was shipped.
+    A file that is not loaded differs from what the server has; a loaded one differs from what was shipped.
     """
     root = stack.session.workspace.root
     waiting = {path: model for model, files in find_edits(stack).items() for path in files}
@@ -70,16 +70,17 @@ def not_shipped(session: Session, plan: Plan) -> list[str]:
 def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
     """The files that a person may edit, each with its model: what the stack that runs is made of.
 
-    Of one that is down, all that it could be made of, with any settings: an edit may be why it does not come up.
+    If the stack is down, every template that it might use under any settings: an edit may be why it does not come up.
     """
     if running := session.find(stack):
         return _models(running.in_lab(lab).plan.request)
-    manifest, request = lab.stacks[stack], make_plan(session.workspace, lab, stack, Options(), str).request
-    found: dict[Path, str] = {}
-    for name in dict.fromkeys(name for layer in manifest.layers.values() for name in layer.repository):
+    request = make_plan(session.workspace, lab, stack, Options(), str).request
+    names = dict.fromkeys(name for layer in lab.stacks[stack].layers.values() for name in layer.repository)
+    files: dict[Path, str] = {}
+    for name in names:
         source = session.workspace.templates(lab.folder, name)
-        found |= _models(replace(request, sources=[source], models=()))
-    return found
+        files |= _models(replace(request, sources=[source], models=()))
+    return files
 
 
 def edits_section(files: Collection[str]) -> str:
@@ -107,7 +108,7 @@ def relative_name(path: Path, root: Path) -> str:
 
 
 def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
-    """Load the edited models of a running stack anew, in place; the other models and the server stay.
+    """Load the edited models of a running stack again, in place; the other models and the server stay.
 
     Args:
         models: these, edited or not.
@@ -117,10 +118,10 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
     a model cannot be loaded: then its former version serves on.
     """
     with stack_lock(session.workspace, stack, "reload"):
-        there = session.require_up(stack).in_lab(lab)
+        running = session.require_up(stack).in_lab(lab)
         for model in models:
-            _require_model(there.record, model)
-        return load_differing(there, models, patience)
+            _require_model(running.record, model)
+        return load_differing(running, models, patience)
 
 
 def _require_model(record: Record, model: str) -> None:
@@ -131,7 +132,7 @@ def _require_model(record: Record, model: str) -> None:
 
 
 def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
-    """Load anew what a running stack has otherwise than its plan, with its lock held. All else as :func:`reload`."""
+    """Load again each model that differs from a running stack's plan; the caller has its lock. See :func:`reload`."""
     plan, listener = stack.plan, stack.session.listener
     with _render_fresh(plan) as fresh:
         if spare := repository.unused_parameters(plan.request) if plan.request.spare else []:
@@ -212,11 +213,11 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
     except LabError as error:
         serves = undo(min(patience, UNDO_S) if isinstance(error.__cause__, server_api.Unreachable) else patience)
         why = _cause(stack, model, error.why, refused)
-        mine = faults.explain_error(LabError(error.what, why, code=error.code), faults.stack_explainer(stack))
+        explain = faults.stack_explainer(stack)
         remedy = f"correct it, then labctl reload {name}; or labctl undo {name} {model}"
-        if faults.LOOP in why:  # the former version serves, but Triton cannot end the one that never comes back
+        if faults.LOOP in why:  # the former version serves, but Triton cannot end an execution that never returns
             remedy = f"correct it, or labctl undo {name} {model}; then labctl restart {name}"
-        raise LabError(mine.what, mine.why, remedy, details=[serves], code=error.code) from error
+        raise LabError(explain(error.what), explain(why), remedy, details=[serves], code=error.code) from error
     except BaseException:  # Ctrl-C or SIGTERM: the server may be loading it just now
         with hold_signals_back():
             session.listener.note(f"interrupted: the former version of {model} comes back")
@@ -225,7 +226,7 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
 
 
 def _refusals(stack: Stack, model: str) -> list[str]:
-    """Why Triton refused the model's configuration, each time; a log line may come after the client was told."""
+    """Why Triton refused the model's configuration, each time; a log line may come after the client's answer."""
     with contextlib.suppress(LabError):  # there is no log yet
         return [why for name, why in readiness.each_refusal(stack.runtime.logs(stack.name)) if name == model]
     return []
@@ -235,8 +236,8 @@ def _cause(stack: Stack, model: str, why: str, refused: int) -> str:
     """What Triton says of a failed load, or where it says nothing, its log: ``refused`` are the refusals before."""
     if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
         for _ in attempts(LOG_S, LOOK_S):
-            if len(told := _refusals(stack, model)) > refused:
-                return told[-1]
+            if len(refusals := _refusals(stack, model)) > refused:
+                return refusals[-1]
     return why
 
 
@@ -252,27 +253,28 @@ def _make_newer(folder: Path, than: int) -> None:
         os.utime(path, ns=(moment, moment), follow_symlinks=False)
 
 
-def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool, timeout: float = LOAD_S) -> int:
+def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool, timeout: float) -> int:
     """Load or unload a model on every server of a stack, one after the other: the others serve meanwhile.
 
     Returns the number of servers. Raises LabError: some of them did not; it says which, and why.
     """
-    there = session.require_up(stack).in_lab(lab)
-    record, key, failed = there.record, there.folder.read_secret(), dict[int, str]()
+    running = session.require_up(stack).in_lab(lab)
+    record, key = running.record, running.folder.read_secret()
+    failed: dict[int, str] = {}
     _require_model(record, model)
-    probe = there.plan.stack.probes.get(model)
-    with there.lock("load" if load else "unload"):
+    probe = running.plan.stack.probes.get(model)
+    with running.lock("load" if load else "unload"):
         for server in record.servers:
             http = server.endpoints.http
             where = f" on replica {server.number}" if record.balance else ""
             session.listener.step(f"{'loading' if load else 'unloading'} {model}{where}")
             try:
-                if not load:
-                    server_api.unload_model(http, model, timeout, key)
-                else:
+                if load:
                     server_api.load_model(http, model, timeout, key)
                     if probe:
                         readiness.probe(http, model, probe, timeout)
+                else:
+                    server_api.unload_model(http, model, timeout, key)
                 session.listener.done("READY" if load else "gone")
             except LabError as error:
                 failed[server.number] = f"{error.what}: {error.why}" if error.why else error.what

@@ -32,8 +32,8 @@ SHORT = re.compile(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)")
 MODEL_FILE = re.compile(r"/\d+/[\w-]+\.py:\d+$")
 
 Explain = Callable[[str], str]
-FRESH_S = 6.0  # they say it anew every second; a note that is older is of a process that is gone
-LOOK_S, LOG_S = 0.5, 1.0  # the server may write its log a moment after its client was told
+FRESH_S = 6.0  # a model writes its note again every second; an older note is of a process that has ended
+LOOK_S, LOG_S = 0.5, 1.0  # the server may write its log a moment after its client's answer
 LOOP = "is there a loop without an end?"
 Look = Callable[[], list[str]]
 GPU_DEVICE = Path("/dev/nvidiactl")
@@ -41,17 +41,19 @@ NO_GPU = re.compile(r"NVML|CudaDriverHelper|pinned system memory|CUDA memory poo
 
 
 def stack_explainer(stack: Stack, names: Mapping[str, str] | None = None) -> Explain:
-    """A function that tells an error of the stack in the words and the files of the person who edits its models.
+    """A function that puts an error of the stack into the words and the files of the person who edits its models.
 
     The server's log is read only where an entry of it is named. ``names`` are as of :func:`stack_files`.
     """
-    mine = stack_files(stack, names)
+    with_own_files = stack_files(stack, names)
 
     def exception(entry: re.Match[str]) -> str:
-        logs = (whole_log(stack.runtime, stack.name) for _ in attempts(LOG_S, 0.05))
-        return next(filter(None, (find_exception(log, entry[0]) for log in logs)), entry[0])
+        for _ in attempts(LOG_S, 0.05):
+            if found := find_exception(whole_log(stack.runtime, stack.name), entry[0]):
+                return found
+        return entry[0]
 
-    return lambda text: mine(ENTRY.sub(exception, text))
+    return lambda text: with_own_files(ENTRY.sub(exception, text))
 
 
 def explain_error(error: LabError, explain: Explain) -> LabError:
@@ -99,7 +101,7 @@ def stack_files(stack: Stack, names: Mapping[str, str] | None = None) -> Explain
         return str
     served = re.compile(re.escape(stack.runtime.server_path(request.output)) + r"/(?P<place>[\w./-]+)")
 
-    def mine(match: re.Match[str]) -> str:
+    def edited_path(match: re.Match[str]) -> str:
         place = match["place"]
         if names and place in names:
             return names[place]
@@ -110,29 +112,30 @@ def stack_files(stack: Stack, names: Mapping[str, str] | None = None) -> Explain
         return path.relative_to(checkout).as_posix() if checkout else str(path)
 
     # A syntax error names only the file: "(model.py, line 28)".
-    return lambda text: SHORT.sub(mine, served.sub(mine, text))
+    return lambda text: SHORT.sub(edited_path, served.sub(edited_path, text))
 
 
 def stuck_sentences(run_dir: Path) -> list[str]:
-    """One sentence for each model of which an execution takes longer than the labs' models ever do."""
+    """One sentence for each model with an execution that takes longer than the labs' models ever do."""
     sentences = []
     for path in sorted(run_dir.glob("stuck-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
             if time.time() - path.lstat().st_mtime < FRESH_S:
-                mark = nofollow.read_object(path)
-                after = f", after {mark['steps']} steps" if mark["steps"] else ""
-                since = time.strftime("%H:%M:%S", time.localtime(mark["since"]))
+                note = nofollow.read_object(path)
+                after = f", after {note['steps']} steps" if note["steps"] else ""
+                since = time.strftime("%H:%M:%S", time.localtime(note["since"]))
                 sentences.append(
-                    f"{mark['model']} has not come back from {mark.get('what', 'one execution')} since {since} "
-                    f"({time.time() - mark['since']:.0f} s){after}; "
-                    f"it is at {mark['file']}:{mark['line']}: {LOOP}"
+                    f"{note['model']} has not come back from {note.get('what', 'one execution')} since {since} "
+                    f"({time.time() - note['since']:.0f} s){after}; "
+                    f"it is at {note['file']}:{note['line']}: {LOOP}"
                 )
     return sentences
 
 
 def stuck_check(run_dir: Path, model: str = "") -> Look:
     """:func:`stuck_sentences` of that folder, of one model or of all, at each look."""
-    return lambda: [said for said in stuck_sentences(run_dir) if not model or said.startswith(f"{model} ")]
+    begin = f"{model} " if model else ""
+    return lambda: [sentence for sentence in stuck_sentences(run_dir) if sentence.startswith(begin)]
 
 
 def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
@@ -145,7 +148,7 @@ def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
 def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
     """The last lines of that log: the errors, where there are any.
 
-    What Triton says of a missing GPU is no news on a machine that has none.
+    On a machine without a GPU, what Triton says of that is left out.
     """
     has_gpu = GPU_DEVICE.exists()
     every = [line for line in whole_log(runtime, stack, number) if has_gpu or not NO_GPU.search(line)]
@@ -166,10 +169,11 @@ def standing_still(session: Session, record: Record) -> str:
 
 
 def paused_models(session: Session, record: Record) -> list[str]:
-    """The models of which a server's clock stands still."""
+    """The models whose clock stands still, on any server of the stack."""
     folder = session.workspace.folder(record.stack)
     folders = [folder.run_dir(record.folder(server.number)) for server in record.servers]
-    return list(dict.fromkeys(name for one in folders for name in Clock(one, tuple(record.models)).paused))
+    clocks = [Clock(run_dir, tuple(record.models)) for run_dir in folders]
+    return list(dict.fromkeys(model for clock in clocks for model in clock.paused))
 
 
 def refuse_stuck(stack: RunningStack) -> None:
@@ -177,19 +181,19 @@ def refuse_stuck(stack: RunningStack) -> None:
     for server in stack.record.servers:
         if stuck := stuck_sentences(stack.folder.run_dir(stack.record.folder(server.number))):
             what = stack_explainer(stack)(stuck[0])
-            raise LabError(
-                what, "nothing is averaged", f"correct it, then labctl restart {stack.name}", code="models-stuck"
-            )
+            remedy = f"correct it, then labctl restart {stack.name}"
+            raise LabError(what, "nothing is averaged", remedy, code="models-stuck")
 
 
 def watch_for_stalls(session: Session, stack: str, explain: Explain) -> AbstractContextManager[None]:
-    """While a block waits for answers: whoever waits hears once of each model whose execution does not come back."""
-    told: set[str] = set()
+    """While a block waits for answers, note once of each model that its execution does not come back."""
+    noted: set[str] = set()
 
-    def tell() -> None:
+    def note_new() -> None:
         for sentence in stuck_models(session, stack, explain):
-            if (model := sentence.partition(" ")[0]) not in told:
-                told.add(model)
+            model = sentence.partition(" ")[0]
+            if model not in noted:
+                noted.add(model)
                 session.listener.note(f"{sentence} After the edit: labctl restart {stack}")
 
-    return call_repeatedly(tell, LOOK_S, "stuck")
+    return call_repeatedly(note_new, LOOK_S, "stuck")

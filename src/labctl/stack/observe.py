@@ -103,8 +103,8 @@ def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -
         )
     data, address = workspace.folder(record.stack).observe, f"{LOOPBACK}:{ports['Prometheus']}"
     config = data / "prometheus.yaml"
-    own = [f"--config.file={config}", f"--storage.tsdb.path={data / 'data'}", f"--web.listen-address={address}"]
-    command = Command([program, *own, *BOUNDS], {"GOMEMLIMIT": MEMORY}, cwd=data)
+    arguments = [f"--config.file={config}", f"--storage.tsdb.path={data / 'data'}", f"--web.listen-address={address}"]
+    command = Command([program, *arguments, *BOUNDS], {"GOMEMLIMIT": MEMORY}, cwd=data)
 
     def begin(listener: Listener) -> Sequence[str]:
         listener.command(command.argv, command.env)

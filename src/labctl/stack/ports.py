@@ -1,4 +1,4 @@
-"""Ports for servers: those that ``--ports`` names, or free ones, and who has a taken one."""
+"""Ports for servers: the ones that ``--ports`` names, or free ones; and which program listens on a taken one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_RESERVED = 128  # more than the 32 replicas of one stack and its own three 
 
 
 def chosen_endpoints(wanted: str, bind: str) -> Endpoints:
-    """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
+    """The endpoints that ``--ports`` stands for, taken or not. Raises LabError if the text is not three ports."""
     return named_endpoints(wanted, bind) or free_endpoints(1, bind)[0]
 
 
@@ -52,9 +52,8 @@ def require_free(named: Mapping[str, int], bind: str, running: Sequence[Record],
     """Raise LabError where one of these ports is taken; it is named, with who listens there."""
     taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(bind, port)]
     if taken:
-        raise LabError(
-            f"{taken[0]} is already in use", "; ".join(f"so is {text}" for text in taken[1:]), remedy, code="port-taken"
-        )
+        why = "; ".join(f"so is {text}" for text in taken[1:])
+        raise LabError(f"{taken[0]} is already in use", why, remedy, code="port-taken")
 
 
 def _is_free(bind: str, port: int) -> bool:
@@ -119,7 +118,7 @@ def _reserve(port: int) -> bool:
 def _offered() -> tuple[Iterator[int], int]:
     """Ports in random order, and how many: above the usual ones, which the next stack may be about to take.
 
-    None of those that connections to elsewhere are given: seconds pass until a server listens on what was picked.
+    Ports that the kernel gives to outgoing connections are left out: a server listens only seconds after the choice.
     """
     first = CLIENTS_FROM
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -129,9 +128,12 @@ def _offered() -> tuple[Iterator[int], int]:
 
 
 def _who(port: int, running: Sequence[Record]) -> str:
+    """ " (by ...)": the stack or the program that listens on a port, where that can be known."""
     for record in running:
-        every = (record.endpoints, *filter(None, [record.published]), *(s.endpoints for s in record.servers))
-        if port in [n for e in every for n in e.ports]:
+        places = [record.endpoints, *(server.endpoints for server in record.servers)]
+        if record.published:
+            places.append(record.published)
+        if any(port in place.ports for place in places):
             return f" (by stack {record.stack}: labctl down {record.stack})"
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

@@ -23,15 +23,15 @@ def scripts(workspace: Workspace, plan: Plan, artifacts: Sequence[Artifact]) -> 
     runtime = ComposeRuntime(workspace)
     own = [artifact for artifact in artifacts if artifact not in plan.image_builds]
     weights = [line for artifact in own for line in _weights_lines(runtime, artifact)]
-    engines = [line for build in plan.image_builds for line in _engine_lines(workspace, plan, build)]
+    engines = [line for build in plan.image_builds for line in _engine_lines(runtime, build)]
     paths = [runtime.server_path(artifact.locate(workspace)) for artifact in artifacts]
     made = " && ".join(f"[ -e {shlex.quote(path)} ]" for path in paths)
-    found = {
+    files = {
         "weights.sh": weights,
         "engines.sh": engines or ["echo 'no engine of TensorRT-LLM to build'"],
         "wait.sh": [f"until {made}; do", "  sleep 2", "done"],
     }
-    return {name: "\n".join(["set -eu", *lines, ""]) for name, lines in found.items()}
+    return {name: "\n".join(["set -eu", *lines, ""]) for name, lines in files.items()}
 
 
 def _weights_lines(runtime: ComposeRuntime, artifact: Artifact) -> Iterator[str]:
@@ -40,17 +40,15 @@ def _weights_lines(runtime: ComposeRuntime, artifact: Artifact) -> Iterator[str]
     yield shlex.join(["python3", *runtime.inside(artifact.argv, strict=True)])
 
 
-def _engine_lines(workspace: Workspace, plan: Plan, build: Build) -> Iterator[str]:
+def _engine_lines(runtime: ComposeRuntime, build: Build) -> Iterator[str]:
     """The builder of TensorRT-LLM's image, which writes to a folder that gets its name when it is whole."""
-    runtime = ComposeRuntime(workspace)
-    path = build.locate(workspace)
+    path = build.locate(runtime.workspace)
     unfinished, scratch = (path.with_name(f".{word}-{path.name}") for word in ("building", "checkpoint"))
-    paths = (path, unfinished, scratch)
-    done, building, checkpoint = (shlex.quote(runtime.server_path(path)) for path in paths)
+    done, building, checkpoint = (shlex.quote(runtime.server_path(place)) for place in (path, unfinished, scratch))
     yield f"# {build.title}"
     yield f"if [ ! -e {done} ]; then"
     yield f"  rm -rf {building} {checkpoint}"
-    for argv in engine_commands(build, workspace, unfinished):
+    for argv in engine_commands(build, runtime.workspace, unfinished):
         yield f"  {shlex.join(['env', *runtime.inside(argv)])}"
     yield f"  mv {building} {done}"
     yield f"  rm -rf {checkpoint}"

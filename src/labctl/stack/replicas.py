@@ -34,11 +34,13 @@ def replicas_in_words(count: int) -> str:
 
 def cut_off(streams: int) -> str:
     """What becomes of the streams that are still open when a server has been drained."""
-    return f"{streams} stream{'s are' if streams > 1 else ' is'} cut" if streams else "nothing is in flight"
+    if not streams:
+        return "nothing is in flight"
+    return f"{streams} streams are cut" if streams > 1 else "1 stream is cut"
 
 
 def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
-    """Have requests spread in another way: the servers stay, and their balancer is started anew.
+    """Have requests spread in another way: the servers stay, and their balancer is started again.
 
     ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
     Returns the record as it is then. Raises LabError where the balancer does not find every server.
@@ -67,7 +69,7 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
 
 
 def missing_servers(stack: RunningStack) -> str | None:
-    """What of a stack that somebody else has started is gone; None where nothing is."""
+    """Which servers, or what before them, of a stack that was up before this command are gone; None if none is."""
     if ended := stack.runtime.front_death(stack.record):
         return ended
     gone = missing_replicas(stack)
@@ -77,10 +79,10 @@ def missing_servers(stack: RunningStack) -> str | None:
 
 
 def missing_replicas(stack: RunningStack) -> list[Replica]:
-    """The servers that the stack should have, and of which nothing exists any more."""
-    found = stack.runtime.find(stack.name)
-    there = [server.number for server in found.servers] if found else []
-    return [server for server in stack.record.servers if server.number not in there]
+    """The servers that the stack should have and that no longer exist."""
+    running = stack.runtime.find(stack.name)
+    numbers = [server.number for server in running.servers] if running else []
+    return [server for server in stack.record.servers if server.number not in numbers]
 
 
 def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited: Callable[[], str | None]) -> None:
@@ -90,11 +92,12 @@ def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited:
     """
     runtime, name, folder = stack.runtime, stack.name, stack.folder
     began = time.monotonic()
-    for one in wanted:
-        number = record.folder(one.number)
+    for server in wanted:
+        number = record.folder(server.number)
         where = f"replica {number}: " if number else ""
+        endpoints = server.endpoints if number else record.endpoints
         wait_ready(
-            (one.endpoints if number else record.endpoints).http,
+            endpoints.http,
             stack.plan.stack.models,
             stack.plan.stack.probes,
             ServerOutside(
@@ -124,7 +127,8 @@ def await_balancer(runtime: Runtime, record: Record) -> None:
     """Return when the balancer sends requests to every server of the record. Raises LabError where it does not."""
     for _ in attempts(SEEN_S, LOOK_S):
         seen = runtime.balancer_view(record)
-        ill = [str(s.number) for s in record.servers if not (s.number in seen and seen[s.number].healthy)]
+        healthy = {number for number, health in seen.items() if health.healthy}
+        ill = [str(server.number) for server in record.servers if server.number not in healthy]
         if not ill:
             return
         require_front(runtime, record)
@@ -137,10 +141,10 @@ def await_balancer(runtime: Runtime, record: Record) -> None:
 
 
 def let_go(runtime: Runtime, record: Record, numbers: Collection[int]) -> None:
-    """The balancer forgets servers that are drained: Triton waits at its end for whoever is still connected."""
-    runtime.spread(replace(record, servers=[one for one in record.servers if one.number not in numbers]))
+    """The balancer forgets servers that are drained: at its end Triton waits until its connections are closed."""
+    runtime.spread(replace(record, servers=[server for server in record.servers if server.number not in numbers]))
     for _ in attempts(LET_GO_S, LOOK_S):
-        if not any(number in runtime.balancer_view(record) for number in numbers):
+        if not runtime.balancer_view(record).keys() & numbers:
             return
 
 
@@ -164,9 +168,9 @@ def _await_drained(runtime: Runtime, record: Record, numbers: Collection[int], p
     for _ in attempts(patience, LOOK_S):
         if not (seen := runtime.balancer_view(record)):
             require_front(runtime, record)
-        drained = [seen[n] for n in numbers if n in seen and seen[n].draining]
-        active = sum(one.active for one in drained)
-        quiet = quiet + 1 if len(drained) == len(numbers) and not active else 0
-        if quiet == 2:  # once may be between two looks of a worker of Envoy's that has not heard of it yet
+        draining = [seen[number] for number in numbers if number in seen and seen[number].draining]
+        active = sum(health.active for health in draining)
+        quiet = quiet + 1 if len(draining) == len(numbers) and not active else 0
+        if quiet == 2:  # once is not enough: a worker of Envoy's may not have read yet that they are draining
             return 0
     return active

@@ -41,7 +41,7 @@ class Session:
         """The session of the current folder.
 
         ``whatever_is_broken``: a lab whose manifest is broken is left out, with a note, instead of refused:
-        what runs can be looked at and taken down while somebody writes a lab.
+        so that a running stack can be looked at and taken down while a person writes a lab.
         """
         workspace = Workspace.find()
         leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
@@ -71,7 +71,7 @@ class Session:
         return [word] if word in lab.stacks else list(lab.stacks)
 
     def known(self) -> set[str]:
-        """The stacks that run, and those that were brought up and not taken down."""
+        """The stacks that run, and the stacks that were brought up and not taken down."""
         remembered = {folder.name for folder in self.workspace.folders() if folder.was_up}
         return remembered | {record.stack for record in self.running()}
 
@@ -130,23 +130,24 @@ class Session:
             return compose
 
     def _tell(self, text: str) -> None:
+        """Say it once in this session."""
         if text not in self._told:
             self._told.add(text)
             self.listener.note(text)
 
     def first(self, title: str) -> bool:
-        """Whether this is to be made: a dry run tells only once what would be there in a later phase."""
+        """Whether this is to be made: a dry run shows only once what would be there in a later phase."""
         if self.dry and title in self._told:
             return False
         self._told.add(title)
         return True
 
     def say_how_long(self, slow: Sequence[int], wanted: str, profile: str) -> None:
-        """Say what takes minutes before it begins, and what could be had instead where nobody asked for containers."""
+        """Say how long it takes to make the images, and if the runtime was not asked for, that local needs none."""
         if not slow or self.dry:
             return
-        images = f"{len(slow)} image{'s are' if len(slow) > 1 else ' is'} made first"
-        self.listener.note(f"{images}: about {sum(slow)} minutes, once")
+        count = f"{len(slow)} images are" if len(slow) > 1 else "1 image is"
+        self.listener.note(f"{count} made first: about {sum(slow)} minutes, once")
         if wanted == "auto":
             with contextlib.suppress(LabError):
                 self.runtime("local").check(profile)
@@ -237,13 +238,13 @@ class Session:
 
     def forget(self, stack: str) -> None:
         folder = self.workspace.folder(stack)
-        own = (folder.state_file, folder.secret, folder.token, folder.door_url, folder.env_file)
-        for path in (*own, folder.ended_file(), *folder.ended_files):
+        paths = (folder.state_file, folder.secret, folder.token, folder.door_url, folder.env_file)
+        for path in (*paths, folder.ended_file(), *folder.ended_files):
             path.unlink(missing_ok=True)
 
 
 class Unknown(LabError):
-    """Whether a stack runs cannot be told: the runtime that it was brought up on does not answer."""
+    """It is unknown whether a stack runs: the runtime that it was brought up on does not answer."""
 
 
 def _unknown(stack: str, error: LabError, memory: Path) -> Unknown:

@@ -34,6 +34,8 @@ def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]
         kept = None
         if path.exists():
             kept = path.with_name(f"{path.name}{YOURS}{stamp}")
+            while kept.exists():  # a second undo within the second
+                kept = kept.with_name(f"{kept.name}-again")
             path.rename(kept)
         if original is not None:
             atomic_write(path, original)
@@ -61,8 +63,8 @@ def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
     edited = {path: folder for path, folder in folders.items() if str(path.relative_to(workspace.root)) in changed}
     if not edited:
         return []
-    there = _git(workspace, "ls-tree", "--name-only", "-z", commit, "--", *set(edited.values())).split("\0")
-    return [path for path, folder in edited.items() if folder in there]
+    shipped = _git(workspace, "ls-tree", "--name-only", "-z", commit, "--", *set(edited.values()))
+    return [path for path, folder in edited.items() if folder in shipped.split("\0")]
 
 
 def _lab_of(workspace: Workspace, path: Path) -> str:
@@ -118,9 +120,10 @@ def require_sound(session: Session, plan: Plan) -> None:
     """Raises LabError for a model that Python cannot read."""
     for place, path in sorted(repository.origins(plan.request).items()):
         if found := syntax_error(path):
-            file, (line, words) = edits.relative_name(path, session.workspace.root), found
+            line, words = found
+            model, file = place.partition("/")[0], edits.relative_name(path, session.workspace.root)
             raise LabError(
-                f"{place.partition('/')[0]} could not be loaded: {words} ({file}, line {line})",
+                f"{model} could not be loaded: {words} ({file}, line {line})",
                 "nothing was taken down",
                 f"correct it, or labctl undo {plan.name}",
                 code="model-syntax",

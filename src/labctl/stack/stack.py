@@ -21,7 +21,8 @@ from labkit.errors import LabError
 if TYPE_CHECKING:
     from labctl.stack.session import Session
 
-FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
+# The options on the command line that are not called as their field in Options.
+FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}
 CHECKED = ("l7", "hash")  # the policies under which Envoy sees requests, and so their token
 
 
@@ -57,7 +58,7 @@ class Stack:
         return make_plan(self.session.workspace, self.lab, self.name, self.options, self.runtime.server_path)
 
     def with_options(self, options: Options) -> Self:
-        """The same stack with these options, planned anew: weights that have come since say their vocabulary."""
+        """The same stack with these options and a new plan: weights that came since add their vocabulary to it."""
         return replace(self, options=options)
 
     @property
@@ -100,13 +101,13 @@ class RunningStack(Stack):
 
 
 def named_endpoints(ports: str, bind: str) -> Endpoints | None:
-    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError for a text that is no three ports."""
+    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError if the text is not three ports."""
     if ports == "auto":
         return None
     host = LOOPBACK if bind == ANY_ADDRESS else bind
     with contextlib.suppress(ValueError):
         numbers = [int(item) for item in ports.split(",")]
-        if len(numbers) == 3 and len(set(numbers)) == 3 and all(0 < n < 65536 for n in numbers):
+        if len(numbers) == len(set(numbers)) == 3 and all(0 < number < 65536 for number in numbers):
             return Endpoints(*(f"{host}:{number}" for number in numbers))
     raise LabError(
         f"--ports {ports} cannot be used",
@@ -161,30 +162,36 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
     return replace(record, servers=servers, endpoints=endpoints)
 
 
-def option_differences(asked: RunningStack) -> list[str]:
+def option_differences(stack: RunningStack) -> list[str]:
     """How a stack runs otherwise than with these options, one line for each option; [] if it does not.
 
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
     time to wait are no reason to refuse a stack that runs.
     """
-    plan, options, record, wanted = asked.plan, asked.options, asked.record, asked.settled
+    plan, options, record, settled = stack.plan, stack.options, stack.record, stack.settled
     spread = options.replicas is not None or options.balance != ""
     if spread:
-        wanted = replace(wanted, replicas=options.replicas or 1, balance=balancing_policy(plan, options))
-    now, then = _by_name(record.asked, record.settings), _by_name(wanted, plan.stack_settings)
-    compared = {"--runtime": options.runtime != "auto", "--supervise": options.supervise > 0, "--ports": False}
-    compared |= {"--timeout": False, FLAGS["replicas"]: spread, "--balance": spread}
+        settled = replace(settled, replicas=options.replicas or 1, balance=balancing_policy(plan, options))
+    running, wanted = _by_name(record.asked, record.settings), _by_name(settled, plan.stack_settings)
+    compared = {
+        "--runtime": options.runtime != "auto",
+        "--supervise": options.supervise > 0,
+        "--ports": False,
+        "--timeout": False,
+        FLAGS["replicas"]: spread,
+        "--balance": spread,
+    }
     return [
-        f"{name}: it runs with {_in_words(now.get(name))}, you asked for {_in_words(then[name])}"
-        for name in then
-        if compared.get(name, True) and now.get(name) != then[name]
+        f"{name}: it runs with {_in_words(running.get(name))}, you asked for {_in_words(value)}"
+        for name, value in wanted.items()
+        if compared.get(name, True) and running.get(name) != value
     ]
 
 
 def _by_name(options: Options, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every setting and every option, by its name on the command line."""
-    every = vars(options)
-    return {**settings, **{FLAGS.get(name, f"--{name}"): every[name] for name in every if name != "set"}}
+    flags = {FLAGS.get(name, f"--{name}"): value for name, value in vars(options).items() if name != "set"}
+    return {**settings, **flags}
 
 
 def _in_words(value: object) -> object:

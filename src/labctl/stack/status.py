@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from labctl.clock.clock import Clock, Mode
 from labctl.manifest.schema import Probe
 from labctl.runtimes.base import REMOVED
+from labctl.runtimes.door import door_url
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
-from labctl.stack import door, edits, faults, replicas
+from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session, Unknown
 from labctl.triton import readiness, server_api
 from labkit import nofollow
@@ -89,53 +90,61 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     """
     _, action = holder(session.workspace, stack)
     try:
-        there = session.find(stack)
+        running = session.find(stack)
     except Unknown as error:
         kept = session.remembered(stack)
-        assert kept  # else nobody would miss it
-        return _object(kept, UNDER_WAY.get(action, "unknown"), ended=f"{error.what} ({error.why}); try: {error.remedy}")
-    if there is None:
+        assert kept  # find() raises Unknown only for a remembered stack
+        ended = f"{error.what} ({error.why}); try: {error.remedy}"
+        return _object(kept, UNDER_WAY.get(action, "unknown"), ended=ended)
+    if running is None:
         return _not_there(session, stack, action)
-    runtime, record = there.runtime, there.record
+    runtime, record = running.runtime, running.record
     front = "" if action else runtime.front_death(record)
-    explain, probes = faults.stack_explainer(there), dict[str, Probe]()
+    explain, probes = faults.stack_explainer(running), dict[str, Probe]()
     with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
-        probes = there.plan.stack.probes
-    gone = replicas.missing_replicas(there) if record.balance else []
+        probes = running.plan.stack.probes
+    gone = replicas.missing_replicas(running) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
     scaling, _, count = action.partition(" ")
     leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
     servers = []
-    for one in record.servers:
-        if one in gone:
-            reason = runtime.death_of(stack, one.number) or "it ended, and nobody saw how"
-            servers.append(_Server(_row(one.number, one.endpoints, "failed", reason), _unavailable(record, reason)))
+    for replica in record.servers:
+        if replica in gone:
+            reason = runtime.death_of(stack, replica.number) or "it ended, and nobody saw how"
+            row = _row(replica.number, replica.endpoints, "failed", reason)
+            servers.append(_Server(row, _unavailable(record, reason)))
         else:
-            servers.append(_server(session, record, one, probes if ask else {}, action, explain))
-            if one in leaving:
+            servers.append(_server(session, record, replica, probes if ask else {}, action, explain))
+            if replica in leaving:
                 servers[-1].row["state"] = "stopping"
-    # One that comes or goes because somebody scales is no fault of the others.
+    # While the stack is scaled, a server that comes or goes says nothing of the others.
     comes_or_goes = UNDER_WAY.values() if scaling == replicas.SCALE else ()
-    settled = [one for one in servers if one.row["state"] not in comes_or_goes] or servers
-    states = {one.row["state"] for one in settled}
-    mixed = next((state for state in ("stalled", "paused") if states == {state, "ready"}), "degraded")
-    state = UNDER_WAY.get(action) or (mixed if len(states) > 1 else settled[0].row["state"])
+    settled = [server for server in servers if server.row["state"] not in comes_or_goes] or servers
+    state = UNDER_WAY.get(action) or _common_state({server.row["state"] for server in settled})
     if front and state != "failed":
         state = "degraded"
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
     shown = _object(record, state, models, _effective(session, record), ended=front)
-    shown["clock"], shown["openai"] = servers[0].clock, door.stack_door_url(session, record)
+    shown["clock"] = servers[0].clock
+    shown["openai"] = door_url(session.workspace, record)
     shown["env_file"] = _by_hand(session, record)
-    shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
+    shown["stuck"] = [sentence for server in servers for sentence in server.stuck]
     with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
-        shown["edited"] = edits.edit_report(there)
-    shown["replicas"] = rows = [server.row for server in servers]
-    for row in rows:
-        if (at := row["number"]) in seen:
-            row |= {"serving": seen[at].healthy, "in_flight": seen[at].active, "requests": seen[at].total}
-            if seen[at].draining and row["state"] in ("ready", "stopping"):
+        shown["edited"] = edits.edit_report(running)
+    shown["replicas"] = [server.row for server in servers]
+    for row in shown["replicas"]:
+        if health := seen.get(row["number"]):
+            row |= {"serving": health.healthy, "in_flight": health.active, "requests": health.total}
+            if health.draining and row["state"] in ("ready", "stopping"):
                 row["state"] = "draining"
     return shown
+
+
+def _common_state(states: Set[str]) -> str:
+    """The state of a stack whose servers are in these states."""
+    if len(states) == 1:
+        return next(iter(states))
+    return next((state for state in ("stalled", "paused") if states == {state, "ready"}), "degraded")
 
 
 def _not_there(session: Session, stack: str, action: str) -> Status:
@@ -160,16 +169,16 @@ def _server(
     explain: Callable[[str], str],
 ) -> _Server:
     """One server that exists."""
-    number = record.folder(server.number)
-    one = record.only(server.number) if number else record
-    models = _models(one, session.workspace.folder(record.stack).read_secret())
-    live = server_api.is_live(one.endpoints.http)
-    clock = Clock(session.workspace.folder(record.stack).run_dir(number), tuple(record.models))
+    folder, number = session.workspace.folder(record.stack), record.folder(server.number)
+    alone = record.only(server.number) if number else record
+    models = _models(alone, folder.read_secret())
+    live = server_api.is_live(alone.endpoints.http)
+    clock = Clock(folder.run_dir(number), tuple(record.models))
     paused = live and bool(clock.paused)
     watched = live and not action and not paused
     stuck = faults.stuck_models(session, record.stack, explain, number) if watched else []
-    stalled = watched and bool(stuck or stalled_models(one))
-    ill = readiness.failing_models(one.endpoints.http, probes) if probes and watched and not stalled else {}
+    stalled = watched and bool(stuck or stalled_models(alone))
+    ill = readiness.failing_models(alone.endpoints.http, probes) if probes and watched and not stalled else {}
     for row in models:
         if row["name"] in ill:
             row["state"], row["reason"] = "UNAVAILABLE", ill[row["name"]]
@@ -180,7 +189,7 @@ def _server(
         state = "degraded"
     else:
         state = "paused" if paused else "stalled" if stalled else "ready"
-    return _Server(_row(server.number, one.endpoints, state), models, clock.modes(), stuck)
+    return _Server(_row(server.number, alone.endpoints, state), models, clock.modes(), stuck)
 
 
 def _row(number: int, endpoints: Endpoints, state: str, ended: str = "") -> _ReplicaRow:
@@ -193,21 +202,21 @@ def _unavailable(record: Record, reason: str) -> list[_ModelRow]:
 
 def _of_all(model: int, servers: Sequence[_Server], several: bool) -> _ModelRow:
     """A model's row: it is READY where every server's is; else it says whose is not, and why."""
-    rows = [(one.row["number"], one.models[model]) for one in servers]
-    number, worst = next(((n, row) for n, row in rows if row["state"] != "READY"), rows[0])
-    if worst["state"] == "READY" or not several:
-        return worst
-    return {**worst, "reason": f"replica {number}: {worst['reason']}"}
+    worst = next((server for server in servers if server.models[model]["state"] != "READY"), servers[0])
+    row = worst.models[model]
+    if row["state"] == "READY" or not several:
+        return row
+    return {**row, "reason": f"replica {worst.row['number']}: {row['reason']}"}
 
 
-def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:
-    """Models with waiting requests of which none is executed during ``window`` seconds.
+def stalled_models(record: Record) -> list[str]:
+    """Models with waiting requests that execute nothing for ``STALL_WINDOW_S`` seconds.
 
     Cancelled iterative sequences keep Triton's sequence slots until they have idled out; while every slot is kept,
     requests wait although the server says READY.
     """
     before = _waiting(record)
-    for _ in attempts(window, LOOK_S):
+    for _ in attempts(STALL_WINDOW_S, LOOK_S):
         if not before:
             return []
         now = _waiting(record)
@@ -231,9 +240,15 @@ def _models(record: Record, key: str) -> list[_ModelRow]:
     """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
     rows = {row["name"]: row for row in _unavailable(record, "not in Triton's repository index")}
     with contextlib.suppress(server_api.Unreachable):
-        for s in server_api.model_states(record.endpoints.http, key):
-            if s.name in rows:
-                rows[s.name] = {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
+        for model in server_api.model_states(record.endpoints.http, key):
+            if model.name in rows:
+                row: _ModelRow = {
+                    "name": model.name,
+                    "version": model.version,
+                    "state": model.state,
+                    "reason": model.reason,
+                }
+                rows[model.name] = row
     return list(rows.values())
 
 

@@ -85,7 +85,8 @@ def _render(stack: Stack) -> None:
         listener.note(repository.without_effect(spare))
     if left := repository.unfilled_placeholders(request) if request.lenient else []:
         listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
-    listener.done(f"{len(models)} model{'' if len(models) == 1 else 's'}, every config.pbtxt valid")
+    count = "1 model" if len(models) == 1 else f"{len(models)} models"
+    listener.done(f"{count}, every config.pbtxt valid")
 
 
 def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> Record:
@@ -210,9 +211,8 @@ def _start(stack: Stack, record: Record) -> Record:
     session, runtime, plan, folder = stack.session, stack.runtime, stack.plan, stack.folder
     run_dir, log_file = folder.run_dir(), folder.log_file()
     count = f"{replicas.replicas_in_words(len(record.servers))} of " if record.balance else ""
-    title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
     listener = session.listener
-    listener.step(title)
+    listener.step(f"{count}tritonserver with {', '.join(plan.stack.models)}")
     if session.dry:
         runtime.start(listener, plan, record)
         return record
@@ -239,7 +239,7 @@ def _start(stack: Stack, record: Record) -> Record:
             if edits.not_shipped(session, plan):
                 undo = f"labctl undo {stack.name} puts the shipped files back"
                 error.remedy = "; ".join(filter(None, (error.remedy, undo)))
-        # Where `up` was interrupted, what is there stays, and the person is told.
+        # After Ctrl-C what was started stays, unless the stack belongs to this process; the command line says so.
         if record.owner or not isinstance(error, KeyboardInterrupt):
             take_down(session, runtime, stack.name, force=True)
         raise error
@@ -258,18 +258,17 @@ def death_of_stack(session: Session, stack: str) -> LabError | None:
     runtime = session.runtime(record.runtime)
     how = runtime.death_of(stack) or "nobody saw how"
     if how == REMOVED:
-        then = f"labctl down {stack}, labctl up {stack}"
-        return LabError(f"the server of {stack} is gone: {how}", "not by labctl", then, code="server-removed")
+        remedy = f"labctl down {stack}, labctl up {stack}"
+        return LabError(f"the server of {stack} is gone: {how}", "not by labctl", remedy, code="server-removed")
     remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
-    return LabError(
-        f"the server of {stack} died: {how}", "", remedy, details=faults.tail(runtime, stack), code="server-died"
-    )
+    details = faults.tail(runtime, stack)
+    return LabError(f"the server of {stack} died: {how}", "", remedy, details=details, code="server-died")
 
 
-def _already(there: RunningStack, options: Options) -> RunningStack:
+def _already(running: RunningStack, options: Options) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
-    runtime, record, stack = there.runtime, there.record, there.name
-    wanted = there.with_options(options)
+    runtime, record, stack = running.runtime, running.record, running.name
+    wanted = running.with_options(options)
     if differing := option_differences(wanted):
         raise LabError(
             f"{stack} is already up with other settings",
@@ -278,7 +277,7 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
             details=differing,
             code="stack-up-otherwise",
         )
-    if still := faults.paused_models(there.session, record):
+    if still := faults.paused_models(running.session, record):
         raise LabError(
             f"{stack} is up, but its clock stands still",
             f"of {', '.join(still)}",
@@ -288,8 +287,11 @@ def _already(there: RunningStack, options: Options) -> RunningStack:
     try:
         replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(wanted))
     except LabError as error:
-        mine = faults.explain_error(error, faults.stack_explainer(wanted))
+        explained = faults.explain_error(error, faults.stack_explainer(wanted))
         raise LabError(
-            f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}", code="stack-not-ready"
+            f"{stack} is up but not ready: {explained.what}",
+            explained.why,
+            f"labctl down {stack}",
+            code="stack-not-ready",
         ) from error
-    return there
+    return running

@@ -1,6 +1,6 @@
 """What a running Envoy says of the servers that it spreads requests over, asked on its own socket.
 
-``python -m labctl.runtimes.envoy.admin SOCKET`` prints it as JSON: whoever cannot reach the socket asks where it lies.
+``python -m labctl.runtimes.envoy.admin SOCKET`` prints it as JSON, for a container whose socket labctl cannot reach.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ INNER_PORTS = {"http": HTTP, "grpc": GRPC, "metrics": METRICS}
 PUBLISHED_PORTS = {"http": 8100, "grpc": 8101, "metrics": 8102}
 FOLDER, ADMIN = Path("/tmp"), "/tmp/admin"
 ANY = {"prefix": "/"}
+REPLY = "%LOCAL_REPLY_BODY%"  # in a format: what Envoy itself would answer
 ROUTE_FILTER = "type.googleapis.com/envoy.config.route.v3.FilterConfig"
 TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
 
@@ -139,8 +140,8 @@ def envoy_configuration(
         collector = urlsplit(trace)
         address = Address(collector.hostname or "", collector.port or 80)
         # An Envoy that goes last on a busy machine may look seconds later whether it is connected.
-        own = {**_cluster(pieces, "traces", [address.envoy()], address.is_name), "connect_timeout": "10s"}
-        clusters.append(own)
+        cluster = _cluster(pieces, "traces", [address.envoy()], address.is_name)
+        clusters.append({**cluster, "connect_timeout": "10s"})
     config: dict[str, Any] = {
         "static_resources": {"listeners": listeners, "clusters": clusters},
         "overload_manager": pieces["overload_manager"],
@@ -175,16 +176,19 @@ def _manager(
 ) -> dict[str, Any]:
     """The HTTP connection manager of a listener for the service ``name``."""
     route: dict[str, Any] = {"cluster": name, "timeout": "0s"}  # a generation takes as long as it takes
-    if balance:
-        route |= {"prefix_rewrite": "/stats/prometheus"} if name == "metrics" else {"retry_policy": pieces["retry"]}
-        route |= {"hash_policy": pieces["hash"]} if balance.policy == "hash" and name != "metrics" else {}
+    if balance and name == "metrics":
+        route["prefix_rewrite"] = "/stats/prometheus"
+    elif balance:
+        route["retry_policy"] = pieces["retry"]
+        if balance.policy == "hash":
+            route["hash_policy"] = pieces["hash"]
     # The client ends its call when its deadline is over. A deadline of Triton's own that is over while it takes the
     # call may end Triton before 2.57. The token is Envoy's alone.
     host = {
         "name": name,
         "domains": ["*"],
         "request_headers_to_remove": ["grpc-timeout", "authorization"],
-        "routes": [{**one, "route": route} for one in piece["routes"]],
+        "routes": [{**match, "route": route} for match in piece["routes"]],
     }
     manager = {**pieces["manager"], **piece.get("manager", {}), "stat_prefix": name, "codec_type": PROTOCOLS[name]}
     if trace and name != "metrics":
@@ -196,18 +200,18 @@ def _manager(
 
 def _token(pieces: Mapping[str, Any], token: str, open_to_all: Iterable[str] = ()) -> dict[str, Any]:
     """The filter that asks for the token, but for some paths."""
-    made: dict[str, Any] = copy.deepcopy(pieces["token"])
-    policies = made["typed_config"]["rules"]["policies"]
+    checking: dict[str, Any] = copy.deepcopy(pieces["token"])
+    policies = checking["typed_config"]["rules"]["policies"]
     (principal,) = policies["token"]["principals"]
     # A scheme has no case (RFC 9110, 11.1). A token has no backslash in it.
     principal["header"]["string_match"] = {"safe_regex": {"regex": rf"(?i:bearer) +\Q{token}\E"}}
     if paths := [{"url_path": {"path": {"exact": path}}} for path in open_to_all]:
         policies["open"] = {"permissions": paths, "principals": [{"any": True}]}
-    return made
+    return checking
 
 
 def _body(pieces: Mapping[str, Any], largest: int) -> dict[str, Any]:
-    """The filter that passes on no body but a whole one of at most so many bytes."""
+    """The filter that passes a body on only when it is whole, and has at most ``largest`` bytes."""
     piece = pieces["body"]
     return {**piece, "typed_config": {**piece["typed_config"], "max_request_bytes": largest}}
 
@@ -228,7 +232,7 @@ def before_door(listen: Address, door: str, tls: tuple[str, str] | None, token: 
         "name": "openai",
         "domains": ["*"],
         "request_headers_to_remove": ["authorization"],
-        "routes": [{**one, "route": {"cluster": "openai", "timeout": "0s"}} for one in [*routes, {"match": ANY}]],
+        "routes": [{**match, "route": {"cluster": "openai", "timeout": "0s"}} for match in [*routes, {"match": ANY}]],
     }
     filters = [
         paces["address"],
@@ -244,11 +248,12 @@ def before_door(listen: Address, door: str, tls: tuple[str, str] | None, token: 
         "codec_type": "HTTP1",
         "route_config": {"virtual_hosts": [host]},
         "http_filters": filters,
-        "local_reply_config": {"mappers": [_openai_reply(one) for one in piece["replies"]]},
+        "local_reply_config": {"mappers": [_openai_reply(reply) for reply in piece["replies"]]},
     }
     listener = _listener("openai", listen, manager)
     if tls:
-        pair = {name: {"filename": path} for name, path in zip(("certificate_chain", "private_key"), tls, strict=True)}
+        certificate, key = tls
+        pair = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
         context = {"@type": TLS, "common_tls_context": {"tls_certificates": [pair]}}
         listener["filter_chains"][0] |= {
             "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context},
@@ -266,34 +271,37 @@ def before_door(listen: Address, door: str, tls: tuple[str, str] | None, token: 
     }
 
 
-def _openai_reply(one: Mapping[str, Any]) -> dict[str, Any]:
-    """What Envoy itself answers, in the form of OpenAI's API."""
-    status = {"default_value": one.get("from") or one.get("is"), "runtime_key": "unused"}
-    comparison = {"op": "GE" if "from" in one else "EQ", "value": status}
-    found: dict[str, Any] = {"status_code_filter": {"comparison": comparison}}
-    if "flags" in one:
-        found = {"response_flag_filter": {"flags": one["flags"]}}
-    if "header" in one:  # of the request
-        there = {"header_filter": {"header": {"name": one["header"], "present_match": True}}}
-        found = {"and_filter": {"filters": [found, there]}}
-    said = "%LOCAL_REPLY_BODY%"
-    error = {"message": said, "type": one["type"], "param": None, "code": one.get("code")}
-    made: dict[str, Any] = {
-        "filter": found,
-        "body_format_override": {"json_format": {"error": error, "detail": said}},
+def _openai_reply(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """What Envoy itself answers, in the form of OpenAI's API: an entry of ``openai.replies`` in envoy.yaml."""
+    status = {"default_value": reply.get("from") or reply.get("is"), "runtime_key": "unused"}
+    comparison = {"op": "GE" if "from" in reply else "EQ", "value": status}
+    condition: dict[str, Any] = {"status_code_filter": {"comparison": comparison}}
+    if "flags" in reply:
+        condition = {"response_flag_filter": {"flags": reply["flags"]}}
+    if "header" in reply:  # of the request
+        has_header = {"header_filter": {"header": {"name": reply["header"], "present_match": True}}}
+        condition = {"and_filter": {"filters": [condition, has_header]}}
+    error = {"message": REPLY, "type": reply["type"], "param": None, "code": reply.get("code")}
+    mapper: dict[str, Any] = {
+        "filter": condition,
+        "body_format_override": {"json_format": {"error": error, "detail": REPLY}},
         "headers_to_add": [
             {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
-            for name, value in one.get("headers", {}).items()
+            for name, value in reply.get("headers", {}).items()
         ],
     }
-    made |= {"status_code": one["status"]} if "status" in one else {}
-    return made | ({"body": {"inline_string": one["message"]}} if "message" in one else {})
+    if "status" in reply:
+        mapper["status_code"] = reply["status"]
+    if "message" in reply:
+        mapper["body"] = {"inline_string": reply["message"]}
+    return mapper
 
 
 def _reply(name: str) -> dict[str, Any]:
     """What Envoy itself answers: JSON in Triton's form, or the text of a gRPC status."""
-    said = "%LOCAL_REPLY_BODY%"
-    return {"text_format_source": {"inline_string": said}} if name == "grpc" else {"json_format": {"error": said}}
+    if name == "grpc":
+        return {"text_format_source": {"inline_string": REPLY}}
+    return {"json_format": {"error": REPLY}}
 
 
 def _listener(
@@ -327,8 +335,13 @@ def _replicas(pieces: Mapping[str, Any], name: str, balance: Balance) -> dict[st
         cluster |= {"lb_policy": "RING_HASH", "ring_hash_lb_config": {"minimum_ring_size": 1024}}
     if balance.names:
         ends = [
-            {"endpoint": {"address": Address(one, port).envoy(), "health_check_config": {"port_value": HTTP}}}
-            for one, port in ((one, INNER_PORTS[name]) for one in balance.names)
+            {
+                "endpoint": {
+                    "address": Address(host, INNER_PORTS[name]).envoy(),
+                    "health_check_config": {"port_value": HTTP},
+                }
+            }
+            for host in balance.names
         ]
         # With a name for each server, its place on the ring is its name's; else its address is all there is.
         hashing = {"use_hostname_for_hashing": len(balance.names) > 1}
@@ -348,8 +361,8 @@ def _replicas(pieces: Mapping[str, Any], name: str, balance: Balance) -> dict[st
 @functools.cache
 def _pieces() -> Mapping[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), Loader=loader)
-    return found
+    pieces: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), Loader=loader)
+    return pieces
 
 
 def in_container(policy: str, server: str, trace: str, exposed: bool) -> dict[str, Any]:
@@ -381,7 +394,7 @@ def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dic
 def assignments(servers: Iterable[BackendServer]) -> Mapping[str, str]:
     """The files that name the servers to Envoy, by name; addresses in them are numbers, never names."""
     servers = list(servers)
-    found = {}
+    files = {}
     for name in ("http", "grpc"):
         ends = [_assigned(getattr(server, name), server) for server in servers]
         resource = {
@@ -389,8 +402,8 @@ def assignments(servers: Iterable[BackendServer]) -> Mapping[str, str]:
             "cluster_name": name,
             "endpoints": [{"lb_endpoints": ends}],
         }
-        found[f"{name}.json"] = json.dumps({"resources": [resource]}, indent=1)
-    return found
+        files[f"{name}.json"] = json.dumps({"resources": [resource]}, indent=1)
+    return files
 
 
 def _assigned(address: Address, server: BackendServer) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 It runs Envoy with the configuration FILE. A configuration that asks for a token gets it from the secret ``TOKEN_FILE``
 and then lies in the container's memory alone; without the secret the container ends. Where SERVERS lies beside FILE, it
-names the replicas by host name, and Envoy is told their addresses whenever one changes.
+names the replicas by host name, and Envoy gets their addresses whenever one changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOKEN = re.compile(r"[\w.~+/=-]{16,512}", re.ASCII)  # of RFC 6750's characters
 LOOK_S = 0.25
 
 
-def servers_json(hosts: Mapping[int, str], draining: Collection[int] = ()) -> str:
+def servers_json(hosts: Mapping[int, str], draining: Collection[int]) -> str:
     """The text of SERVERS: the servers' host names, by their numbers."""
     servers = [{"number": number, "host": host, "draining": number in draining} for number, host in hosts.items()]
     return json.dumps({"servers": servers})
@@ -63,15 +63,15 @@ class _Followed:
         """Write what has changed; Envoy sees it."""
         servers = []
         with contextlib.suppress(OSError, ValueError):
-            named: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
-            for one in named["servers"]:
-                host = one["host"]
+            document: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            for server in document["servers"]:
+                host = server["host"]
                 if host not in self._asked:
                     self._asked.add(host)
                     threading.Thread(target=self._resolve, args=(host,), daemon=True).start()
                 if address := self._addresses.get(host):
                     http, grpc = Address(address, HTTP), Address(address, GRPC)
-                    servers.append(BackendServer(one["number"], http, grpc, one["draining"]))
+                    servers.append(BackendServer(server["number"], http, grpc, server["draining"]))
             for name, text in assignments(servers).items():
                 if self._written.get(name) != text:
                     (self._target / f".{name}").write_text(text)
@@ -79,7 +79,7 @@ class _Followed:
                     self._written[name] = text
 
     def _resolve(self, host: str) -> None:
-        """For ever; one that has none keeps its last address, and Envoy sees for itself that nobody answers there."""
+        """Look a host's address up, for ever. A host that loses its own keeps it here: Envoy sees that none answers."""
         while True:
             with contextlib.suppress(OSError):
                 self._addresses[host] = socket.gethostbyname(host)

@@ -18,13 +18,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from labctl.runtimes import keeper
 from labctl.runtimes.envoy import config, container
 from labctl.runtimes.envoy.config import Address
 from labctl.runtimes.leftovers import DOOR, RECORD, ROOT, STACK
+from labkit.waiting import attempts
 
 PATIENCE_S, LOOK_S = 60.0, 0.02
 HOLDS_NO_MARK = (RECORD, ROOT, STACK)  # Envoy goes with the API, and is not the one before the stack's servers
@@ -50,8 +50,8 @@ def main() -> None:
         front = start_envoy(Address(options.host, options.port), f"@{name}", tls, options.token_file)
     except ValueError as error:
         sys.exit(f"labctl: {error}")
-    own = ["-m", "labdoor", "--socket", str(behind.fileno()), "--front", str(front.pid)]
-    os.execv(sys.executable, [sys.executable, *own, *more])
+    program = ["-m", "labdoor", "--socket", str(behind.fileno()), "--front", str(front.pid)]
+    os.execv(sys.executable, [sys.executable, *program, *more])
 
 
 def start_envoy(listen: Address, door: str, tls: tuple[str, str] | None, token_file: Path) -> subprocess.Popen[bytes]:
@@ -71,13 +71,13 @@ def start_envoy(listen: Address, door: str, tls: tuple[str, str] | None, token_f
         preexec_fn=functools.partial(keeper.die_with_parent, signal.SIGKILL),
     )
     os.close(held)
-    deadline = time.monotonic() + PATIENCE_S
-    while not _listens(listen):
-        if envoy.poll() is not None or time.monotonic() > deadline:
-            envoy.kill()
-            raise ValueError(f"Envoy does not listen on {listen.host}:{listen.port} (its own message is above)")
-        time.sleep(LOOK_S)
-    return envoy
+    for _ in attempts(PATIENCE_S, LOOK_S):
+        if _listens(listen):
+            return envoy
+        if envoy.poll() is not None:
+            break
+    envoy.kill()
+    raise ValueError(f"Envoy does not listen on {listen.host}:{listen.port} (its own message is above)")
 
 
 def _listens(at: Address) -> bool:
