@@ -9,6 +9,7 @@ from typing import Any
 
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says nothing
 ANY_ADDRESS, LOOPBACK = "0.0.0.0", "127.0.0.1"
+TRITON_PORTS = "8000,8001,8002"  # for HTTP, gRPC and metrics
 OF_PLAN = ("profile", "set", "release", "templates", "gpus")
 
 
@@ -25,7 +26,7 @@ class Options:
     templates: Path | None = None
     gpus: tuple[str, ...] = ()  # numbers or UUIDs; () is the first ones
     runtime: str = "auto"
-    ports: str = "8000,8001,8002"
+    ports: str = TRITON_PORTS
     timeout: float | None = None
     expose: bool = False
     client_shm: bool = False

@@ -100,8 +100,8 @@ def run_(policies: Sequence[str], seed: str, public: bool, real: bool, only: Seq
 @click.argument("policy")
 @click.option("--figure", type=click.Choice(FIGURES), default=FIGURES[0], show_default=True, help="What to make bad.")
 @click.option("--against", default="fcfs", show_default=True, metavar="POLICY", help="The policy to compare with.")
-@opt.number_option("--times", 1.5, "How many times the other policy's figure.", opt.SECONDS, metavar="X")
-@opt.number_option("--seconds", 20.0, "How long to look.", opt.SECONDS, metavar="S")
+@opt.number_option("--times", 1.5, "How many times the other policy's figure.", opt.POSITIVE, metavar="X")
+@opt.number_option("--seconds", 20.0, "How long to look.", opt.POSITIVE, metavar="S")
 @opt.number_option("--random-seed", 0, "Seed of the search.", click.INT)
 @opt.as_json
 def attack_(

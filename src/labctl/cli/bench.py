@@ -126,7 +126,7 @@ class _MethodOptions:
         "BurstGPT or BLIS, a cut by its name in labs/shared/traces/, or made-up coding agents. Lengths are divided by "
         "16.",
     ),
-    opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X"),
+    opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.POSITIVE, metavar="X"),
     click.option(
         "--concurrency",
         default="1,4,8",
@@ -139,7 +139,7 @@ class _MethodOptions:
         "--request-rate",
         None,
         "Send R requests per second, with random gaps, instead of keeping --concurrency in flight.",
-        opt.SECONDS,
+        opt.POSITIVE,
         metavar="R",
     ),
     opt.number_option("--request-count", 32, "Requests in a measurement.", AT_LEAST_1),
@@ -162,7 +162,7 @@ class _MethodOptions:
         None,
         "Add what a million output tokens cost (with --slo: of the requests within it), when this machine costs P an "
         "hour.",
-        opt.SECONDS,
+        opt.POSITIVE,
         "P",
     ),
 )

@@ -10,7 +10,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
-from labctl.options import Options
+from labctl.options import LOOPBACK, Options
 from labctl.plan import make_plan
 from labctl.stack.ports import claim_endpoints
 from labkit.errors import LabError
@@ -33,7 +33,7 @@ def doctor_command(stack: str | None, options: Options, workshop: bool, expose: 
     checks = checklist(
         session.workspace,
         session.runtime,
-        lambda: claim_endpoints("8000,8001,8002", "127.0.0.1", session.running()),
+        lambda: claim_endpoints(options.ports, LOOPBACK, session.running()),
         plan,
         options.profile,
         expose=expose,

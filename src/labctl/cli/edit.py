@@ -15,7 +15,7 @@ from labkit.errors import LabError
 from labkit.printable import printable
 
 timeout = opt.number_option(
-    "--timeout", edits.LOAD_S, "Seconds to wait until a model is loaded.", opt.SECONDS, metavar="S"
+    "--timeout", edits.LOAD_S, "Seconds to wait until a model is loaded.", opt.POSITIVE, metavar="S"
 )
 drain_option = opt.number_option(
     "--drain", DRAIN_S, "Seconds to wait until a replica has answered all.", click.FloatRange(min=0), metavar="S"

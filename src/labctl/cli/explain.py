@@ -35,7 +35,7 @@ HELPS = 0.95  # of a p99, or less: then a setting is worth a try
 @click.option("--phase", default="", metavar="NAME", help="Without REQUEST: the phase to explain (steps-NAME.jsonl).")
 @click.option(
     "--picture",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=opt.FILE,
     metavar="FILE.png",
     help="Without REQUEST: also draw the parts at each percentile, and the worst second.",
 )
@@ -322,7 +322,7 @@ def _row(row: StoryEvent) -> dict[str, Any]:
 
 
 @click.command("compare")
-@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("results", nargs=-1, required=True, type=opt.A_PATH)
 @click.option("--all", "every", is_flag=True, help="Show every metric, not only those that matter most.")
 @opt.as_json
 def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -> None:

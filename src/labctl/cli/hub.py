@@ -40,7 +40,7 @@ def hub_command() -> None:
 @opt.number_option("--cpus", 2, "Processors that a learner's container may use.", click.FloatRange(0.1))
 @click.option("--memory", default="3G", show_default=True, help="Memory that it may use, as Docker says it.")
 @opt.number_option("--pids", 1024, "Processes and threads that it may have.", click.IntRange(64))
-@opt.number_option("--idle", 3600, "Stop a server that nobody has used for so long.", opt.SECONDS, metavar="S")
+@opt.number_option("--idle", 3600, "Stop a server that nobody has used for so long.", opt.POSITIVE, metavar="S")
 @opt.verbose
 def hub_up_command(
     learners: int,

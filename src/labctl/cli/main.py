@@ -73,7 +73,7 @@ def cli() -> None:
 
 
 def _tidy() -> None:
-    """Whatever the command is, what a killed one left behind goes first."""
+    """Remove what a killed command left behind."""
     from labctl.runtimes.leftovers import tidy
     from labctl.workspace import Workspace
 
@@ -98,8 +98,6 @@ def main(argv: list[str] | None = None) -> int:
         called = Path(sys.argv[0]).name
         code = cli.main(argv, prog_name=called if called in NAMES else NAMES[0], standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.Exit as end:
-        return end.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -112,9 +110,6 @@ def main(argv: list[str] | None = None) -> int:
     except Terminated:
         click.echo("terminated", err=True)
         return 143
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output (head, less) has seen enough
-        return 1
     except OSError as error:
         if not disk.is_disk_fault(error) and not isinstance(error.filename, str | bytes):
             raise

@@ -50,11 +50,9 @@ def mystery_list_command(json_output: bool) -> None:
     "--code", default="", metavar="CODE", help="The fault of this code; `healthy` has none. [default: random]"
 )
 @opt.runtime_option("Run the server in a container, or as a process of this machine.")
-@click.option("--ports", default="8000,8001,8002", show_default=True, metavar="H,G,M|auto", help="As of labctl up.")
+@opt.ports_option("As of labctl up.")
 @opt.number_option("--replicas", None, "Start N servers: some faults need two.", click.IntRange(1, 8))
-@click.option(
-    "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
-)
+@opt.observe_option
 @opt.verbose
 def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: bool, verbose: bool) -> None:
     """Bring a sick server up, and send it a first load."""

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from labctl.cli.console import Console, Echo
+from labctl.options import TRITON_PORTS, Options
+from labctl.workspace import RUNTIMES
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from labctl.manifest.schema import Lab
-    from labctl.options import Options
     from labctl.stack.session import Session
 
 JUPYTER = ("JUPYTERHUB_PUBLIC_URL", "JUPYTERHUB_SERVICE_PREFIX")  # of a learner's server, as far as JupyterHub knows
-SECONDS = click.FloatRange(min=0, min_open=True)
-RUNTIMES = ("auto", "compose", "local")
+POSITIVE = click.FloatRange(min=0, min_open=True)
 SLO_HELP = 'Limits of a good request: "ttft<500ms,tpot<60ms".'
 BALANCES = ("l4", "l7", "hash", "client")
 Command = Callable[..., Any]
@@ -34,9 +34,12 @@ as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON."
 dry_option = click.option(
     "--dry-run", "dry", is_flag=True, help="Print each command that would be run and the files of the plan; do nothing."
 )
-FILE, FOLDER = (click.Path(dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True))
-A_FILE, A_FOLDER = (  # that is there
-    click.Path(exists=True, dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True)
+FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
+A_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)  # one that is there, as the next two
+A_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+A_PATH = click.Path(exists=True, path_type=Path)
+observe_option = click.option(
+    "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
 )
 expose_option = click.option(
     "--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback."
@@ -98,9 +101,12 @@ def choice_option(name: str, choices: Sequence[str], help: str) -> Callable[[Com
     return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
 
 
-runtime_option = functools.partial(choice_option, "--runtime", RUNTIMES)  # takes its help
+def ports_option(help: str) -> Callable[[Command], Command]:
+    """``--ports`` of a stack's server."""
+    return click.option("--ports", default=TRITON_PORTS, show_default=True, metavar="H,G,M|auto", help=help)
 
 
+runtime_option = functools.partial(choice_option, "--runtime", ("auto", *RUNTIMES))  # takes its help
 stack_argument = click.argument("stack")
 maybe_stack = click.argument("stack", required=False, default="")  # of a command that has --endpoint too
 model_option = click.option(
@@ -139,7 +145,6 @@ def plan_options(command: Command) -> Command:
         *args: Any, profile: str, pairs: tuple[str, ...], release: str, templates: Path | None, gpus: str, **kwargs: Any
     ) -> Any:
         from labctl.manifest.settings import parse_assignments
-        from labctl.options import Options
         from labkit.disk import resolve_path
         from labkit.predict.vllm import stack_names
 
@@ -157,15 +162,9 @@ def up_options(command: Command) -> Command:
 
     @plan_options
     @runtime_option("Run the server in a container, or as a process of this machine.")
-    @click.option(
-        "--ports",
-        default="8000,8001,8002",
-        show_default=True,
-        metavar="H,G,M|auto",
-        help="The HTTP, gRPC and metrics ports.",
-    )
+    @ports_option("The HTTP, gRPC and metrics ports.")
     @number_option(
-        "--timeout", None, "Seconds to wait until every model answers (180; 900 on the gpu profile).", SECONDS, "S"
+        "--timeout", None, "Seconds to wait until every model answers (180; 900 on the gpu profile).", POSITIVE, "S"
     )
     @expose_option
     @number_option("--supervise", 0, "Restart a server that died, at most N times.", click.IntRange(0, 100))
@@ -185,7 +184,6 @@ def up_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(*args: Any, options: Options, balance: str | None, **kwargs: Any) -> Any:
-        from labctl.options import Options
 
         own = {item.name: kwargs.pop(item.name) for item in fields(Options) if item.name in kwargs}
         return command(*args, options=replace(options, balance=balance or "", **own), **kwargs)
@@ -260,6 +258,11 @@ def open_stack(
     """The session, and the stack that a word names: its lab and its whole name."""
     session = open_session(show_commands, dry=dry, json_output=json_output)
     return session, *session.catalog.stack(stack)
+
+
+def labs_named(session: Session, names: str) -> Sequence[Lab]:
+    """The labs of a list with commas; all labs for "". Raises LabError: there is no such lab."""
+    return [session.catalog.lab(name.strip()) for name in names.split(",")] if names else session.catalog.labs
 
 
 def text_model(session: Session, lab: Lab, stack: str, command: str, what: str, why: str = "") -> str:

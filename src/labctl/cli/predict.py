@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GUESSED = "ttft_p50_ms"
 IN_FLIGHT = "-in-flight"  # how `labctl bench` names the phases whose clients keep so many requests in flight
 
-result_argument = click.argument("result", type=click.Path(exists=True, path_type=Path))
+result_argument = click.argument("result", type=opt.A_PATH)
 strict_option = click.option(
     "--strict", is_flag=True, help="Refuse steps that are larger than any recorded one, instead of extrapolating."
 )
@@ -91,16 +91,13 @@ class _ReplayOptions:
     in_flight_option,
     click.option("--slo", default="", metavar="LIMITS", help=opt.SLO_HELP),
     click.option(
-        "--scheduler",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="A scheduler.py of your own, as one beside model.py.",
+        "--scheduler", type=opt.A_FILE, metavar="FILE", help="A scheduler.py of your own, as one beside model.py."
     ),
 )
 @click.option("--run", "run_it", is_flag=True, help="Then run it on the real server, and print the error.")
 @click.option(
     "--export",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=opt.FILE,
     metavar="FILE",
     help="Only write the recorded requests as a trace: FILE.jsonl (Mooncake) or FILE.yaml (BLIS's TraceV2).",
 )
@@ -164,13 +161,7 @@ def predict_command(
 @click.command("plan")
 @result_argument
 @click.option("--slo", required=True, metavar="LIMITS", help=opt.SLO_HELP)
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    required=True,
-    metavar="R",
-    help="Requests per second, with random gaps.",
-)
+@click.option("--rate", type=opt.POSITIVE, required=True, metavar="R", help="Requests per second, with random gaps.")
 @phase_option
 @strict_option
 @opt.result_output

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from labctl.museum.exhibit import Exhibit
     from labctl.museum.visit import Visit
 
-AT_ONCE = 2
-
 
 @click.command("reproduce")
 @click.argument("what", metavar="list|NUMBER|all")
@@ -30,14 +28,7 @@ AT_ONCE = 2
     metavar="IMAGE",
     help="Run against the tritonserver of this Docker image, which must be on this machine.",
 )
-@click.option(
-    "--at-once",
-    type=click.IntRange(1, 8),
-    default=AT_ONCE,
-    show_default=True,
-    metavar="N",
-    help="Servers that `all` runs at the same time.",
-)
+@opt.number_option("--at-once", 2, "Servers that `all` runs at the same time.", click.IntRange(1, 8))
 @opt.as_json
 @click.pass_context
 def reproduce_command(

@@ -36,9 +36,7 @@ SPREAD = {
 @click.command("up")
 @opt.stack_argument
 @opt.up_options
-@click.option(
-    "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
-)
+@opt.observe_option
 @front_options
 @opt.dry_option
 @opt.as_json

@@ -20,7 +20,7 @@ def bundle_command() -> None:
 
 
 @bundle_command.command("create")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=opt.FILE)
 @click.option("--labs", "names", default="", metavar="LAB,LAB", help="Only what these labs need (default: all labs).")
 @click.option("--images", is_flag=True, help="Include the container images; needs Docker.")
 @click.option("--vllm", is_flag=True, help="Include vLLM (1.3 GB), for lab 08 and --set engine=vllm.")
@@ -31,7 +31,7 @@ def create_command(file: Path, names: str, images: bool, vllm: bool, verbose: bo
     On the other machine, in an empty folder: tar xf FILE && ./install, then make lab-iterative.
     """
     session = opt.open_session(verbose)
-    labs = [session.catalog.lab(name.strip()) for name in names.split(",")] if names else session.catalog.labs
+    labs = opt.labs_named(session, names)
     size = create(session, labs, file.absolute(), images, ["vllm"] if vllm else [])
     click.echo(f"{file}: {size / 1e9:.2f} GB; on the other machine: tar xf {file.name} && ./install")
 

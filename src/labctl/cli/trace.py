@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.errors import LabError
 from labkit.printable import printable
@@ -17,8 +18,8 @@ def trace_command() -> None:
 
 
 @trace_command.command("convert")
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("source", type=opt.A_PATH)
+@click.argument("file", type=opt.FILE)
 @click.option("--phase", default="", metavar="NAME", help="The phase of a recording (steps-NAME.jsonl).")
 def convert_command(source: Path, file: Path, phase: str) -> None:
     """Write the requests of SOURCE into FILE.csv, or as a Mooncake trace into FILE.jsonl.
