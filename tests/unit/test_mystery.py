@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from benchmarks import mystery as bench
 from labctl.cli.mystery import mystery_command
 from labctl.mystery import case, detector
 from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 from labkit.predict import clinic
 from labkit.predict.clinic import HEALTHY, Fault, Line
 
@@ -113,17 +116,18 @@ def answered(name: str) -> Answered:
     return Answered(anything, anything, FAULTS, case.draw_code(FAULTS, name), 0)
 
 
-def held(rows: Sequence[tuple[str, bool, str]]) -> list[bool]:
-    return [holds for _, holds, _ in rows]
+def held(judgements: Sequence[case.Judgement]) -> list[bool]:
+    return [judgement.holds for judgement in judgements]
 
 
 def test_evidence_holds_only_if_the_step_shows_the_named_fault() -> None:
     sick = answered("leaking_slot")
     shown = {step["n"] for step in sick.fault.shows(sick.steps())}
     good, bad = min(shown), next(step["n"] for step in sick.steps() if step["n"] not in shown)
-    pieces = [("step", str(good)), ("step", str(bad)), ("step", "999999"), ("counter", "labs_slots")]
+    steps = [case.Evidence("step", str(number)) for number in (good, bad, 999999)]
+    pieces = [*steps, case.Evidence("counter", "labs_slots")]
     assert held(sick.judge("leaking_slot", pieces)) == [True, True, False, False, False]
-    assert held(sick.judge("ghosts", [("step", str(good))])) == [False, False]
+    assert held(sick.judge("ghosts", steps[:1])) == [False, False]
     with lab_error("mystery-unknown", "nonsense"):
         sick.judge("nonsense", pieces)
 
@@ -164,3 +168,28 @@ def test_an_answer_without_evidence_is_wrong_usage() -> None:
     for arguments in (["ghosts"], ["ghosts", "--evidence", "step"], ["ghosts", "--evidence", "colour=red"]):
         done = CliRunner().invoke(mystery_command, ["answer", *arguments])
         assert done.exit_code == 2 and "--evidence step=N" in done.output
+
+
+def test_the_code_is_kept_while_the_sick_server_cannot_be_taken_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> bool:
+        raise LabError("another command holds it", code="stack-busy")
+
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    purpose = workspace.folder(case.NAME).purpose_file
+    atomic_write(purpose, json.dumps({"code": "HEALTHY", "rounds": 1}))
+    session: Any = SimpleNamespace(workspace=workspace)
+    monkeypatch.setattr(case, "current_case", lambda _: answered("ghosts"))
+    monkeypatch.setattr(case, "down", refuse)
+    with lab_error("stack-busy"):
+        case.stop_case(session)
+    assert purpose.exists()
+
+
+def test_what_start_says_to_type_is_a_command_of_labctl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labctl.cli.options.open_session", lambda *_, **__: None)
+    monkeypatch.setattr(case, "start_case", lambda *_: answered("ghosts"))
+    monkeypatch.setattr("labctl.cli.mystery._load", lambda _: None)
+    shown = CliRunner().invoke(mystery_command, ["start", "--code", "ABCDEF"]).output
+    assert f"labctl explain {case.STACK} REQUEST" in shown

@@ -65,7 +65,7 @@ def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: 
     _load(sick)
     name = case.STACK
     say(f"\nThe server is up: stack {name}, code {code}. Look at it with")
-    for command in (f"watch {name}", f"explain REQUEST {name}", f"metrics {name}", "mystery load", "mystery list"):
+    for command in (f"watch {name}", f"explain {name} REQUEST", f"metrics {name}", "mystery load", "mystery list"):
         say(f"  labctl {command}")
     say(f"Its step log is in .labs/{name}/run/. Then answer:")
     say("  labctl mystery answer NAME --evidence step=N")
@@ -94,22 +94,24 @@ def answer_(ctx: click.Context, name: str | None, evidence: Sequence[str], give_
     """
     from labctl.mystery import case
 
-    pieces = [tuple(piece.partition("=")[::2]) for piece in evidence]
-    if not give_up and (not name or not pieces or any(kind not in KINDS or not which for kind, which in pieces)):
+    if give_up:
+        _solve(case.current_case(opt.open_session()))
+        return
+    pieces = [case.Evidence(*piece.partition("=")[::2]) for piece in evidence]
+    if not name or not pieces or any(piece.kind not in KINDS or not piece.which for piece in pieces):
         raise click.UsageError("an answer is NAME --evidence step=N, or --evidence counter=METRIC")
     sick = case.current_case(opt.open_session())
-    if give_up:
-        _solve(sick)
-        return
-    rows = sick.judge(str(name), [(kind, which) for kind, which in pieces])
+    judgements = sick.judge(name, pieces)
+    right = all(judgement.holds for judgement in judgements)
     if json_output:
-        click.echo(json.dumps([{"what": what, "holds": holds, "why": why} for what, holds, why in rows], indent=1))
+        click.echo(json.dumps([judgement._asdict() for judgement in judgements], indent=1))
     else:
-        for what, holds, why in rows:
-            say(f"{'holds' if holds else 'wrong':<6} {what}: {printable(why)}", hanging=" " * 7)
-        if all(holds for _, holds, _ in rows):
+        for judgement in judgements:
+            mark = "holds" if judgement.holds else "wrong"
+            say(f"{mark:<6} {judgement.what}: {printable(judgement.why)}", hanging=" " * 7)
+        if right:
             say(f"\n{name}: {sick.fault.summary}\nlabctl mystery stop takes the server down.")
-    if not all(holds for _, holds, _ in rows):
+    if not right:
         ctx.exit(1)
 
 
@@ -200,9 +202,10 @@ def _load(sick: Case) -> None:
 
 
 def _solve(sick: Case) -> None:
-    fault, shown = sick.fault, sick.fault.shows(sick.steps())
+    fault = sick.fault
     say(f"{fault.name}: {fault.summary}")
-    numbers = ", ".join(str(step["n"]) for step in shown[:8])
+    shown = fault.shows(sick.steps())
     if len(shown) < fault.least:
         raise LabError("its log does not show it yet", "", "labctl mystery load", code="mystery-not-shown")
+    numbers = ", ".join(str(step["n"]) for step in shown[:8])
     say(f"{len(shown)} steps show it, the first of them: {numbers}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import secrets
@@ -11,6 +10,7 @@ import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from labctl import repository
 from labctl.litter import files_in
@@ -103,6 +103,21 @@ def sealed_scheduler(fault: Fault) -> str:
     return SEALED.format(text=text)
 
 
+class Evidence(NamedTuple):
+    """What is to show a fault: a ``step`` of the log, by its number, or a ``counter``, by its name."""
+
+    kind: str
+    which: str
+
+
+class Judgement(NamedTuple):
+    """Whether one part of an answer holds, and why."""
+
+    what: str
+    holds: bool
+    why: str
+
+
 @dataclass(frozen=True)
 class Case:
     """The sick server that is up."""
@@ -128,38 +143,40 @@ class Case:
         """The steps of its log, as detectors get them."""
         return logged_steps(self.session.workspace)
 
-    def judge(self, name: str, evidence: Sequence[tuple[str, str]]) -> list[tuple[str, bool, str]]:
-        """The judgement of an answer: its name, then each piece of evidence (``step`` or ``counter``, and which).
+    def judge(self, name: str, evidence: Sequence[Evidence]) -> list[Judgement]:
+        """The judgements of an answer: of its name, then of each piece of evidence.
 
-        Each with whether it holds, and why in words. Evidence is judged for the fault that is named. Raises LabError.
+        Evidence is judged for the fault that is named. Raises LabError.
         """
         fault = find_fault(self.faults, name)
         right = fault.name == self.fault.name
-        rows = [("name", right, "that is its fault" if right else "its fault is another one")]
+        judgements = [Judgement("name", right, "that is its fault" if right else "its fault is another one")]
         steps = self.steps()
-        for kind, which in evidence:
-            holds, why = _step(fault, steps, which) if kind == "step" else self._counter(fault, which)
-            rows.append((f"{kind} {which}", holds, why))
-        return rows
+        for piece in evidence:
+            if piece.kind == "step":
+                holds, why = _judge_step(fault, steps, piece.which)
+            else:
+                holds, why = self._judge_counter(fault, piece.which)
+            judgements.append(Judgement(" ".join(piece), holds, why))
+        return judgements
 
-    def _counter(self, fault: Fault, which: str) -> tuple[bool, str]:
+    def _judge_counter(self, fault: Fault, which: str) -> tuple[bool, str]:
+        """Whether a counter of the server shows the fault, and why."""
         if which not in fault.counters:
             return False, f"{which} cannot tell {fault.name} from other faults"
         snapshot = metrics.scrape(self.record.scrape_endpoints["metrics"])
-        key = MODEL, which
-        if key in snapshot.histograms:
-            value, what = snapshot.histograms[key].mean, "on average"
+        if histogram := snapshot.histograms.get((MODEL, which)):
+            value, what = histogram.mean, "on average"
         else:
-            value, what = snapshot.own[key] / max(1.0, snapshot.own[MODEL, "labs_steps_total"]), "a step"
-        bounds = " and ".join(
-            f"at {word} {bound:g}"
-            for word, bound in zip(("least", "most"), fault.counters[which], strict=True)
-            if bound is not None
-        )
-        return fault.within(which, value), f"{value:.3g} {what}; it shows the fault with {bounds}"
+            steps = snapshot.own.get((MODEL, "labs_steps_total"), 0.0)
+            value, what = snapshot.own.get((MODEL, which), 0.0) / max(1.0, steps), "a step"
+        bounds = zip(("least", "most"), fault.counters[which], strict=True)
+        words = " and ".join(f"at {word} {bound:g}" for word, bound in bounds if bound is not None)
+        return fault.within(which, value), f"{value:.3g} {what}; it shows the fault with {words}"
 
 
-def _step(fault: Fault, steps: Sequence[Line], which: str) -> tuple[bool, str]:
+def _judge_step(fault: Fault, steps: Sequence[Line], which: str) -> tuple[bool, str]:
+    """Whether the step of that number shows the fault, and why."""
     if not any(str(step["n"]) == which for step in steps):
         return False, "the log has no such step"
     shown = {str(step["n"]) for step in fault.shows(steps)}
@@ -227,13 +244,22 @@ def current_case(session: Session) -> Case:
 
 
 def stop_case(session: Session) -> bool:
-    """Take the sick server down, and forget its code; False if there was none."""
-    folder, there = session.workspace.folder(NAME), False
-    with contextlib.suppress(LabError):
-        there = bool(current_case(session)) and down(session, STACK)
+    """Take the sick server down, and forget its code; False if there was none.
+
+    Raises LabError: it cannot be taken down, or nobody can tell whether it is up; its code is kept.
+    """
+    try:
+        current_case(session)
+    except LabError as error:
+        if error.code not in ("mystery-none-up", "mystery-without-fault"):
+            raise
+        stopped = False
+    else:
+        stopped = down(session, STACK)
+    folder = session.workspace.folder(NAME)
     folder.purpose_file.unlink(missing_ok=True)
     shutil.rmtree(folder.overlay, ignore_errors=True)
-    return there
+    return stopped
 
 
 def _write(workspace: Workspace, code: str, rounds: int) -> None:
