@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from step_logs import Line, step
 
+from labctl.cli.watch_screen import WatchScreen
 from labctl.clock.clock import Clock
 from labctl.pages.live.state import ENDED, LiveState
 from labctl.pages.live.terminal import STRIP, TerminalState
+from labctl.runtimes.record import Endpoints, Record
 from labsched.steplog import StepLog
 
 SECONDS = 30.0
@@ -132,6 +134,22 @@ from labctl.runtimes.record import Endpoints, Record
 record = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
 WatchScreen(Clock(Path(sys.argv[1]), ("m",), PauseLimit(76.0, "forgets")), record).run()
 """
+
+
+def test_a_pause_that_ends_while_the_terminal_looks_at_it_is_no_failure(tmp_path: Path) -> None:
+    class Ending(Clock):
+        """A clock whose pause ends as soon as it has been looked at."""
+
+        looks = iter([time.monotonic() + 1.0])
+
+        @property
+        def until(self) -> float | None:
+            return next(self.looks, None)
+
+    endpoints = Endpoints("h:1", "h:2", "h:3")
+    screen = WatchScreen(Ending(tmp_path, ("m",)), Record("s", "l", "local", "cpu", {}, ["m"], endpoints))
+    screen._look_at_the_clock()
+    assert "goes on by itself" in screen._screen.warning
 
 
 def test_the_keys_of_the_terminal_move_the_clock(tmp_path: Path) -> None:

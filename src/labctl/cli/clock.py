@@ -38,28 +38,29 @@ def clock_command(
     from labctl.pages.live.lines import clock_of, held_steps
 
     number = _amount(action, amount)
-    session, _, name = opt.open_stack(stack)
-    record = session.require_up(name).record.one(replica)
+    session, _, stack_name = opt.open_stack(stack)
+    record = session.require_up(stack_name).record.one(replica)
     clock = clock_of(session.workspace, record)
-    done = clock.act(action, number, model, record.endpoints.metrics)
-    waits = {state["model"]: state for state in held_steps(clock)}
+    steps = clock.act(action, number, model, record.endpoints.metrics)
+    held = {state["model"]: state for state in held_steps(clock)}
     if json_output:
-        click.echo(json.dumps({"stack": name, "clock": clock.modes(), "steps": done, "held": waits}, indent=2))
+        click.echo(json.dumps({"stack": stack_name, "clock": clock.modes(), "steps": steps, "held": held}, indent=2))
         return
-    for one in record.models:
-        if one in done:
-            click.echo(f"{one}: {done[one]} step{'s' if done[one] > 1 else ''}")
-    if action == "step" and not done:
+    for name in record.models:
+        if name in steps:
+            click.echo(f"{name}: {steps[name]} step{'s' if steps[name] > 1 else ''}")
+    if action == "step" and not steps:
         click.echo("nothing waited for a step")
-    for one, state in waits.items():
-        say(printable(_waiting(one, state)))
-    left = clock.until - time.monotonic() if clock.until else math.inf
+    for name, state in held.items():
+        say(printable(_describe_held(name, state)))
+    until = clock.until
+    left = until - time.monotonic() if until else math.inf
     if clock.limit and (left < SOON_S or (action == "pause" and left < math.inf)):
         say(f"It goes on by itself in {left:,.0f} s: {clock.limit.why}")
 
 
 def _amount(action: str, amount: str | None) -> float:
-    """What was asked for after the action; click.UsageError where it makes no sense."""
+    """The number after the action, or its default. Raises UsageError where it makes no sense."""
     if action in ("pause", "run"):
         if amount is not None:
             raise click.UsageError(f"{action} takes nothing after it")
@@ -77,7 +78,8 @@ def _amount(action: str, amount: str | None) -> float:
     return number
 
 
-def _waiting(model: str, state: Mapping[str, Any]) -> str:
+def _describe_held(model: str, state: Mapping[str, Any]) -> str:
+    """The step that a clock holds back: its requests, and those that will have to wait."""
     from labctl.pages.live.story import refusal_reason
 
     line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"

@@ -21,7 +21,7 @@ from labkit.tables import HANGING, can_redraw, columns, wrap_text
 
 WIDTH = 46  # of a step's title
 LEAST = 24  # of a title, where the progress is long
-_working: list[Console] = []  # whose line stands unfinished on the terminal
+_working: list[Console] = []  # the one whose line stands unfinished on the terminal
 
 
 class Console(Listener):
@@ -70,12 +70,13 @@ class Console(Listener):
             self._draw(self._shown)
 
     def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None, container: str = "") -> None:
-        self._told(f"  $ {command_line(argv, env)}")
+        self._detail(f"  $ {command_line(argv, env)}")
 
     def given(self, line: str) -> None:
-        self._told(f"  < {line}")
+        self._detail(f"  < {line}")
 
-    def _told(self, line: str) -> None:
+    def _detail(self, line: str) -> None:
+        """Show a line with --verbose alone."""
         if self.verbose:
             self._clear()
             click.echo(click.style(printable(line), dim=True), err=True)
@@ -133,7 +134,9 @@ def say_folder(folder: Path, edited: Sequence[str], took: str = "") -> None:
     """What stands below each result: the files that were not as shipped, and where the rest is."""
     if edited:
         say(printable(f"\nedited: {', '.join(edited)}"))
-    click.echo(f"\nresults in {folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}{took}")
+    here = Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    click.echo(f"\nresults in {shown}{took}")
 
 
 class Echo(Listener):
@@ -175,6 +178,11 @@ class Echo(Listener):
     def show(self) -> None:
         """Print all as one JSON document."""
         click.echo(json.dumps(self.told, indent=2))
+
+
+def is_terminal() -> bool:
+    """Whether a person can type keys and see what is drawn: both input and output are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def command_line(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:

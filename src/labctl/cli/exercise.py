@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import asdict
 
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say
+from labctl.cli.console import is_terminal, say
 from labctl.learn import desk, judge, server, verify
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.progress import NEW, PASSED, Progress
@@ -272,7 +271,7 @@ def learn_command(lab: str | None, runtime: str) -> None:
     exercises = _of_lab(session, exercises, lab)
     if not exercises:
         raise LabError("there are no exercises here", "", "labctl exercise list", code="exercises-none")
-    if not sys.stdin.isatty() or not sys.stdout.isatty():
+    if not is_terminal():
         raise LabError(
             "labctl learn needs a terminal",
             "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say
+from labctl.cli.console import is_terminal, say
 from labkit.printable import printable
 from labkit.tables import format_table
 
@@ -137,7 +136,7 @@ def predict_command(
         _sweep(predictor, wanted, *change.swept(), shown)
         return
     recorded = predictor.recorded()
-    guess = None if yes or shown.json_output or not _terminal() else _guess(recorded[GUESSED])
+    guess = None if yes or shown.json_output or not is_terminal() else _guess(recorded[GUESSED])
     predicted = predictor.predict(wanted)
     document = {
         "set": wanted,
@@ -381,10 +380,6 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     ]
     prediction.write_prediction(ran.folder, both, lanes)
     return both
-
-
-def _terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _guess(recorded: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 import threading
 import time
 from pathlib import Path
@@ -11,6 +11,7 @@ import click
 from rich.text import Text
 
 from labctl.cli import fullscreen
+from labctl.cli.console import is_terminal
 from labctl.clock import texts
 from labctl.clock.clock import Clock
 from labctl.pages.live.lines import held_steps
@@ -36,10 +37,8 @@ class WatchScreen:
 
     def __init__(self, clock: Clock, record: Record, what_if: WhatIf | None = None) -> None:
         self._clock, self._endpoint = clock, record.endpoints.metrics
-        self._tail, self._state = (
-            StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line),
-            LiveState(),
-        )
+        self._tail = StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
+        self._state = LiveState()
         self._what_if, self._routes = what_if, RouteTail(clock.run_dir)
         self._screen = TerminalState(record.stack)
         self._stepping: threading.Thread | None = None
@@ -47,7 +46,7 @@ class WatchScreen:
 
     def run(self) -> None:
         """Until q or Ctrl-C. Raises LabError where this is no terminal."""
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if not is_terminal():
             raise LabError(
                 "this is no terminal",
                 "keys are read and lines drawn in place",
@@ -81,8 +80,9 @@ class WatchScreen:
         held = {(state["model"], state["instance"]): state for state in held_steps(self._clock)}
         for view in (*self._state.models.values(), *(self._state.of(*key) for key in held)):
             view.mode, view.held = self._clock.mode(view.model)["mode"], held.get((view.model, view.instance))
-        left = self._clock.until and self._clock.until - time.monotonic()
-        self._screen.warning = f"it goes on by itself in {left:.0f} s" if left and left < WARN_S else ""
+        until = self._clock.until
+        left = until - time.monotonic() if until else math.inf
+        self._screen.warning = f"it goes on by itself in {left:.0f} s" if left < WARN_S else ""
 
     def _act(self, key: str) -> None:
         model, which = self._screen.chosen, self._screen.chosen or "all models"
@@ -91,8 +91,8 @@ class WatchScreen:
             case "p" | " " if not paused:
                 self._do("pause", f"{which}: paused")
             case "s" | "t" if not (self._stepping and self._stepping.is_alive()):
-                steps = (1 if key == "s" else 10, model)
-                self._stepping = threading.Thread(target=self._step, args=steps, name="step", daemon=True)
+                count = 1 if key == "s" else 10
+                self._stepping = threading.Thread(target=self._step, args=(count, model), name="step", daemon=True)
                 self._stepping.start()
             case "p" | " " | "r" | "+" | "-":
                 places = {"+": self._factor + 1, "-": self._factor - 1, "r": 0}
@@ -103,13 +103,13 @@ class WatchScreen:
                 else:
                     self._do("slow", f"{which}: {factor:g} times as slow", factor)
             case "m":
-                seen = ["", *dict.fromkeys(view.model for view in self._state.models.values())]
-                self._screen.chosen = seen[(seen.index(model) + 1) % len(seen)] if model in seen else ""
+                choices = ["", *dict.fromkeys(view.model for view in self._state.models.values())]
+                self._screen.chosen = choices[(choices.index(model) + 1) % len(choices)] if model in choices else ""
 
-    def _do(self, action: str, said: str, factor: float = 1.0) -> None:
+    def _do(self, action: str, note: str, factor: float = 1.0) -> None:
         try:
             self._clock.act(action, factor, self._screen.chosen)
-            self._screen.note = said
+            self._screen.note = note
         except LabError as error:
             self._screen.note = f"{error.what}: {error.why}"
 
@@ -131,7 +131,7 @@ class RecordingScreen:
 
     def run(self) -> None:
         """Until q or Ctrl-C. Raises LabError where this is no terminal, or the recording is damaged."""
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if not is_terminal():
             raise LabError(
                 "this is no terminal", "lines are drawn in place", "labctl watch FOLDER", code="terminal-needed"
             )

@@ -180,7 +180,8 @@ class Hub(Audience):
         """Send the clock's setting, and the steps that wait for it, if they have changed."""
         modes = [self._clock.mode(model) for model in self._clock.models]
         factor = max((float(mode.get("factor", 1.0)) for mode in modes), default=1.0)
-        until = self._clock.until and round(self._clock.until + self._epoch)
+        ends = self._clock.until  # read once: a pause may end at any moment
+        until = ends and round(ends + self._epoch)
         paused = any(mode["mode"] == "pause" for mode in modes)
         event: ClockEvent = {"k": "clock", "until": until, "paused": paused, "slow": factor}
         if event != self._setting:
