@@ -76,8 +76,10 @@ def exercise_list_command(lab: str | None, json_output: bool) -> None:
 
 def _of_lab(session: Session, exercises: list[Exercise], lab: str | None) -> list[Exercise]:
     """Those of one lab, by its name, number or stack; all of them without one. Raises LabError for an unknown name."""
-    wanted = session.catalog.lab(lab).folder if lab else ""
-    return [exercise for exercise in exercises if not lab or exercise.lab.folder == wanted]
+    if not lab:
+        return exercises
+    folder = session.catalog.lab(lab).folder
+    return [exercise for exercise in exercises if exercise.lab.folder == folder]
 
 
 @exercise_command.command("start")
@@ -89,17 +91,17 @@ def start_command(id: str) -> None:
 
 
 def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
-    folder = desk.lay_out_exercise(exercise, session.workspace)
+    folder = desk.lay_out_exercise(exercise, session.workspace).relative_to(session.workspace.root)
     progress.start(exercise.id)
-    names = ", ".join(f"{folder.relative_to(session.workspace.root)}/{name}" for name in exercise.manifest.files)
+    names = ", ".join(f"{folder}/{name}" for name in exercise.manifest.files)
     say(f"{exercise.id}  {exercise.title}  ({exercise.manifest.kind}, about {exercise.manifest.minutes} min)")
-    say(f"Read {folder.relative_to(session.workspace.root)}/{desk.TASK}, then edit {names}.")
+    say(f"Read {folder}/{desk.TASK}, then edit {names}.")
     say(f"Then: labctl exercise check {exercise.id}   (stuck? labctl exercise hint)")
-    if there := opt.at_jupyter(f"lab/workspaces/{exercise.id}"):
+    if address := opt.at_jupyter(f"lab/workspaces/{exercise.id}"):
         from labctl.learn.seat import lay_side_by_side
 
         lay_side_by_side(exercise, exercise.id)
-        say(f"Side by side in JupyterLab: {there}")
+        say(f"Side by side in JupyterLab: {address}")
 
 
 @exercise_command.command("check")
@@ -130,14 +132,14 @@ def check_command(
     session, exercises, progress = _open(verbose)
     exercise = _chosen(exercises, progress, id)
     while True:
+        judged = desk.stamps(exercise, session.workspace)  # before the check: what is saved meanwhile is checked next
         outcome = judge.check_exercise(session, exercise, runtime, seeds)
         _show(outcome, json_output)
         if outcome.passed and not json_output:
             _offer(exercise, exercises, progress)
         if not watch:
             ctx.exit(0 if outcome.passed else 1)
-        saved = desk.stamps(exercise, session.workspace)
-        while desk.stamps(exercise, session.workspace) == saved:
+        while desk.stamps(exercise, session.workspace) == judged:
             time.sleep(WATCH_S)
 
 
@@ -175,8 +177,8 @@ def reset_command(id: str) -> None:
     """Put the starter back; what you wrote is kept beside it."""
     session, exercises, _ = _open()
     kept = desk.reset(find_exercise(exercises, id), session.workspace)
-    root = session.workspace.root
-    say(f"exercises/{id} holds the starter again" + (f"; yours is in {kept.relative_to(root)}" if kept else ""))
+    where = f"; yours is in {kept.relative_to(session.workspace.root)}" if kept else ""
+    say(f"exercises/{id} holds the starter again{where}")
 
 
 @exercise_command.command("solution")
@@ -193,7 +195,7 @@ def solution_command(id: str, give_up: bool) -> None:
             f"labctl exercise hint {exercise.id}, or labctl exercise solution {exercise.id} --give-up",
             code="solution-locked",
         )
-    for name, text in desk.solution(exercise).items():
+    for name, text in exercise.texts("solution").items():
         click.echo(f"--- {name}\n{text}")
 
 
@@ -215,9 +217,8 @@ def stop_command(id: str | None) -> None:
     if id:
         find_exercise(exercises, id)
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
-        click.echo(
-            "the exercise server is down" if server.stop_exercise_server(session) else "no exercise server is up"
-        )
+        stopped = server.stop_exercise_server(session)
+        click.echo("the exercise server is down" if stopped else "no exercise server is up")
         server.forget_runtime(session.workspace)
 
 
@@ -241,23 +242,28 @@ def verify_command(
     It works on a copy: nothing in exercises/ changes.
     """
     session, exercises, _ = _open()
-    known = {exercise.id for exercise in exercises}
-    named = {find_exercise(exercises, id).id for id in ids}
+    chosen = {find_exercise(exercises, id).id for id in ids} or {exercise.id for exercise in exercises}
     if sum((bool(ids), every, since is not None)) != 1:
         raise click.UsageError("name exercises, or give one of --all and --since")
-    whole = named or (known if since is None else verify.changed_exercises(exercises, session.workspace, since))
-    proofs: list[verify.Proof] = []
-    for proof in verify.verify(session, named or known, whole, runtime, seeds):
-        proofs.append(proof)
-        word = "left out" if proof.left_out else "NO" if proof.problem else "ok"
-        said = proof.problem or f"{proof.answer}  {proof.seconds:.1f} s"
-        say(printable(f"{word}  {proof.exercise}  {said}"), hanging="    ")
-    left_out = [proof for proof in proofs if proof.left_out]
-    right, count = sum(not proof.problem for proof in proofs), len(proofs) - len(left_out)
-    click.echo(f"{right} of {count} answers were judged as foreseen")
+    whole = chosen if since is None else verify.changed_exercises(exercises, session.workspace, since)
+    right = wrong = left_out = 0
+    for proof in verify.verify(session, chosen, whole, runtime, seeds):
+        if proof.left_out:
+            left_out += 1
+            mark = "left out"
+        elif proof.problem:
+            wrong += 1
+            mark = "NO"
+        else:
+            right += 1
+            mark = "ok"
+        finding = proof.problem or f"{proof.answer}  {proof.seconds:.1f} s"
+        say(printable(f"{mark}  {proof.exercise}  {finding}"), hanging="    ")
+    click.echo(f"{right} of {right + wrong} answers were judged as foreseen")
     if left_out:
-        click.echo(f"left out, because this machine lacks what they need: {len(left_out)} exercises")
-    ctx.exit(1 if right < count or not count or (strict and left_out) else 0)
+        click.echo(f"left out, because this machine lacks what they need: {left_out} exercises")
+    proven = right and not wrong and not (strict and left_out)
+    ctx.exit(0 if proven else 1)
 
 
 @click.command("learn")

@@ -73,8 +73,8 @@ class LearnScreen:
             case "h":
                 hints = exercise.manifest.hints
                 shown = self.progress.show_hint(exercise.id, len(hints))
-                told = [f"hint {n} of {len(hints)}: {hint}" for n, hint in enumerate(hints[:shown], 1)]
-                self._show([*told[::-1], "", *self.found])  # the newest first; what was found stays
+                lines = [f"hint {n} of {len(hints)}: {hint}" for n, hint in enumerate(hints[:shown], 1)]
+                self._show([*lines[::-1], "", *self.found])  # the newest first; what was found stays
             case "n":
                 self._begin(self._next(exercise.id))
                 if self._count_passed() == len(self.exercises):
@@ -84,7 +84,7 @@ class LearnScreen:
                 self._show([f"the starter is back; yours is in exercises/{kept.name}" if kept else "the starter"])
                 self.stamps = self._stamps()
             case "s" if self.progress.of(exercise.id).state == PASSED:
-                lines = [line for text in desk.solution(exercise).values() for line in text.splitlines()]
+                lines = [line for text in exercise.texts("solution").values() for line in text.splitlines()]
                 self._show(lines, alone=True)
             case "s":
                 self._show([f"it is shown after it has passed; or: labctl exercise solution {exercise.id} --give-up"])
@@ -93,8 +93,7 @@ class LearnScreen:
         desk.lay_out_exercise(exercise, self.session.workspace)
         self.progress.start(exercise.id)
         self.exercise = exercise
-        last = judge.last_outcome(self.session.workspace, exercise.id)
-        self._show(self._found(last))
+        self._show(self._rows_of(judge.last_outcome(self.session.workspace, exercise.id)))
         self.stamps = self._stamps()
 
     def _next(self, after: str = "") -> Exercise:
@@ -120,7 +119,7 @@ class LearnScreen:
             except Exception as error:  # nobody else would hear of it
                 self._show([f"labctl itself failed: {type(error).__name__}: {error}"])
                 return
-            self._show(self._found(outcome))
+            self._show(self._rows_of(outcome))
 
         self.checking = threading.Thread(target=work, name="check", daemon=True)
         self.checking.start()
@@ -134,7 +133,7 @@ class LearnScreen:
     def _show(self, below: list[str], alone: bool = False) -> None:
         self.below, self.page, self.alone = below, 0, alone
 
-    def _found(self, outcome: judge.Outcome | None) -> list[str]:
+    def _rows_of(self, outcome: judge.Outcome | None) -> list[str]:
         """The rows of a check, which stay on the screen beside a hint; its verdict first, which must be seen."""
         self.found = ["not checked yet: c checks it, and so does saving a file"]
         if outcome:

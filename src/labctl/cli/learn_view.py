@@ -30,8 +30,8 @@ class View:
     task: str  # as Markdown, "" to leave its room to what is below
     files: str
     whole_task: str  # where the task can be read whole
-    below: Sequence[str]  # of any length,
-    page: int = 0  # of which this part is shown
+    below: Sequence[str]  # of any length
+    page: int = 0  # the part of ``below`` that is shown
 
 
 def view_lines(view: View, width: int, height: int) -> list[Text]:

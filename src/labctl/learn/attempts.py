@@ -29,8 +29,8 @@ class Attempt:
 
 def exercise_attempts(exercise: Exercise) -> Iterator[Attempt]:
     """The starter, every wrong answer, and the solution. Raises ValueError: a patch does not fit the solution."""
-    yield Attempt("starter", _files(exercise, "starter"), exercise.manifest.says)
-    solution = _files(exercise, SOLUTION)
+    yield Attempt("starter", exercise.texts("starter"), exercise.manifest.says)
+    solution = exercise.texts(SOLUTION)
     for name, says in exercise.manifest.wrong.items():
         path = exercise.folder / "wrong" / f"{name}.patch"
         try:
@@ -42,11 +42,7 @@ def exercise_attempts(exercise: Exercise) -> Iterator[Attempt]:
 
 def find_attempt(exercise: Exercise, name: str) -> Attempt:
     """The answer of that name: ``starter``, ``solution`` or ``wrong/NAME``."""
-    return next(each for each in exercise_attempts(exercise) if each.name == name)
-
-
-def _files(exercise: Exercise, folder: str) -> dict[str, str]:
-    return {name: (exercise.folder / folder / name).read_text(encoding="utf-8") for name in exercise.manifest.files}
+    return next(attempt for attempt in exercise_attempts(exercise) if attempt.name == name)
 
 
 def apply_patch(files: Mapping[str, str], patch: str) -> dict[str, str]:
@@ -70,7 +66,7 @@ def _patched(text: str, hunks: str) -> str:
     old, new, at = text.splitlines(keepends=True), [], 0
     for line in hunks.splitlines(keepends=True):
         if found := HUNK.match(line):
-            start = int(found[1]) - (found[2] != "0")  # of no line it is the one before
+            start = int(found[1]) - (found[2] != "0")  # a hunk of no line names the line before it
             new += old[at:start]
             at = start
         elif line[0] == "+":

@@ -46,30 +46,30 @@ def page(
     learners: Sequence[ClassStanding], exercises: Sequence[Exercise], now: float, guessing: Guessing, token: str
 ) -> str:
     """The whole page; ``now`` is seconds since the epoch, ``token`` what a form proves with that the page is ours."""
-    titles = {each.id: each.manifest.title for each in exercises}
-    begun = [id for id in titles if any(id in each.entries for each in learners)]
+    titles = {exercise.id: exercise.title for exercise in exercises}
+    begun = [id for id in titles if any(id in learner.entries for learner in learners)]
 
-    def seat(each: ClassStanding) -> list[str]:
-        id = each.current
-        entry = each.entries.get(id, Entry())
+    def learner_row(learner: ClassStanding) -> list[str]:
+        current = learner.current
+        entry = learner.entries.get(current, Entry())
+        at = f"{current}  {titles[current]}" if current else "nothing yet"
         since = f"{int(now - entry.started) // 60} min" if entry.started else ""
-        counts = [str(entry.checks), str(entry.hints)] if id else ["", ""]
-        signs = [SIGN[each.entries[one].state] if one in each.entries else SIGN[NEW] for one in begun]
-        at = f"{id}  {titles[id]}" if id else "nothing yet"
-        return [each.name, at, since, *counts, each.mistakes.get(id, ""), *signs, str(each.passed)]
+        counts = [str(entry.checks), str(entry.hints)] if current else ["", ""]
+        signs = [SIGN[learner.entries[id].state] if id in learner.entries else SIGN[NEW] for id in begun]
+        return [learner.name, at, since, *counts, learner.mistakes.get(current, ""), *signs, str(learner.passed)]
 
-    def exercise(id: str) -> list[str]:
-        at = sum(each.current == id for each in learners)
-        entries = [each.entries[id] for each in learners if id in each.entries]
+    def exercise_row(id: str) -> list[str]:
+        at = sum(learner.current == id for learner in learners)
+        entries = [learner.entries[id] for learner in learners if id in learner.entries]
         passed = sum(entry.state == PASSED for entry in entries)
         checks = sum(entry.checks for entry in entries)
-        common = commonest([each.mistakes[id] for each in learners if id in each.mistakes])
+        common = commonest([learner.mistakes[id] for learner in learners if id in learner.mistakes])
         return [id, titles[id], str(at), f"{passed} of {len(entries)}", str(checks), common]
 
     columns = ["learner", "is at", "since", "checks", "hints", "last mistake", *begun, "passed"]
-    tables = _table(f"{len(learners)} learners", columns, [seat(each) for each in learners])
+    tables = _table(f"{len(learners)} learners", columns, map(learner_row, learners))
     columns = ["exercise", "", "are at it", "passed", "checks", "commonest mistake at the last check"]
-    tables += _table("Exercises that were begun", columns, [exercise(id) for id in begun])
+    tables += _table("Exercises that were begun", columns, map(exercise_row, begun))
     legend = ", ".join(f"{sign} {state}" for state, sign in SIGN.items())
     return _page("The class", f"{_controls(guessing, token)}{tables}<p>{html.escape(legend)}</p>", AGAIN_S)
 

@@ -31,8 +31,10 @@ def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
     kept = None
     if folder.is_dir():
         name = f"{exercise.id}.{time.strftime('%Y%m%d-%H%M%S')}"
-        free = (folder.with_name(name + suffix) for suffix in ("", *(f"-{number}" for number in range(2, 100))))
-        kept = next(path for path in free if not path.exists())
+        kept, number = folder.with_name(name), 1
+        while kept.exists():  # two in one second
+            number += 1
+            kept = folder.with_name(f"{name}-{number}")
         folder.rename(kept)
     lay_out_exercise(exercise, workspace)
     return kept
@@ -63,9 +65,3 @@ def stamps(exercise: Exercise, workspace: Workspace) -> list[int]:
     """When each of the learner's files was saved; 0 where it is gone."""
     paths = [exercise.yours(workspace) / name for name in exercise.manifest.files]
     return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
-
-
-def solution(exercise: Exercise) -> dict[str, str]:
-    """The files of the solution, as texts."""
-    folder = exercise.folder / "solution"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in exercise.manifest.files}

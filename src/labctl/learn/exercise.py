@@ -82,6 +82,11 @@ class Exercise:
         """The files that Triton serves, by their place in the model repository."""
         return {place: name for name, place in self.manifest.files.items() if place}
 
+    def texts(self, answer: str) -> dict[str, str]:
+        """The files of one of the shipped answers ("starter" or "solution"), as texts by name."""
+        folder = self.folder / answer
+        return {name: (folder / name).read_text(encoding="utf-8") for name in self.manifest.files}
+
     def yours(self, workspace: Workspace) -> Path:
         """The learner's folder."""
         return workspace.root / "exercises" / self.id
@@ -124,7 +129,7 @@ def _read(path: Path, lab: Lab, labs: Sequence[Lab]) -> Exercise:
     match = FOLDER.fullmatch(path.parent.name)
     if match is None or not match["id"].startswith(lab.number):
         raise ValueError(f"the folder must be called {lab.number}<letter>-<words>")
-    home = next((one for one in labs if manifest.stack in one.stacks), None)
+    home = next((owner for owner in labs if manifest.stack in owner.stacks), None)
     if home is None:
         raise ValueError(f"stack: there is no stack {manifest.stack!r}")
     if unknown := [model for model in manifest.models if model not in home.stacks[manifest.stack].models]:

@@ -33,7 +33,8 @@ class ObservedFault:
 def read_faults(run_dir: Path, since: float) -> list[ObservedFault]:
     """The faults of all models of a run folder since then (``time.monotonic()`` seconds), in order of time."""
     found = []
-    for path in [path for folder in nofollow.folders(run_dir) for path in folder.glob("faults-*.jsonl")]:
+    paths = [path for folder in nofollow.folders(run_dir) for path in folder.glob("faults-*.jsonl")]
+    for path in paths:
         try:
             with nofollow.open_to_read(path) as stream:
                 lines = stream.read(nofollow.MOST_JSON).splitlines()
@@ -57,7 +58,8 @@ def headline(faults: Sequence[ObservedFault], exercise: Exercise) -> str:
         return ""
     if not first.exception:
         return f"{first.words}."
-    return f"{_model_file(exercise)}{f', line {first.line}' if first.line else ''}: {first.words}"
+    line = f", line {first.line}" if first.line else ""
+    return f"{_model_file(exercise)}{line}: {first.words}"
 
 
 def locate_line(text: str, exercise: Exercise) -> str:
@@ -79,8 +81,8 @@ def in_learners_files(text: str, session: Session, exercise: Exercise, running: 
         text = stack_explainer(running, names)(text)
     for path, name in overlay.names_by_path(exercise, session.workspace).items():
         text = text.replace(f"{session.workspace.root}/{path}", name).replace(path, name)
-    served = session.workspace.folder(server.STACK).repository  # as a server that is gone named them
-    text = text.replace(f"{served}/", "") if running is None else text
+    if running is None:  # a server that is gone named them by their paths in its repository
+        text = text.replace(f"{session.workspace.folder(server.STACK).repository}/", "")
     for place, name in names.items():  # what cannot be rendered is named by its place in the repository
         text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
     lines = WHOSE.sub("", text.strip()).splitlines()

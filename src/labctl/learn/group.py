@@ -40,10 +40,13 @@ def _states(rows: object) -> dict[str, str]:
 def progress_rows(learners: Sequence[tuple[str, States]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the group's table: a sign per exercise, and how many each has passed; the last row counts."""
     ids = sorted({id for _, states in learners for id in states})
-    counted = [(name, states, list(states.values()).count(PASSED)) for name, states in learners]
-    body = [
-        [name, *(SIGN[states.get(id, NEW)] for id in ids), f"{passed} of {len(ids)}"]
-        for name, states, passed in sorted(counted, key=lambda row: (-row[2], row[0]))
-    ]
+    rows = []
+    for name, states in sorted(learners, key=lambda learner: (-_count_passed(learner[1]), learner[0])):
+        signs = [SIGN[states.get(id, NEW)] for id in ids]
+        rows.append([name, *signs, f"{_count_passed(states)} of {len(ids)}"])
     sums = [str(sum(states.get(id) == PASSED for _, states in learners)) for id in ids]
-    return ["", *ids, "passed"], [*body, ["passed", *sums, f"of {len(learners)}"]]
+    return ["", *ids, "passed"], [*rows, ["passed", *sums, f"of {len(learners)}"]]
+
+
+def _count_passed(states: States) -> int:
+    return sum(state == PASSED for state in states.values())

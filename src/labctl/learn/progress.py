@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,16 @@ class Progress:
     @property
     def current(self) -> str:
         """The id of the exercise that was started last; "" before the first."""
-        begun = {id: entry.started for id, entry in self.entries().items() if entry.started}
-        return max(begun, key=lambda id: begun[id]) if begun else ""
+        return last_started(self.entries())
 
     def start(self, id: str) -> None:
         """Begun, or begun again: what was passed stays passed."""
-        self._change(
-            id, lambda before: replace(before, state=PASSED if before.state == PASSED else STARTED, started=time.time())
-        )
+
+        def change(before: Entry) -> Entry:
+            state = PASSED if before.state == PASSED else STARTED
+            return replace(before, state=state, started=time.time())
+
+        self._change(id, change)
 
     def record_check(self, id: str, passed: bool) -> None:
         """A pass stays a pass, whatever a later check says: people go on to try things out."""
@@ -102,6 +104,12 @@ class Progress:
             kept = data[id] if isinstance(data.get(id), dict) else {}
             data[id] = {**kept, **asdict(change(entry_of(kept) or Entry()))}
             atomic_write(self._path, json.dumps(dict(sorted(data.items())), indent=1))
+
+
+def last_started(entries: Mapping[str, Entry]) -> str:
+    """The id of the exercise that was started last; "" where none was."""
+    started = {id: entry.started for id, entry in entries.items() if entry.started}
+    return max(started, key=lambda id: started[id], default="")
 
 
 def entry_of(data: object) -> Entry | None:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from labctl.learn.exercise import Exercise
-from labctl.learn.progress import PASSED, STARTED, Entry, entry_of
+from labctl.learn.progress import PASSED, STARTED, Entry, entry_of, last_started
 from labctl.learn.room import HOME, LABS, Room
 from labkit import nofollow
 
 MOST_BYTES, MOST_COUNTED = 256 * 1024, 9999
 STATE = (LABS, ".labs")
-BEGUN = "nothing written yet"  # the mistake of who checks the starter
+BEGUN = "nothing written yet"  # the mistake of a learner who checks the starter
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class ClassStanding:
     @property
     def current(self) -> str:
         """The exercise that was begun last; "" before the first."""
-        begun = {id: entry.started for id, entry in self.entries.items()}
-        return max(begun, key=lambda id: begun[id]) if begun else ""
+        return last_started(self.entries)
 
     @property
     def passed(self) -> int:
@@ -48,30 +47,32 @@ def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator
 
     A file that cannot be read, or says nothing that we know, counts as none.
     """
-    known = {each.id: _foreseen(each) for each in exercises}
+    foreseen = {exercise.id: _foreseen(exercise) for exercise in exercises}
     for name in room.names():
-        data = read_beneath(room.path, (HOME, name, *STATE, "exercises.json"))
-        found = {id: entry_of(data[id]) for id in known if id in data}
-        entries = {id: _plausible(entry, now) for id, entry in found.items() if entry}
+        state = (HOME, name, *STATE)
+        data = read_beneath(room.path, (*state, "exercises.json"))
+        written = {id: entry_of(data[id]) for id in foreseen if id in data}
+        entries = {id: _plausible(entry, now) for id, entry in written.items() if entry}
         mistakes = {}
         for id, entry in entries.items():
-            last = (
-                read_beneath(room.path, (HOME, name, *STATE, "checks", f"{id}.json")) if entry.state != PASSED else {}
-            )
-            if isinstance(said := last.get("sentence"), str) and said in known[id]:
-                mistakes[id] = known[id][said]
+            if entry.state == PASSED:
+                continue
+            sentence = read_beneath(room.path, (*state, "checks", f"{id}.json")).get("sentence")
+            if isinstance(sentence, str) and sentence in foreseen[id]:
+                mistakes[id] = foreseen[id][sentence]
         yield ClassStanding(name, entries, mistakes)
 
 
 def _plausible(entry: Entry, now: float) -> Entry:
     """An entry as Progress writes it, whatever a learner has written in its place."""
-    begun, passed = (time if 0 <= time <= now else 0.0 for time in (entry.started, entry.passed))
-    state = entry.state if entry.state == PASSED else STARTED
-    return Entry(state, begun, passed, *(min(max(count, 0), MOST_COUNTED) for count in (entry.checks, entry.hints)))
+    started, passed = (time if 0 <= time <= now else 0.0 for time in (entry.started, entry.passed))
+    checks, hints = (min(max(count, 0), MOST_COUNTED) for count in (entry.checks, entry.hints))
+    state = PASSED if entry.state == PASSED else STARTED
+    return Entry(state, started, passed, checks, hints)
 
 
 def commonest(mistakes: Collection[str]) -> str:
-    """The mistake that most make, and how many; "" of none."""
+    """The mistake that most learners make, and how many do; "" without a mistake."""
     return "".join(f"{name} ({count})" for name, count in Counter(mistakes).most_common(1))
 
 
