@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
@@ -77,9 +78,23 @@ class _LoadOptions:
             self.request_rate,
             self.random_seed,
             Slo.parse(self.slo) if self.slo else None,
-            trace=_read_trace(self.trace, self.request_count, self.speed, self.random_seed) if self.trace else [],
+            trace=self._arrivals(),
             price=self.price_per_hour,
         )
+
+    def _arrivals(self) -> Sequence[Arrival]:
+        """The requests of ``trace``, at the times that ``speed`` makes of theirs; () without one."""
+        from labctl.workspace import Workspace
+        from labkit.predict import traces
+
+        if not self.trace:
+            return ()
+        if str(self.trace) == "agents":
+            arrivals = traces.agents(self.request_count, self.random_seed)
+        else:
+            path = traces.find_trace(self.trace, Workspace.find().traces)
+            arrivals = traces.read_trace(path, self.request_count, _say_left_out)
+        return [replace(arrival, at=arrival.at / self.speed) for arrival in traces.scale_lengths(arrivals)]
 
     @property
     def is_open_loop(self) -> bool:
@@ -205,15 +220,14 @@ def bench_command(
     from labctl.labs import bench as benches
     from labctl.labs import load_tools, tool_bench
     from labctl.labs.tool import names_table
-    from labkit.workloads.bench import tabulate
 
     _refuse_together(load, method)
     prompts = load.prompts()
     workload = load.workload(prompts)
     opt.require_named(stack, endpoint)
     if endpoint:
-        there = {"grpc": endpoint, "metrics": counters}
-        _measure_there(there, opt.model_there(stack, model, "bench"), workload, load.concurrency, shown)
+        endpoints = {"grpc": endpoint, "metrics": counters}
+        _measure_there(endpoints, opt.model_there(stack, model, "bench"), workload, load.concurrency, shown)
         return
     session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=shown.json_output)
     if method.against_engine:
@@ -238,11 +252,10 @@ def bench_command(
     if outcome.comparison:
         say(account(outcome.comparison))
     else:
-        header, rows = tabulate(outcome.metrics)
-        click.echo(format_table(rows, header, right=range(1, len(header))))
+        _show_metrics(outcome.metrics)
         if method.client:
-            names, theirs = names_table(load_tools.TOOLS[method.client], bool(load.slo))
-            click.echo(f"\n{format_table(theirs, names)}")
+            header, names = names_table(load_tools.TOOLS[method.client], bool(load.slo))
+            click.echo(f"\n{format_table(names, header)}")
         notes = _table_notes(model, outcome, load.is_open_loop, load.concurrency, load.price_per_hour)
     say_folder(outcome.folder, outcome.edited)
     for sentence in notes:
@@ -253,14 +266,14 @@ def _refuse_together(load: _LoadOptions, method: _MethodOptions) -> None:
     """Raises UsageError for options of which one leaves the other no meaning."""
     if _is_given("request_rate") and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
-    if load.trace and (other := [word for word in NOT_WITH_TRACE if _is_given(word)]):
-        raise click.UsageError(f"--trace brings its own times and lengths: without --{other[0].replace('_', '-')}")
+    if load.trace and (other := _first_given(NOT_WITH_TRACE)):
+        raise click.UsageError(f"--trace brings its own times and lengths: without {other}")
     if _is_given("speed") and not load.trace:
         raise click.UsageError("--speed is for --trace")
-    if method.against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
-        raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
-    if method.client and (other := [word for word in NOT_WITH_CLIENT if _is_given(word)]):
-        raise click.UsageError(f"{method.client} has no counterpart of --{other[0].replace('_', '-')}")
+    if method.against_engine and (other := _first_given(NOT_WITH_ENGINE)):
+        raise click.UsageError(f"--against-engine sends everything at once: without {other}")
+    if method.client and (other := _first_given(NOT_WITH_CLIENT)):
+        raise click.UsageError(f"{method.client} has no counterpart of {other}")
 
 
 def _measure_there(
@@ -268,26 +281,21 @@ def _measure_there(
 ) -> None:
     """Measure a server that somebody else has started."""
     from labctl.labs.bench import bench_there
+
+    if other := _first_given(NOT_WITH_ENDPOINT):
+        raise click.UsageError(f"--endpoint measures a server as it is: without {other}")
+    metrics, records = bench_there(endpoints, model, workload, concurrency, Console())
+    shown.write(json.dumps({"metrics": metrics, "requests": [vars(record) for record in records]}))
+    if not shown.json_output:
+        _show_metrics(metrics)
+
+
+def _show_metrics(metrics: Mapping[str, Any]) -> None:
+    """The table of all phases."""
     from labkit.workloads.bench import tabulate
 
-    if other := [word for word in NOT_WITH_ENDPOINT if _is_given(word)]:
-        raise click.UsageError(f"--endpoint measures a server as it is: without --{other[0].replace('_', '-')}")
-    measured, records = bench_there(endpoints, model, workload, concurrency, Console())
-    document = json.dumps({"metrics": measured, "requests": [vars(record) for record in records]})
-    shown.write(document)
-    if not shown.json_output:
-        header, rows = tabulate(measured)
-        click.echo(format_table(rows, header, right=range(1, len(header))))
-
-
-def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arrival]:
-    from labctl.workspace import Workspace
-    from labkit.predict import traces
-
-    made = str(path) == "agents"
-    found = traces.find_trace(path, Workspace.find().traces)
-    arrivals = traces.agents(count, seed) if made else traces.read_trace(found, count, _say_left_out)
-    return [replace(one, at=one.at / speed) for one in traces.scale_lengths(arrivals)]
+    header, rows = tabulate(metrics)
+    click.echo(format_table(rows, header, right=range(1, len(header))))
 
 
 def _say_left_out(rows: int) -> None:
@@ -298,13 +306,14 @@ def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, see
     """The workload: chat-like unless there are prompts; without ``tokens`` the answers have chat-like lengths."""
     from labkit.workloads.dataset import Item, make_chats
 
-    def made(count: Count) -> list[Item]:
-        asked = (
-            make_chats(count, requests, seed) if prompts is None else [Item(prompt, 1) for prompt in prompts[:requests]]
-        )
-        return [Item(item.prompt, tokens or item.output_tokens) for item in asked]
+    def make_items(count: Count) -> list[Item]:
+        if prompts is None:
+            items = make_chats(count, requests, seed)
+        else:
+            items = [Item(prompt, 1) for prompt in prompts[:requests]]
+        return [Item(item.prompt, tokens or item.output_tokens) for item in items]
 
-    return made
+    return make_items
 
 
 def account(found: OverheadComparison) -> str:
@@ -317,12 +326,13 @@ def account(found: OverheadComparison) -> str:
     rows = []
     for part, title in PARTS.items():
         share = f"{lost[part] / whole:.0%}" if whole > 0 else ""
-        rows.append((title, f"{through.parts[part]:.3f}", f"{bare.parts[part]:.3f}", f"{lost[part]:+.3f}", share))
+        seconds = (f"{through.parts[part]:.3f}", f"{bare.parts[part]:.3f}", f"{lost[part]:+.3f}")
+        rows.append((title, *seconds, share))
     rows.append(("all", f"{through.seconds:.3f}", f"{bare.seconds:.3f}", f"{whole:+.3f}", ""))
     steps = [
-        f"{name}: {one.steps:.0f} steps of {one.step_ms:.1f} ms in the engine, {one.scheduling_share:.1%} of a step is "
-        f"scheduling, answering and recording, {one.idle_ms:.2f} ms between two"
-        for name, one in (("served", through), ("alone", bare))
+        f"{name}: {side.steps:.0f} steps of {side.step_ms:.1f} ms in the engine, {side.scheduling_share:.1%} of a step "
+        f"is scheduling, answering and recording, {side.idle_ms:.2f} ms between two"
+        for name, side in (("served", through), ("alone", bare))
     ]
     return "\n".join([format_table(rows, COLUMNS, right=range(1, 5)), "", *steps, "", found.sentence()])
 
@@ -336,12 +346,16 @@ def _table_notes(
     sentences = []
     if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
         sentences.append(f"{model} answers whole: there is no first token to time")
-    sentences += [*([cost_note(price)] if price else []), *([outcome.paced] if outcome.paced else [])]
+    if price:
+        sentences.append(cost_note(price))
+    if outcome.paced:
+        sentences.append(outcome.paced)
     for metrics in outcome.metrics.values():
         if left := metrics.get("left_out"):
             sentences.append(f"requests that do not fit in the model's context, and are not sent: {left}")
-    if counted := [m for m in outcome.metrics.values() if "scheduler" in m and "triton" in m]:
-        own, tritons = (max(m[whose]["mean_batch"] for m in counted) for whose in ("scheduler", "triton"))
+    if counted := [metrics for metrics in outcome.metrics.values() if {"scheduler", "triton"} <= metrics.keys()]:
+        own = max(metrics["scheduler"]["mean_batch"] for metrics in counted)
+        tritons = max(metrics["triton"]["mean_batch"] for metrics in counted)
         sentences.append(
             "mean batch: requests in a step, as the model's own scheduler counts them (a sample of its steps)"
         )
@@ -355,5 +369,12 @@ def _table_notes(
     return sentences
 
 
-def _is_given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+def _is_given(parameter: str) -> bool:
+    """Whether a person has chosen the parameter of that name, also by an environment variable."""
+    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.DEFAULT
+
+
+def _first_given(parameters: Sequence[str]) -> str:
+    """The first of these parameters that a person has chosen, as it is typed ("--request-rate"); "" for none."""
+    options = {parameter.name: parameter.opts[0] for parameter in click.get_current_context().command.params}
+    return next((options[name] for name in parameters if _is_given(name)), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from typing import Any
 
 import click
 
@@ -26,8 +27,8 @@ def list_command(word: str | None, json_output: bool) -> None:
     catalog = load_catalog(Workspace.find())
     chosen = catalog.lab(word) if word else None
     if json_output:
-        shown = [one.model_dump(by_alias=True, mode="json") for one in ([chosen] if chosen else catalog.labs)]
-        click.echo(json.dumps(shown[0] if chosen else shown, indent=2))
+        document = _document(chosen) if chosen else [_document(lab) for lab in catalog.labs]
+        click.echo(json.dumps(document, indent=2))
     elif chosen:
         say(_settings(chosen), hanging="")
     else:
@@ -35,6 +36,10 @@ def list_command(word: str | None, json_output: bool) -> None:
         width = shutil.get_terminal_size().columns  # also in a pipe
         click.echo(format_table(rows, ("lab", "name", "stacks", "title"), width=width))
         click.echo("\nlabctl list LAB shows a lab's settings")
+
+
+def _document(lab: Lab) -> dict[str, Any]:
+    return lab.model_dump(by_alias=True, mode="json")
 
 
 def _settings(lab: Lab) -> str:
@@ -52,5 +57,6 @@ def _values(setting: Setting) -> str:
     """What a setting takes, its defaults, and the other settings with which it means anything."""
     defaults = [format_setting(setting.default_for(profile)) or "(empty)" for profile in PROFILES]
     default = defaults[0] if len(set(defaults)) == 1 else f"{defaults[0]} (gpu: {defaults[1]})"
-    only = " and ".join(f"{key}={' or '.join(map(format_setting, good))}" for key, good in setting.when.items())
-    return f"{setting.describe()}; default {default}" + (f"; only with {only}" if only else "")
+    text = f"{setting.describe()}; default {default}"
+    conditions = [f"{key}={' or '.join(map(format_setting, values))}" for key, values in setting.when.items()]
+    return f"{text}; only with {' and '.join(conditions)}" if conditions else text

@@ -14,7 +14,7 @@ from labkit import nofollow
 from labkit.errors import LabError
 from labkit.printable import printable
 
-timeout = opt.number_option(
+timeout_option = opt.number_option(
     "--timeout", edits.LOAD_S, "Seconds to wait until a model is loaded.", opt.POSITIVE, metavar="S"
 )
 drain_option = opt.number_option(
@@ -25,7 +25,7 @@ drain_option = opt.number_option(
 @click.command("reload")
 @opt.stack_argument
 @click.argument("model", required=False)
-@timeout
+@timeout_option
 @opt.verbose
 def reload_command(stack: str, model: str | None, timeout: float, verbose: bool) -> None:
     """Load the edited models of STACK (or MODEL) again, in place; the server and the other models stay."""
@@ -48,12 +48,18 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
             f"it has: {', '.join(dict.fromkeys(models.values()))}",
             code="model-unknown",
         )
-    done = shipped.undo(session.workspace, [path for path, of in models.items() if model in (None, of)])
+    done = shipped.undo(session.workspace, [path for path, owner in models.items() if model in (None, owner)])
     for path, kept in done.items():
         where = f" (yours: {kept.name})" if kept else ""
         say(printable(f"{path.relative_to(session.workspace.root)} is as shipped again{where}"))
-    then = "restart" if faults.stuck_models(session, name, str) else "reload" if session.find(name) else "up"
-    say(f"then: labctl {then} {name}" if done else "nothing differs from what was shipped")
+    if not done:
+        say("nothing differs from what was shipped")
+    elif faults.stuck_models(session, name, str):
+        say(f"then: labctl restart {name}")
+    elif session.find(name):
+        say(f"then: labctl reload {name}")
+    else:
+        say(f"then: labctl up {name}")
 
 
 @click.command("restart")
@@ -96,9 +102,8 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: str, 
     session, lab, name = opt.open_stack(stack, verbose)
     if auto:
         log = session.workspace.folder(name).scale_log
-        for decision in autoscale(
-            session, lab, name, Scaler(*parse_bounds(auto), **signals.parse_scale_target(target)), patience=drain
-        ):
+        scaler = Scaler(*parse_bounds(auto), **signals.parse_scale_target(target))
+        for decision in autoscale(session, lab, name, scaler, patience=drain):
             line = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {decision}"
             click.echo(line)
             with nofollow.open_to_append(log) as stream:
@@ -113,7 +118,7 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: str, 
 @click.argument("action", type=click.Choice(["load", "unload"]))
 @opt.stack_argument
 @click.argument("model")
-@timeout
+@timeout_option
 @opt.verbose
 def models_command(action: str, stack: str, model: str, timeout: float, verbose: bool) -> None:
     """Load or unload MODEL on every server of STACK, and say which servers failed."""

@@ -65,7 +65,10 @@ def _follow(endpoint: str, before: metrics.Snapshot) -> None:
             time.sleep(1.0)
             now = metrics.scrape(endpoint)
             text = printable(f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}")
-            live.update(Text(text), refresh=True) if live else click.echo(f"{text}\n")
+            if live:
+                live.update(Text(text), refresh=True)
+            else:
+                click.echo(f"{text}\n")
             before = now
 
 
@@ -94,10 +97,11 @@ def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     if own := [(model, _words(metric), f"{value:.0f}") for model, metric, value in counted]:
         parts.append(format_table(own, ("model", "its scheduler", "value"), right=(2,)))
     seen = []
-    for (model, metric), each in sorted(snapshot.histograms.items()):
-        if model in models and each.count:
-            shares = [_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)]
-            seen.append((model, _words(metric), f"{each.count:.0f}", _format_value(metric, each.mean), *shares))
+    for (model, metric), histogram in sorted(snapshot.histograms.items()):
+        if model in models and histogram.count:
+            mean = _format_value(metric, histogram.mean)
+            quantiles = [_quantile(metric, histogram.quantile(share)) for share in (0.5, 0.99)]
+            seen.append((model, _words(metric), f"{histogram.count:.0f}", mean, *quantiles))
     if seen:
         parts.append(format_table(seen, ("model", "as it saw", "seen", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
         parts.append(SAMPLED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -59,17 +60,17 @@ def reproduce_command(
         if not json_output:
             _count(visits, len(found) - len(chosen))
     else:
-        one = exhibits.find_exhibit(found, what)
-        if one.deadly and not kills:
+        exhibit = exhibits.find_exhibit(found, what)
+        if exhibit.deadly and not kills:
             raise LabError(
-                f"{one.number} ends its server",
+                f"{exhibit.number} ends its server",
                 "that server is its own; nothing else is harmed",
                 f"labctl reproduce {what} --kills",
                 code="exhibit-kills",
             )
-        visits = [visit.reproduce_exhibit(workspace, one, workaround, image)]
+        visits = [visit.reproduce_exhibit(workspace, exhibit, workaround, image)]
         if not json_output:
-            _show(one, visits[0])
+            _show(exhibit, visits[0])
     if json_output:
         click.echo(visit.visits_json(visits))
     if any(each.verdict in (visit.FAILS, visit.CANNOT_TELL) for each in visits):
@@ -104,8 +105,7 @@ def _show(exhibit: Exhibit, visit: Visit) -> None:
 
 
 def _count(visits: list[Visit], left_out: int) -> None:
-    counts: dict[str, int] = {}
-    for visit in visits:
-        counts[visit.verdict] = counts.get(visit.verdict, 0) + 1
+    counts = Counter(visit.verdict for visit in visits)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
     more = f"; {left_out} that end the server need --kills" if left_out else ""
-    say(f"\n{len(visits)} exhibits: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items()))}{more}")
+    say(f"\n{len(visits)} exhibits: {verdicts}{more}")
