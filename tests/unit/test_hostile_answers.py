@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -27,8 +28,10 @@ from tritonclient.grpc import service_pb2
 from waiting import eventually
 
 from labctl.cli import metrics as metrics_command
+from labctl.learn.classroom import Classroom
 from labctl.triton import server_api
 from labctl.triton.server_api import Unreachable
+from labctl.workspace import Workspace
 from labkit import fetch
 from labkit.clients import ask
 from labkit.errors import LabError
@@ -92,6 +95,15 @@ def test_an_answer_that_does_not_end_is_given_up_in_time(kind: str) -> None:
         with lab_error("metrics-silent"):
             metrics.metrics_page(endpoint, timeout=0.5)
         assert time.monotonic() - began < 10.0  # of two times 0.5 s; the rest is for a busy machine
+
+
+@pytest.mark.parametrize("words", [OK + b"\r\nhello", OK + b"\r\n[1]", b"SSH-2.0-OpenSSH\r\n"])
+def test_another_program_on_the_port_of_a_class_counts_as_no_jupyterhub(tmp_path: Path, words: bytes) -> None:
+    session: Any = SimpleNamespace(workspace=Workspace(tmp_path, tmp_path / "cache"))
+    classroom = Classroom(session)
+    with answering(lambda connection: connection.sendall(words)) as endpoint:
+        classroom.room.keep("address", f"http://{endpoint}")
+        assert classroom.users() is None
 
 
 JSON = st.recursive(

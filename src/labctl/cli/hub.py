@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -19,6 +20,27 @@ from labkit.tables import format_table
 from labkit.tls import CertificatePair
 
 PORT = 8888
+ENDED = (0, 130, -2)  # exit statuses of a JupyterHub that ended by itself, or by Ctrl-C
+
+
+@dataclass(frozen=True)
+class _SeatLimits:
+    """What a learner's container may use, and the seconds without use after which it is stopped."""
+
+    cpus: float
+    memory: str
+    pids: int
+    idle: float
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The limits as compose.hub.yaml and JupyterHub's configuration read them."""
+        return {
+            "HUB_CPUS": f"{self.cpus:g}",
+            "HUB_MEMORY": self.memory,
+            "HUB_PIDS": str(self.pids),
+            "HUB_IDLE_S": f"{self.idle:g}",
+        }
 
 
 @click.group("hub")
@@ -37,10 +59,14 @@ def hub_command() -> None:
 @click.option(
     "--url", default="", metavar="URL", help="How learners reach it, for links (default: this machine's loopback)."
 )
-@opt.number_option("--cpus", 2, "Processors that a learner's container may use.", click.FloatRange(0.1))
-@click.option("--memory", default="3G", show_default=True, help="Memory that it may use, as Docker says it.")
-@opt.number_option("--pids", 1024, "Processes and threads that it may have.", click.IntRange(64))
-@opt.number_option("--idle", 3600, "Stop a server that nobody has used for so long.", opt.POSITIVE, metavar="S")
+@opt.gathered(
+    "seats",
+    _SeatLimits,
+    opt.number_option("--cpus", 2, "Processors that a learner's container may use.", click.FloatRange(0.1)),
+    click.option("--memory", default="3G", show_default=True, help="Memory that it may use, as Docker says it."),
+    opt.number_option("--pids", 1024, "Processes and threads that it may have.", click.IntRange(64)),
+    opt.number_option("--idle", 3600, "Stop a server that nobody has used for so long.", opt.POSITIVE, metavar="S"),
+)
 @opt.verbose
 def hub_up_command(
     learners: int,
@@ -51,10 +77,7 @@ def hub_up_command(
     expose: bool,
     tls: CertificatePair | None,
     url: str,
-    cpus: float,
-    memory: str,
-    pids: int,
-    idle: float,
+    seats: _SeatLimits,
     verbose: bool,
 ) -> None:
     """Start JupyterHub, and take in who is not in the room yet: their passwords are shown once.
@@ -65,36 +88,33 @@ def hub_up_command(
     if trusting and expose:
         raise click.UsageError("--trust-each-other listens on loopback alone: put a proxy of your own before it")
     session = opt.open_session(verbose)
-    wanted = [session.catalog.lab(name.strip()) for name in labs.split(",")] if labs else session.catalog.labs
-    room = Classroom(session)
+    chosen = opt.labs_named(session, labs)
+    classroom = Classroom(session)
     text = names.read_text(encoding="utf-8", errors="replace") if names else ""
-    named = [*filter(None, map(str.strip, text.split("\n"))), *(f"learner-{n:02d}" for n in range(1, learners + 1))]
-    require_names(named)
-    room.room.prepare()
+    invited = [name.strip() for name in text.split("\n") if name.strip()]
+    invited += [f"learner-{number:02d}" for number in range(1, learners + 1)]
+    require_names(invited)
+    classroom.room.prepare()
     scheme = "https" if tls else "http"
-    url = url or ("" if expose else f"{scheme}://127.0.0.1:{port}/")
+    address = f"{scheme}://127.0.0.1:{port}"
+    url = url or ("" if expose else f"{address}/")
     if not trusting:
-        limits = {
-            "HUB_URL": url,
-            "HUB_CPUS": f"{cpus:g}",
-            "HUB_MEMORY": memory,
-            "HUB_PIDS": str(pids),
-            "HUB_IDLE_S": f"{idle:g}",
-        }
         with session.lock("hub", "hub up"):
-            room.start(wanted, port, expose, tls, limits)
-    show(room.room.admit(named))
-    say(f"{scheme}://127.0.0.1:{port}  the class: /services/class/ as {TEACHER}")
+            classroom.start(chosen, port, expose, tls, {"HUB_URL": url, **seats.variables})
+    _show_passwords(classroom.room.admit(invited))
+    say(f"{address}  the class: /services/class/ as {TEACHER}")
     if expose and not tls:
         say("--expose without --tls-cert: passwords cross the network in the clear", err=True)
-    if trusting and (code := room.run_here(port, tls, {"HUB_URL": url, "HUB_IDLE_S": f"{idle:g}"})) not in (0, 130, -2):
-        raise LabError("JupyterHub ended", f"exit status {code}", "its own lines are above", code="hub-ended")
+    if trusting:
+        code = classroom.run_here(port, tls, {"HUB_URL": url, "HUB_IDLE_S": seats.variables["HUB_IDLE_S"]})
+        if code not in ENDED:
+            raise LabError("JupyterHub ended", f"exit status {code}", "its own lines are above", code="hub-ended")
 
 
-def show(told: dict[str, str]) -> None:
-    """Passwords, which are nowhere to be read afterwards."""
-    if told:
-        click.echo(format_table(sorted(told.items()), ("name", "password")))
+def _show_passwords(passwords: dict[str, str]) -> None:
+    """Print the only copy of new passwords: what the room keeps is their hashes."""
+    if passwords:
+        click.echo(format_table(sorted(passwords.items()), ("name", "password")))
 
 
 @hub_command.command("down")
@@ -109,44 +129,48 @@ def hub_down_command(verbose: bool) -> None:
 def hub_status_command() -> None:
     """Show who is in the room, whose server is up, and where each learner is."""
     session = opt.open_session(whatever_is_broken=True)
-    room = Classroom(session)
-    users = room.users()
+    classroom = Classroom(session)
+    users = classroom.users()
     exercises = find_exercises(session.workspace, session.catalog, lambda problem: None)
     rows = []
-    for each in standings(room.room, exercises, time.time()):
-        user = (users or {}).get(each.name, {})
+    for learner in standings(classroom.room, exercises, time.time()):
+        user = (users or {}).get(learner.name, {})
         server = "up" if user.get("server") else "-"
-        rows.append(
-            (each.name, server, each.current or "-", f"{each.passed}", str(user.get("last_activity") or "-")[:16])
-        )
+        seen = str(user.get("last_activity") or "-")[:16]
+        rows.append((learner.name, server, learner.current or "-", str(learner.passed), seen))
     click.echo(format_table(rows, ("learner", "server", "is at", "passed", "last seen (UTC)"), right=(3,)))
-    click.echo(f"\nJupyterHub answers at {room.address}" if users is not None else "\nJupyterHub does not answer")
+    click.echo(f"\nJupyterHub answers at {classroom.address}" if users is not None else "\nJupyterHub does not answer")
 
 
 @hub_command.command("add")
 @click.argument("names", nargs=-1, required=True)
 def add_command(names: tuple[str, ...]) -> None:
     """Take NAMES into the room, while it is up or not; their passwords are shown once."""
-    told = Classroom(opt.open_session(whatever_is_broken=True)).room.admit(names)
-    show(told)
-    if kept := [name for name in names if name not in told]:
-        click.echo(f"in the room already: {', '.join(kept)}  (labctl hub password NAME makes a new one)")
+    passwords = _classroom().room.admit(names)
+    _show_passwords(passwords)
+    if known := [name for name in names if name not in passwords]:
+        click.echo(f"in the room already: {', '.join(known)}  (labctl hub password NAME makes a new one)")
 
 
 @hub_command.command("password")
 @click.argument("name")
 def password_command(name: str) -> None:
     """Give NAME (a learner, or teacher) a new password, and show it once."""
-    show({name: Classroom(opt.open_session(whatever_is_broken=True)).room.renew(name)})
+    _show_passwords({name: _classroom().room.renew(name)})
 
 
 @hub_command.command("reset")
 @click.argument("name")
 def hub_reset_command(name: str) -> None:
     """Stop NAME's server and give NAME an empty folder; the old work is kept beside it."""
-    room = Classroom(opt.open_session(whatever_is_broken=True))
-    room.room.require(name)
-    if not room.stop_server(name):
+    classroom = _classroom()
+    classroom.room.require(name)
+    if not classroom.stop_server(name):
         raise LabError(f"the server of {name} does not stop", "", f"labctl hub reset {name}, again", code="seat-busy")
-    kept = room.room.clear(name)
-    click.echo(f"{name} begins anew" + (f"; the old work: {kept.relative_to(room.root)}" if kept else ""))
+    kept = classroom.room.clear(name)
+    where = f"; the old work: {kept.relative_to(classroom.root)}" if kept else ""
+    click.echo(f"{name} begins anew{where}")
+
+
+def _classroom() -> Classroom:
+    return Classroom(opt.open_session(whatever_is_broken=True))

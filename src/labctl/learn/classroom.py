@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import os
 import ssl
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,10 +54,11 @@ class Classroom:
         compose.check("cpu")
         server = images.server_image(workspace, "cpu")
         images.build_missing_images(listener, {server: compose_commands.builds(projects, "cpu", "")[server]}, "")
-        for artifact in dict.fromkeys(each for plan in needed_plans(self.session, labs) for each in plan.artifacts):
+        needed = [artifact for plan in needed_plans(self.session, labs) for artifact in plan.artifacts]
+        for artifact in dict.fromkeys(needed):
             if not artifact.ready(workspace):
                 make_artifact(self.session, artifact, compose)
-        image, user = images.hub_image(workspace), docker_engine.user_inside()
+        image = images.hub_image(workspace)
         self._write_env(
             {
                 "HUB_IMAGE": image,
@@ -63,7 +66,7 @@ class Classroom:
                 "HUB_NETWORK": projects.name("hub"),
                 "HUB_CHECKOUT": str(self.root),
                 "HUB_CACHE": str(workspace.cache),
-                "HUB_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
+                "HUB_USER": docker_engine.user_inside() if os.getuid() else f"{NOBODY}:{NOBODY}",
                 "HUB_SOCKET_GROUP": str(_socket_group()),
                 "HUB_BIND": ANY_ADDRESS if expose else LOOPBACK,
                 "HUB_PORT": str(port),
@@ -82,8 +85,7 @@ class Classroom:
     def end(self) -> bool:
         """Take down JupyterHub and every learner's container; False where there was nothing. Their work stays."""
         docker_engine.require_engine()
-        there = [*self._ours("containers", all=True), *self._ours("networks")]
-        if not there:
+        if not self._ours("containers", all=True) and not self._ours("networks"):
             return False
         down = self._compose(lambda docker: docker.compose.down(remove_orphans=True))
         processes.run_to_end(down, self.session.listener, "JupyterHub does not stop", LOGS, code="hub-not-stopped")
@@ -120,13 +122,12 @@ class Classroom:
             raise LabError(
                 "JupyterHub is not installed in this Python environment", "", "make setup-hub", code="hub-not-installed"
             )
-        self._remember(str(port), self._scheme(tls))
-        own = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), **values}
-        own["HUB_SCHEME"] = self._scheme(tls)
+        scheme = self._scheme(tls)
+        self._remember(str(port), scheme)
+        variables = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), "HUB_SCHEME": scheme, **values}
         argv = [sys.executable, "-m", "jupyterhub", "-f", str(self.root / CONFIG)]
-        return processes.run_foreground(
-            Command(argv, own, cwd=self.room.path, hidden=("HUB_",), grace=GRACE_S), self.session.listener
-        )
+        command = Command(argv, variables, cwd=self.room.path, hidden=("HUB_",), grace=GRACE_S)
+        return processes.run_foreground(command, self.session.listener)
 
     # -- asked ---------------------------------------------------------------------------------------------------------
 
@@ -149,8 +150,13 @@ class Classroom:
 
     def users(self) -> dict[str, dict[str, Any]] | None:
         """What JupyterHub says of everybody who has logged in, by name; None where it does not answer."""
-        found = self._ask("GET", "users")
-        return None if found is None else {str(user["name"]): user for user in json.loads(found)}
+        answer = self._ask("GET", "users")
+        if answer is None:
+            return None
+        try:
+            return {str(user["name"]): user for user in json.loads(answer)}
+        except (ValueError, TypeError, LookupError):  # another program listens where JupyterHub did
+            return None
 
     def stop_server(self, name: str) -> bool:
         """Have JupyterHub stop a learner's server; whether there is none now, as far as it says."""
@@ -161,7 +167,7 @@ class Classroom:
         return not (self.users() or {}).get(name, {}).get("server")
 
     def _ask(self, method: str, path: str) -> bytes | None:
-        """JupyterHub's answer; None where nothing listens. Raises LabError: it refuses."""
+        """JupyterHub's answer; None where nothing that speaks HTTP listens. Raises LabError: it refuses."""
         if not self.address:
             return None
         headers = {"Authorization": f"token {self.room.secret('labctl_token')}"}
@@ -174,7 +180,7 @@ class Classroom:
             raise LabError(
                 f"JupyterHub at {self.address} refuses: {error.code} {error.reason}", "", LOGS, code="hub-refuses"
             ) from error
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
 
 
