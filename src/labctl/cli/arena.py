@@ -6,7 +6,7 @@ import ast
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -83,15 +83,20 @@ def run_(policies: Sequence[str], seed: str, public: bool, real: bool, only: Seq
         return
     standings = _judged(paths, traces)
     if real:
-        best = sorted((one for one in standings if not one.foul), key=lambda one: -one.figure("goodput_per_s"))
-        _run_real([_path(one.name) for one in best[:BEST]], traces, json_output)
+        _run_real([_path(standing.name) for standing in _best_first(standings)[:BEST]], traces, json_output)
         return
     if json_output:
-        found = [
-            {"policy": one.name, "disqualified": one.foul, "why": one.why, "trace": one.trace, "games": dict(one.games)}
-            for one in standings
+        documents = [
+            {
+                "policy": standing.name,
+                "disqualified": standing.foul,
+                "why": standing.why,
+                "trace": standing.trace,
+                "games": dict(standing.games),
+            }
+            for standing in standings
         ]
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps(documents, indent=1))
         return
     _show(standings)
 
@@ -119,19 +124,22 @@ def attack_(
             "a policy cannot play", f"{foul.word}: {foul}", "labctl arena run --public POLICY", code="policy-foul"
         ) from foul
     if json_output:
-        requests = [_fields(one) for one in found.trace] if found else None
-        numbers = {"figure": found.figure, "reference": found.reference, "foul": found.foul} if found else {}
-        click.echo(json.dumps({"policy": policy, "name": figure, "trace": requests, **numbers}, indent=1))
+        document: dict[str, Any] = {"policy": policy, "name": figure, "trace": None}
+        if found:
+            document["trace"] = [_fields(request) for request in found.trace]
+            document |= {"figure": found.figure, "reference": found.reference, "foul": found.foul}
+        click.echo(json.dumps(document, indent=1))
         return
     if not found:
         say(
             f"no trace found in {seconds:g} s on which {policy} has more than {times:g} times the {figure} of {against}"
         )
         return
-    small = attack.GROUND
-    rows = [[str(value) for value in _fields(one).values()] for one in found.trace]
+    rows = [[str(value) for value in _fields(request).values()] for request in found.trace]
     click.echo(format_table(rows, list(_fields(found.trace[0])), right=range(5)))
-    where = f"{small.slots} slots, {small.blocks} KV blocks of {small.block_size} tokens, {small.step_tokens} a step"
+    ground = attack.GROUND
+    blocks = f"{ground.blocks} KV blocks of {ground.block_size} tokens"
+    where = f"{ground.slots} slots, {blocks}, {ground.step_tokens} a step"
     click.echo(printable(f"\non {where}:"))
     if found.foul:
         click.echo(printable(f"{policy} is disqualified: {found.foul}"))
@@ -166,49 +174,58 @@ def _run_real(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], js
     if json_output:
         click.echo(json.dumps([arena.policy_result_json(pair) for pair in pairs], indent=1))
         return
-    sides = [(pair, name, side) for pair in pairs for name, side in (("replay", pair.replay), ("Triton", pair.server))]
-    rows = [
-        [side.name, name, *_figures(side)] for pair, name, side in sides if not (pair.replay.foul or pair.server.foul)
-    ]
+    rows = []
+    for pair in pairs:
+        if not (pair.replay.foul or pair.server.foul):
+            rows.append([pair.replay.name, "replay", *_figures(pair.replay)])
+            rows.append([pair.server.name, "Triton", *_figures(pair.server)])
     if rows:
         click.echo(format_table(rows, ["policy", "", *HEADER[1:]], right=range(2, len(HEADER) + 1)))
+    games = same = 0
     for pair in pairs:
-        for name, found in pair.partings.items():
-            if found:
-                what = "; ".join(f"{key} {here} and {there}" for key, (here, there) in found.differs.items())
-                say(f"\n{pair.replay.name}, {name}: replay and Triton part at step {found.step:,}: {printable(what)}")
-    same = sum(found is None for pair in pairs for found in pair.partings.values())
-    say(f"\n{same} of {sum(len(pair.partings) for pair in pairs)} games are the same on both sides, step by step")
-    for _, name, side in sides:
-        if side.foul:
-            say(f"\ndisqualified ({name}): {side.name} ({side.foul}), trace {side.trace}: {printable(side.why)}")
+        for trace, parting in pair.partings.items():
+            games += 1
+            if parting is None:
+                same += 1
+                continue
+            what = "; ".join(f"{key} {here} and {there}" for key, (here, there) in parting.differs.items())
+            say(f"\n{pair.replay.name}, {trace}: replay and Triton part at step {parting.step:,}: {printable(what)}")
+    say(f"\n{same} of {games} games are the same on both sides, step by step")
+    for pair in pairs:
+        for name, side in (("replay", pair.replay), ("Triton", pair.server)):
+            if side.foul:
+                say(f"\ndisqualified ({name}): {side.name} ({side.foul}), trace {side.trace}: {printable(side.why)}")
 
 
-def _fields(one: Arrival) -> dict[str, str | int | float]:
+def _fields(request: Arrival) -> dict[str, str | int | float]:
     return {
-        "at ms": round(one.at * 1e3),
-        "prompt": one.prompt,
-        "limit": one.limit,
-        "answer": one.made,
-        "priority": one.priority,
-        "tenant": one.tenant,
+        "at ms": round(request.at * 1e3),
+        "prompt": request.prompt,
+        "limit": request.limit,
+        "answer": request.made,
+        "priority": request.priority,
+        "tenant": request.tenant,
     }
 
 
-def _figures(one: Standing) -> list[str]:
+def _figures(standing: Standing) -> list[str]:
     from labkit.predict.referee import COLUMNS
 
-    return [_number(one.figure(column)) for column in COLUMNS]
+    return [_number(standing.figure(column)) for column in COLUMNS]
+
+
+def _best_first(standings: Sequence[Standing]) -> list[Standing]:
+    """The policies that are not disqualified, the highest goodput first."""
+    played = [standing for standing in standings if not standing.foul]
+    return sorted(played, key=lambda standing: -standing.figure("goodput_per_s"))
 
 
 def _show(standings: Sequence[Standing]) -> None:
-    played = [one for one in standings if not one.foul]
-    played.sort(key=lambda one: -one.figure("goodput_per_s"))
-    if rows := [[one.name, *_figures(one)] for one in played]:
+    if rows := [[standing.name, *_figures(standing)] for standing in _best_first(standings)]:
         click.echo(format_table(rows, HEADER, right=range(1, len(HEADER))))
-    for one in standings:
-        if one.foul:
-            say(f"\ndisqualified: {one.name} ({one.foul}), trace {one.trace}: {printable(one.why)}")
+    for standing in standings:
+        if standing.foul:
+            say(f"\ndisqualified: {standing.name} ({standing.foul}), trace {standing.trace}: {printable(standing.why)}")
 
 
 def _number(value: float) -> str:

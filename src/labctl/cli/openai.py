@@ -96,7 +96,8 @@ def openai_command(
         name, token = endpoint, None
         listener: Listener = Console(verbose)
         model = opt.model_there(stack, model, "openai")
-        record = Record("", "", "", "", {}, [model], Endpoints("", endpoint, ""))
+        elsewhere = Endpoints(http="", grpc=endpoint, metrics="")
+        record = Record(stack="", lab="", runtime="", profile="", settings={}, models=[model], endpoints=elsewhere)
     else:
         session, _, name = opt.open_stack(stack, verbose)
         record = session.require_up(name).record
@@ -107,10 +108,12 @@ def openai_command(
     bind = ANY_ADDRESS if expose else LOOPBACK
     with listening_socket(bind, port, OPENAI) as probe:
         number = probe.getsockname()[1]
-    shown = json.dumps({"stack": name, "openai": door.url(number, tls)})
-    said = shown if json_output else f"{name}: {describe_door(name, door.url(number, tls), bind if expose else '')}"
-    started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token, tls)
-    code = processes.run_foreground(started, listener)
+    address = door.url(number, tls)
+    if json_output:
+        ready = json.dumps({"stack": name, "openai": address})
+    else:
+        ready = f"{name}: {describe_door(name, address, bind if expose else '')}  (Ctrl-C ends it)"
+    code = processes.run_foreground(door.command(record, number, ready, token, tls), listener)
     if code:
         raise LabError(
             f"the OpenAI API of {name} ended",

@@ -34,17 +34,13 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     models = list(lab.stacks[name].models)
     if ours:
         record = session.require_up(name).record
-        endpoint, tokenizer_dir, models = record.endpoints.grpc, record.tokenizer_dir, list(record.models)
+        endpoint, tokenizer_dir = record.endpoints.grpc, record.tokenizer_dir
+        models = list(record.models)
         halted = partial(faults.standing_still, session, record)
     try:
         from labctl.pages import chat
     except ImportError as error:
-        raise LabError(
-            "the chat page cannot be made here",
-            str(error),
-            "make setup (or: pip install gradio)",
-            code="page-libraries-missing",
-        ) from None
+        raise _libraries_missing("chat page", error) from None
     note = f"`labctl watch {name}` shows the scheduler at work."
     page = chat.chat_page(endpoint, models, model, tokenizer_dir, lab.title, note, halted)
     with (
@@ -117,12 +113,7 @@ def watch_command(
     try:
         from labctl.pages.live import server
     except ImportError as error:
-        raise LabError(
-            "the page cannot be made here",
-            str(error),
-            "make setup (or: pip install gradio)",
-            code="page-libraries-missing",
-        ) from None
+        raise _libraries_missing("page", error) from None
     workspace = None
     if recorded or (Path(stack).is_dir() and "/" in stack):
         if other:
@@ -146,3 +137,8 @@ def watch_command(
         if forwarded:
             click.echo(f"forwarded: https://{page.forwarded}/{page.token}/")
         threading.Event().wait()
+
+
+def _libraries_missing(page: str, error: ImportError) -> LabError:
+    remedy = "make setup (or: pip install gradio)"
+    return LabError(f"the {page} cannot be made here", str(error), remedy, code="page-libraries-missing")

@@ -13,12 +13,13 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import is_terminal, say
+from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import format_table
 
 if TYPE_CHECKING:
     from labkit.predict.vllm import VllmReplays
-    from labsched.answer import Predictor
+    from labsched.answer import Prediction, Predictor
     from labsched.recording import SchedulerSettings
     from labsched.steptime import Extrapolated
 
@@ -30,12 +31,11 @@ strict_option = click.option(
     "--strict", is_flag=True, help="Refuse steps that are larger than any recorded one, instead of extrapolating."
 )
 phase_option = click.option("--phase", default="", metavar="NAME", help="The phase to predict from (steps-NAME.jsonl).")
-in_flight_option = click.option(
+in_flight_option = opt.number_option(
     "--in-flight",
-    type=click.IntRange(0),
-    default=None,
-    metavar="N",
-    help="Send the next request when one of N ends. The default is the recorded times, or the N of a bench.",
+    None,
+    "Send the next request when one of N ends. The default is the recorded times, or the N of a bench.",
+    click.IntRange(0),
 )
 
 
@@ -172,20 +172,21 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
     from labkit import prediction
 
     predictor = _predictor(result, _ReplayOptions(phase, strict, slo=slo))
-    found = {
-        "max_num_sequences": predictor.slots_enough(rate),
-        "replicas": predictor.replicas_enough(rate),
-        "knee_per_s": predictor.knee(),
+    slots, replicas, knee = predictor.slots_enough(rate), predictor.replicas_enough(rate), predictor.knee()
+    answers = {"max_num_sequences": slots, "replicas": replicas, "knee_per_s": knee}
+    marks = {name: _marked(predictor, answer.extrapolated, {}) for name, answer in answers.items()}
+    document = {
+        "rate": rate,
+        "slo": slo,
+        **{name: answer.value for name, answer in answers.items()},
+        "tried": {name: answer.tried for name, answer in answers.items()},
+        "extrapolated": marks,
     }
-    marks = {name: _marked(predictor, one.extrapolated, {}) for name, one in found.items()}
-    document: dict[str, Any] = {"rate": rate, "slo": slo, **{name: one.value for name, one in found.items()}}
-    document |= {"tried": {name: one.tried for name, one in found.items()}, "extrapolated": marks}
     _write(document, shown)
     if shown.json_output:
         return
-    slots, replicas, knee = found.values()
-    own = next(iter(_theirs(predictor.recording.settings, {"max_num_sequences": ""}).get("vllm", ())), "")
-    name = own or "max_num_sequences"
+    theirs = _theirs(predictor.recording.settings, {"max_num_sequences": ""}).get("vllm", {})
+    name = next(iter(theirs), "max_num_sequences")
     words = {
         "one replica": f"{name}={slots.value}" if slots.value else f"not with {name} up to {slots.tried}",
         "replicas": f"{replicas.value or f'not with up to {replicas.tried}'} ({name}={_slots(predictor)})",
@@ -193,8 +194,8 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
     }
     for (title, text), mark in zip(words.items(), marks.values(), strict=True):
         click.echo(f"{title:<15}{text}{'  (extrapolated)' if mark else ''}")
-    said = [remark for remark in map(prediction.extrapolation_sentence, marks.values()) if remark]
-    _say([*dict.fromkeys(said), *prediction.time_remarks(predictor.model.to_json())])
+    remarks = [remark for remark in map(prediction.extrapolation_sentence, marks.values()) if remark]
+    _say([*dict.fromkeys(remarks), *prediction.time_remarks(predictor.model.to_json())])
 
 
 def _theirs(settings: SchedulerSettings, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -212,25 +213,26 @@ def _sweep(
     predictor: Predictor, wanted: Mapping[str, str], key: str, values: Sequence[str], shown: opt.ResultOutput
 ) -> None:
     """A column for each value that has an answer, and a line for each that has none."""
-    from labkit import prediction
-    from labkit.errors import LabError
     from labkit.predict.vllm import labs_names
+    from labkit.prediction import extrapolation_sentence, format_number, time_remarks
 
-    settings = predictor.recording.settings
-    found, refused, sets = {}, {}, {}
+    predicted: dict[str, Prediction] = {}
+    marks: dict[str, dict[str, Any] | None] = {}
+    refused: dict[str, LabError] = {}
     for value in values:
         try:
-            sets[value] = {**wanted, **labs_names(settings, {key: value})}
-            found[value] = predictor.predict(sets[value])
+            settings = {**wanted, **labs_names(predictor.recording.settings, {key: value})}
+            predicted[value] = predictor.predict(settings)
         except LabError as error:
             refused[value] = error
-    if not found:
+        else:
+            marks[value] = _marked(predictor, predicted[value].extrapolated, settings)
+    if not predicted:
         raise next(iter(refused.values()))
-    marks = {value: _marked(predictor, each.extrapolated, sets[value]) for value, each in found.items()}
     document: dict[str, Any] = {
         "sweep": key,
         "set": dict(wanted),
-        "predicted": {value: dict(each.figures) for value, each in found.items()},
+        "predicted": {value: dict(prediction.figures) for value, prediction in predicted.items()},
         "refused": {value: f"{error}" for value, error in refused.items()},
         "extrapolated": marks,
         "step_time": predictor.model.to_json(),
@@ -238,20 +240,17 @@ def _sweep(
     _write(document, shown)
     if shown.json_output:
         return
-    names = next(iter(found.values())).figures
-    rows = [(name, *(prediction.format_number(each.figures[name]) for each in found.values())) for name in names]
+    rows: list[list[str]] = []
+    for name in next(iter(predicted.values())).figures:
+        rows.append([name, *(format_number(prediction.figures[name]) for prediction in predicted.values())])
     if any(marks.values()):
-        rows.append(("extrapolated steps", *(f"{mark['steps']:,}" if mark else "" for mark in marks.values())))
-    click.echo(format_table(rows, (key, *found), right=range(1, len(found) + 1)))
+        rows.append(["extrapolated steps", *(f"{mark['steps']:,}" if mark else "" for mark in marks.values())])
+    click.echo(format_table(rows, (key, *predicted), right=range(1, len(predicted) + 1)))
     for value, reason in refused.items():
         say(printable(f"no answer for {key}={value}: {reason.what}: {reason.why}"))
     largest = max((mark for mark in marks.values() if mark), key=lambda mark: mark["steps"], default=None)
-    _say(
-        [
-            *filter(None, [prediction.extrapolation_sentence(largest)]),
-            *prediction.time_remarks(predictor.model.to_json()),
-        ]
-    )
+    remark = extrapolation_sentence(largest)
+    _say([*([remark] if remark else []), *time_remarks(predictor.model.to_json())])
 
 
 def _marked(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> dict[str, Any] | None:
@@ -270,7 +269,6 @@ def _marked(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]
 def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> str:
     """A ``labctl bench`` that records steps as large as the extrapolated ones; "" where the stack is not known."""
     from labctl.labs.rerun import Recorded
-    from labkit.errors import LabError
 
     arrivals = predictor.recording.arrivals
     prompt = max(1, sum(arrival.prompt for arrival in arrivals) // len(arrivals))
@@ -299,7 +297,6 @@ def _export(result: Path, phase: str, file: Path) -> None:
 
 def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
     from labkit import results
-    from labkit.errors import LabError
     from labkit.predict import vllm
     from labsched import answer, recording, replay
     from labsched.slo import Slo
@@ -324,15 +321,16 @@ def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
             f"--scheduler {read.settings.own}",
             code="scheduler-not-recorded",
         )
-    own = partial(replay.replay, kind=answer.own_scheduler(how.scheduler)) if how.scheduler else replay.replay
-    return answer.Predictor.of(read, in_flight, limits, own, how.strict)
+    replayed = replay.replay
+    if how.scheduler:
+        replayed = partial(replay.replay, kind=answer.own_scheduler(how.scheduler))
+    return answer.Predictor.of(read, in_flight, limits, replayed, how.strict)
 
 
 def _vllm(settings: SchedulerSettings, scheduler: Path | None) -> VllmReplays:
     """Replays of vLLM's scheduler. Raises LabError: vLLM is not installed, or not as shipped."""
     from labctl.runtimes.layers import layer
     from labctl.workspace import Workspace
-    from labkit.errors import LabError
     from labkit.predict.vllm import VllmReplays
 
     if scheduler or settings.own:
@@ -358,7 +356,7 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     session, wanted = opt.open_session(verbose), document["set"]
     ran = rerun.rerun_recording(session, predictor.recording, wanted, predictor.in_flight)
     predicted = predictor.predict(wanted, ran.sent)
-    arrived = {a.name: a.at for a in ran.measured.arrivals}
+    arrived = {arrival.name: arrival.at for arrival in ran.measured.arrivals}
     measured = figures.figures(ran.measured.rows, arrived, predictor.slo)
     errors = {name: predicted.figures[name] / value - 1 for name, value in measured.items() if value}
     parting = figures.first_difference(predicted.rows, ran.measured.rows)
