@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # requests that an error names
 HELPS = 0.95  # of a p99, or less: then a setting is worth a try
+PERCENTILES = ("p50", "p95", "p99")  # as labsched.causes.cause_table has them
 
 
 @click.command("explain")
@@ -70,42 +71,41 @@ def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bo
     read = recording.read_recording(result, phase)
     sent = results.sent_requests(read)
     read = read.in_turn(sent)
-    found = causes.explain_requests(read, sent)
-    if not found:
+    explained = causes.explain_requests(read, sent)
+    if not explained:
         raise LabError(
             f"{read.source} has no request that was answered", "", "labctl bench STACK", code="recording-empty"
         )
     called = _names(read, phase)
     if picture:
-        from labkit.pictures import explained
+        from labkit.pictures.explained import draw_explanation
 
-        explained.draw_explanation(found, read, picture, str(result), called)
-    findings = [causes.largest_cause(found, read.settings, metric) for metric in ("TTFT", "TPOT")]
-    changed = [_what_if(read, each) for each in findings]
+        draw_explanation(explained, read, picture, str(result), called)
+    findings = [causes.largest_cause(explained, read.settings, metric) for metric in ("TTFT", "TPOT")]
+    advices = [_advise(read, finding) for finding in findings]
     if json_output:
-        percentiles = "p50", "p95", "p99"
-        asked = {each.metric: causes.cause_table(found, each.metric)[0] for each in findings}
-        document = {
-            each.metric: {
-                "percentiles": dict(zip(percentiles, asked[each.metric], strict=True)),
-                "names": dict(zip(percentiles, (called[id] for id in asked[each.metric]), strict=True)),
-                "parts_ms": dict(causes.cause_table(found, each.metric)[1]),
-                "largest": {"part": each.part, "share": each.share, "culprit": each.culprit},
-                "change": dict(what_if.change),
-                "p99_ms": what_if.p99,
+        document: dict[str, Any] = {"requests": len(explained)}
+        for finding, advice in zip(findings, advices, strict=True):
+            ids, parts = causes.cause_table(explained, finding.metric)
+            document[finding.metric] = {
+                "percentiles": dict(zip(PERCENTILES, ids, strict=True)),
+                "names": dict(zip(PERCENTILES, (called[id] for id in ids), strict=True)),
+                "parts_ms": dict(parts),
+                "largest": {"part": finding.part, "share": finding.share, "culprit": finding.culprit},
+                "change": dict(advice.change),
+                "p99_ms": advice.p99,
             }
-            for each, what_if in zip(findings, changed, strict=True)
-        }
-        click.echo(json.dumps({"requests": len(found), **document}, indent=2))
+        click.echo(json.dumps(document, indent=2))
         return
-    for number, (each, what_if) in enumerate(zip(findings, changed, strict=True)):
+    by_name = {request.name: request for request in explained}
+    for number, (finding, advice) in enumerate(zip(findings, advices, strict=True)):
         if number:
             click.echo()
-        say(printable(_sentence(each, what_if, {one.name: one for one in found}, read, called)))
-        names, rows = causes.cause_table(found, each.metric)
-        cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in rows]
-        cells.append(("request", *(called[name] for name in names)))
-        click.echo("\n" + format_table(cells, (f"{each.metric}, ms", "p50", "p95", "p99"), right=(1, 2, 3)))
+        say(printable(_sentence(finding, advice, by_name, read, called)))
+        ids, parts = causes.cause_table(explained, finding.metric)
+        cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in parts]
+        cells.append(("request", *(called[id] for id in ids)))
+        click.echo("\n" + format_table(cells, (f"{finding.metric}, ms", *PERCENTILES), right=(1, 2, 3)))
     if picture:
         say(printable(f"\nwritten: {picture}"))
     say(printable(f"\nstep by step: labctl explain {read.source} {called[findings[0].request.name]}"))
@@ -115,39 +115,40 @@ def _names(read: Recording, phase: str) -> dict[str, str]:
     """What a person calls the requests of a recording, by their names in it."""
     from labctl.pages.live import story
 
-    called = {id: name for lane in story.of_result(Path(read.source), phase) for id, name in lane.names.items()}
-    return {arrival.name: called.get(arrival.name, arrival.name) for arrival in read.arrivals}
+    letters: dict[str, str] = {}
+    for lane in story.of_result(Path(read.source), phase):
+        letters |= lane.names
+    return {arrival.name: letters.get(arrival.name, arrival.name) for arrival in read.arrivals}
 
 
 def _sentence(
-    found: Finding, what_if: _Advice, every: Mapping[str, ExplainedRequest], read: Recording, called: Mapping[str, str]
+    found: Finding, advice: _Advice, every: Mapping[str, ExplainedRequest], read: Recording, called: Mapping[str, str]
 ) -> str:
     """The largest part of a p99, who was in the way, and what another setting would make of it."""
     from labkit.predict.vllm import their_names
     from labsched import causes
 
     whole, part = found.request.whole(found.metric), causes.WORDS.get(found.part, found.part)
-    said = f"p99 of {found.metric} is {whole:,.0f} ms; {found.share:.0%} of it is {part}"
+    text = f"p99 of {found.metric} is {whole:,.0f} ms; {found.share:.0%} of it is {part}"
     if other := every.get(found.culprit):
         tenant = f", tenant {other.tenant}" if other.tenant else ""
-        name, lengths = called[other.name], f"{other.prompt:,} prompt and {other.made:,} output tokens"
-        said += f", most often for {name} ({lengths}{tenant})"
-    said += "."
-    change = their_names(read.settings, what_if.change)
+        lengths = f"{other.prompt:,} prompt and {other.made:,} output tokens"
+        text += f", most often for {called[other.name]} ({lengths}{tenant})"
+    text += "."
+    change = their_names(read.settings, advice.change)
     settings = " --set ".join(f"{name}={value}" for name, value in change.items())
     if found.part == causes.HELD:
-        said += " No setting helps against that: see what else the machine computed."
-    elif what_if.p99:
-        before, after = what_if.p99
-        if what_if.helps:
-            said += f" With {settings} the prediction for p99 is {after:,.0f} ms instead of {before:,.0f}."
-        else:
-            said += (
-                f" {settings} would not help: the prediction for p99 is {after:,.0f} ms; as recorded, {before:,.0f}."
-            )
-    elif what_if.change and not read.settings.own:
-        said += f" The setting against it: {settings}. labctl predict {read.source} --set {settings} says what it does."
-    return said
+        return f"{text} No setting helps against that: see what else the machine computed."
+    if advice.p99:
+        before, after = advice.p99
+        if advice.helps:
+            return f"{text} With {settings} the prediction for p99 is {after:,.0f} ms instead of {before:,.0f}."
+        predicted = f"the prediction for p99 is {after:,.0f} ms; as recorded, {before:,.0f}"
+        return f"{text} {settings} would not help: {predicted}."
+    if advice.change and not read.settings.own:
+        command = f"labctl predict {read.source} --set {settings}"
+        return f"{text} The setting against it: {settings}. {command} says what it does."
+    return text
 
 
 class _Advice(NamedTuple):
@@ -163,7 +164,7 @@ class _Advice(NamedTuple):
         return self.p99 is not None and self.p99[1] <= HELPS * self.p99[0]
 
 
-def _what_if(read: Recording, found: Finding) -> _Advice:
+def _advise(read: Recording, found: Finding) -> _Advice:
     """The first of the settings against the part that helps, or the first of all where none does."""
     from labsched import answer
 
@@ -174,8 +175,8 @@ def _what_if(read: Recording, found: Finding) -> _Advice:
     try:
         predictor = answer.Predictor.of(read)
         before = predictor.likeliest({})[figure]
-        for number, one in enumerate(tried):
-            tried[number] = _Advice(one.change, (before, predictor.likeliest(one.change)[figure]))
+        for number, change in enumerate(found.changes):
+            tried[number] = _Advice(change, (before, predictor.likeliest(change)[figure]))
             if tried[number].helps:
                 return tried[number]
     except LabError:
@@ -206,25 +207,25 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
         if number:
             click.echo()
         label = f", {lane.labels[name]}" if name in lane.labels and lane.labels[name] != name else ""
-        say(printable(f"{lane.names[name]} (id {name}{label}) in {lane.title}: {_sum(rows)}"))
+        say(printable(f"{lane.names[name]} (id {name}{label}) in {lane.title}: {_describe_wait(rows)}"))
         for words in routes.describe_routes(lane.lines, name, lane.names):
             say(printable(words))
-        cells = [(_steps(row), f"{row.seconds:.3f}", row.what, row.words) for row in rows]
+        cells = [(_step_range(row), f"{row.seconds:.3f}", row.what, row.words) for row in rows]
         click.echo("\n" + format_table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))
 
 
 def _show_parting(one: str, other: str, json_output: bool) -> None:
     from labctl.pages.live import parting
 
-    found = [parting.find_parting(*pair) for pair in parting.pair_lanes(_lanes(one), _lanes(other))]
+    partings = [parting.find_parting(*pair) for pair in parting.pair_lanes(_lanes(one), _lanes(other))]
     if json_output:
-        click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
+        click.echo(json.dumps([dataclasses.asdict(found) for found in partings], indent=2))
         return
     say(f"1  {printable(one)}")
     say(f"2  {printable(other)}")
-    for each in found:
+    for found in partings:
         click.echo()
-        _show_sides(each)
+        _show_sides(found)
 
 
 def _show_sides(found: Parting) -> None:
@@ -281,25 +282,31 @@ def _lanes(source: str) -> list[InstanceSteps]:
 
 
 def _longest(lanes: Sequence[InstanceSteps]) -> str:
-    """The requests that waited longest: what somebody who looks for one may have meant."""
-    waits = Counter(lane.names[id] for lane in lanes for line in lane.lines for id in line["waiting"])
-    if longest := waits.most_common(SHOWN):
-        return f"the longest waits, in steps: {', '.join(f'{name} ({steps:,})' for name, steps in longest)}"
+    """The requests that waited longest: one of them may have been meant."""
+    waits: Counter[str] = Counter()
+    for lane in lanes:
+        for line in lane.lines:
+            waits.update(lane.names[id] for id in line["waiting"])
+    if waits:
+        longest = [f"{name} ({steps:,})" for name, steps in waits.most_common(SHOWN)]
+        return f"the longest waits, in steps: {', '.join(longest)}"
     names = list(dict.fromkeys(lane.names[id] for lane in lanes for id in lane.requests()))[:SHOWN]
     return f"no request waited; it has {', '.join(names)}" if names else "it shows no request"
 
 
-def _sum(rows: Sequence[StoryEvent]) -> str:
+def _describe_wait(rows: Sequence[StoryEvent]) -> str:
+    """How long a request waited, and how often it was preempted."""
+    text = "did not wait"
     waited = [row for row in rows if row.what == "waits"]
-    steps = sum(row.last - row.first + 1 for row in waited)
-    preempted = sum(row.what == "preempted" for row in rows)
-    said = f"waited {steps:,} step{'s' if steps != 1 else ''}" if steps else "did not wait"
-    if steps:
-        said += f", {sum(row.seconds for row in waited):.3f} s"
-    return f"{said}; preempted {preempted} time{'s' if preempted != 1 else ''}" if preempted else said
+    if steps := sum(row.last - row.first + 1 for row in waited):
+        seconds = sum(row.seconds for row in waited)
+        text = f"waited {steps:,} step{'s' if steps != 1 else ''}, {seconds:.3f} s"
+    if preempted := sum(row.what == "preempted" for row in rows):
+        text += f"; preempted {preempted} time{'s' if preempted != 1 else ''}"
+    return text
 
 
-def _steps(row: StoryEvent) -> str:
+def _step_range(row: StoryEvent) -> str:
     return f"{row.first}" if row.first == row.last else f"{row.first}-{row.last}"
 
 
@@ -350,16 +357,16 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
     judged = [verdict.value for lab in labs if lab.folder == outcome.lab for verdict in lab.verdicts]
     keys = list(outcome.metrics) if every else outcome.headlines(judged)
     numbers = [str(number) for number, _ in enumerate(outcome.names, 1)]
-    click.echo("\n".join(f"  {number}  {printable(name)}" for number, name in zip(numbers, outcome.names, strict=True)))
+    for number, name in zip(numbers, outcome.names, strict=True):
+        click.echo(f"  {number}  {printable(name)}")
     if outcome.settings:
         differing = [(key, *values) for key, values in outcome.settings.items()]
         click.echo("\n" + format_table(differing, ("settings that differ", *numbers)))
     else:
         click.echo("\nthe settings are the same")
     header = ("metric", *numbers, *(f"{number} / 1" for number in numbers[1:]))
-    click.echo(
-        "\n" + format_table([_ratios(key, outcome.metrics[key]) for key in keys], header, right=range(1, len(header)))
-    )
+    rows = [_ratios(key, outcome.metrics[key]) for key in keys]
+    click.echo(f"\n{format_table(rows, header, right=range(1, len(header)))}")
     for sentence in outcome.remarks:
         say(f"\n{printable(sentence)}", hanging="")
     if len(keys) < len(outcome.metrics):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -17,6 +17,7 @@ from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record
 from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
+from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
 from labctl.stack.status import Status, status
 from labctl.stack.up import up
@@ -74,8 +75,6 @@ def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
 
     The exercise server is the STACK "exercise".
     """
-    from labctl.learn import server
-
     session = opt.open_session(whatever_is_broken=True)
     if tell:
         if not stack:
@@ -88,26 +87,28 @@ def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
         click.echo(token)
         return
     if stack:
-        named = [stack] if stack == server.STACK else session.stacks_named(stack)
+        named = _stacks_named(session, stack)
         name = named[0] if len(named) == 1 else session.catalog.stack(stack)[1]
         _print(status(session, name), json_output)
         return
-    names = sorted({name for lab in session.catalog.labs for name in lab.stacks} | session.known() - {server.STACK})
-    names += [server.STACK] if session.may_run(server.STACK) else []
-    every = [status(session, name) for name in names]
+    of_labs = {name for lab in session.catalog.labs for name in lab.stacks}
+    names = sorted(of_labs | session.known() - {EXERCISE})
+    if session.may_run(EXERCISE):
+        names.append(EXERCISE)
+    stacks = [status(session, name) for name in names]
     if json_output:
-        click.echo(json.dumps([item for item in every if item["state"] != "absent"], indent=2))
+        click.echo(json.dumps([shown for shown in stacks if shown["state"] != "absent"], indent=2))
         return
     rows = [
         (
-            s["stack"],
-            s["state"],
-            s["runtime"] or "-",
-            s["profile"] or "-",
-            s["endpoints"].get("http", "-"),
-            s["exposed"] or "-",
+            shown["stack"],
+            shown["state"],
+            shown["runtime"] or "-",
+            shown["profile"] or "-",
+            shown["endpoints"].get("http", "-"),
+            shown["exposed"] or "-",
         )
-        for s in every
+        for shown in stacks
     ]
     click.echo(format_table(rows, ("stack", "state", "runtime", "profile", "http", "exposed on")))
 
@@ -125,26 +126,28 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 
     session = opt.open_session()
     name = server.resolve_stack(session, stack)
-    there, record = session.find(name), session.remembered(name)
-    runtime = there.runtime if there else session.runtime(record.runtime if record else "local")
-    mine: faults.Explain = str
+    running, record = session.find(name), session.remembered(name)
+    runtime = running.runtime if running else session.runtime(record.runtime if record else "local")
+    in_own_files: faults.Explain = str
     if record and name == server.STACK:
-        mine = server.in_your_files(session, runtime, record)
+        in_own_files = server.in_your_files(session, runtime, record)
     elif record:
-        mine = faults.stack_files(RunningStack.of(session, None, runtime, record))
+        in_own_files = faults.stack_files(RunningStack.of(session, None, runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
-        click.echo(printable(mine(line)))
+        click.echo(printable(in_own_files(line)))
 
 
 def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, replica: int | None) -> Iterable[str]:
     """The log; where there are replicas and none is asked for, each line says whose it is."""
     if replica or not record or not record.balance:
         return server_api.readable_log(runtime.logs(stack, follow, replica or 0))
-    names = {FRONT: record.front, **{one.number: f"replica {one.number}" for one in record.servers}}
-    streams = [
-        (f"{name} | {line}" for line in server_api.readable_log(runtime.logs(stack, follow, number)))
-        for number, name in names.items()
-    ]
+
+    def labelled(number: int, name: str) -> Iterator[str]:
+        for line in server_api.readable_log(runtime.logs(stack, follow, number)):
+            yield f"{name} | {line}"
+
+    streams = [labelled(FRONT, record.front)]
+    streams += [labelled(server.number, f"replica {server.number}") for server in record.servers]
     return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
 
 
@@ -154,8 +157,6 @@ def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, re
 @opt.verbose
 def down_command(stack: str | None, every: bool, verbose: bool) -> None:
     """Take STACK down, and check that nothing of it is left."""
-    from labctl.learn import server
-
     if every == bool(stack):
         raise click.UsageError("name a stack, or say --all")
     session = opt.open_session(verbose, whatever_is_broken=True)
@@ -163,20 +164,26 @@ def down_command(stack: str | None, every: bool, verbose: bool) -> None:
         names = down_all(session)
         click.echo(f"down: {', '.join(names)}" if names else "nothing was up")
         return
-    for name in [stack] if stack == server.STACK else session.stacks_named(stack or ""):
+    for name in _stacks_named(session, stack or ""):
         done = down(session, name)
         click.echo(f"{name} is down" if done else f"{name} was not up")
 
 
+def _stacks_named(session: Session, word: str) -> list[str]:
+    """The stacks of a lab, or one by its name, as :meth:`Session.stacks_named`; also the exercises' own."""
+    return [EXERCISE] if word == EXERCISE else session.stacks_named(word)
+
+
 def _edits(shown: Status) -> list[str]:
     """The edited files: those that the server has, and those that it does not have yet."""
+    titles = {
+        True: f"edited (labctl undo {shown['stack']} puts the shipped ones back):",
+        False: f"edited, but not loaded (labctl reload {shown['stack']}):",
+    }
     parts = []
-    for loaded, what in (
-        (True, "edited (labctl undo {} puts the shipped ones back)"),
-        (False, "edited, but not loaded (labctl reload {})"),
-    ):
-        if files := [edit["file"] for edit in shown["edited"] if edit["loaded"] == loaded]:
-            parts.append("\n".join([f"{what.format(shown['stack'])}:", *(f"  {file}" for file in files)]))
+    for loaded, title in titles.items():
+        if files := [f"  {edit['file']}" for edit in shown["edited"] if edit["loaded"] == loaded]:
+            parts.append("\n".join([title, *files]))
     return parts
 
 
@@ -184,14 +191,14 @@ def _replicas(shown: Status) -> str:
     """The servers as a table, and how requests are spread over them."""
     rows = [
         (
-            str(one["number"]),
-            one["state"],
-            *(one["endpoints"][name] for name in ("http", "grpc", "metrics")),
-            str(one.get("in_flight", "-")),
-            str(one.get("requests", "-")),
-            one["ended"],
+            str(replica["number"]),
+            replica["state"],
+            *(replica["endpoints"][name] for name in ("http", "grpc", "metrics")),
+            str(replica.get("in_flight", "-")),
+            str(replica.get("requests", "-")),
+            replica["ended"],
         )
-        for one in shown["replicas"]
+        for replica in shown["replicas"]
     ]
     header = ("replica", "state", "http", "grpc", "metrics", "in flight", "requests", "")
     return f"{format_table(rows, header)}\n\n{SPREAD[shown['balance']]}"
@@ -228,17 +235,13 @@ def _describe(shown: Status) -> str:
     if shown["models"]:
         rows = [(m["name"], m["version"], m["state"], " ".join(m["reason"].split())) for m in shown["models"]]
         parts.append(format_table(rows, ("model", "version", "state", "reason")))
-    as_asked = [
-        f"{key}={item['effective']}"
-        for key, item in shown["effective"].items()
-        if isinstance(item, dict) and item.get("asked") == item.get("effective")
-    ]
-    if as_asked:
+    effective = {key: item for key, item in shown["effective"].items() if isinstance(item, dict)}
+    differing = {key: item for key, item in effective.items() if item.get("asked") != item.get("effective")}
+    if as_asked := [f"{key}={item['effective']}" for key, item in effective.items() if key not in differing]:
         parts.append(f"  in force: {', '.join(as_asked)}")
-    for key, item in shown["effective"].items():
-        if isinstance(item, dict) and item.get("asked") != item.get("effective"):
-            asked = f", not {item['asked']}" if item.get("asked") else ""
-            parts.append(f"  {key}: {item.get('effective')} is in force{asked}: {item.get('reason')}")
+    for key, item in differing.items():
+        asked = f", not {item['asked']}" if item.get("asked") else ""
+        parts.append(f"  {key}: {item.get('effective')} is in force{asked}: {item.get('reason')}")
     if shown["state"] == "paused":
         parts.append(f"Its clock stands still, and nothing is executed: labctl clock {shown['stack']} step, or run")
     parts += [f"{sentence}\nAfter the edit: labctl restart {shown['stack']}" for sentence in shown["stuck"]]
@@ -252,10 +255,10 @@ def _describe(shown: Status) -> str:
     if shown["state"] == "degraded":
         what = "The other replicas serve on" if shown["balance"] else "Not every model answers"
         if shown["ended"]:
-            who = "Nothing reaches the servers" if shown["balance"] else "No other machine reaches the server"
-            what = f"{who} ({shown['ended']})"
-        heals = shown["balance"] or shown["ended"]
-        then = f"labctl restart {shown['stack']}" if heals else "labctl down, labctl up"
+            consequence = "Nothing reaches the servers" if shown["balance"] else "No other machine reaches the server"
+            what = f"{consequence} ({shown['ended']})"
+        restart_helps = shown["balance"] or shown["ended"]
+        then = f"labctl restart {shown['stack']}" if restart_helps else "labctl down, labctl up"
         parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: {then}")
     if shown["state"] == "unknown":
         parts.append(shown["ended"][:1].upper() + shown["ended"][1:])
