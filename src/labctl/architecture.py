@@ -27,10 +27,11 @@ def server_architecture() -> str:
 
     Only Linux runs servers outside containers. Elsewhere ``DOCKER_DEFAULT_PLATFORM`` may ask for emulated ones.
     """
-    asked = os.environ.get("DOCKER_DEFAULT_PLATFORM", "")
-    if asked and platform.system() != "Linux":
-        return canonical_architecture(asked.split("/")[1] if asked.count("/") else asked)
-    return architecture()
+    emulated = os.environ.get("DOCKER_DEFAULT_PLATFORM", "")
+    if not emulated or platform.system() == "Linux":
+        return architecture()
+    machine = emulated.split("/")[1] if "/" in emulated else emulated  # "linux/arm64/v8"
+    return canonical_architecture(machine)
 
 
 def container_platform() -> str:

@@ -149,7 +149,7 @@ def make_plan(
     serving: dict[str, Any] = expand(stack.tensorrt_llm or {}, scope)
     wanted = release.engine_options(serving) if release else {}
     artifacts: list[Artifact] = []
-    host: dict[str, Any] = dict(scope)
+    host = dict(scope)  # the same with the paths of this machine
     for key, spec in stack.artifacts.items():
         artifact = _artifact(spec, scope, wanted)
         artifacts.append(artifact)
@@ -163,8 +163,8 @@ def make_plan(
     templates = [workspace.templates(lab.folder, folder) for folder in stack.repository]
     kind = "-llmapi" if stack.llmapi is not None else ""
     fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not options.templates else None
-    url = receiver(str(settings["trace"]))
-    given = [options.templates] if options.templates else [fetched] if fetched else []
+    of_release = options.templates or fetched
+    given = [of_release] if of_release else []
     arguments = {key: value for key, value in expand(stack.vllm or {}, scope).items() if value != ""}
     usual_image = PLAIN_IMAGE if stack.image_only and options.profile == "gpu" else ""
     request = RenderRequest(
@@ -185,21 +185,28 @@ def make_plan(
         auto_complete=stack.server.auto_complete,
     )
     if release:
-        document = expand(stack.llmapi or {}, scope)
+        documents = dict(request.documents)
+        if llmapi := expand(stack.llmapi or {}, scope):
+            documents[releases.MODEL_YAML] = release.model_yaml(llmapi)
         request = replace(
             request,
             defaults=release.defaults_for(serving),
             optional=frozenset((*request.optional, *release.optional)),
             replacements=[*starmap(Replacement, release.replacements_for(serving)), *request.replacements],
             family=PurePosixPath(_templates(release, stack)).name,
-            documents={
-                **request.documents,
-                **({releases.MODEL_YAML: release.model_yaml(document)} if document else {}),
-            },
+            documents=documents,
             hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "
             f"labctl up {name} --profile gpu, which copies them out of its image",
         )
     served = release if serving else None
+    server_args = [] if stack.server.auto_complete else ["--disable-auto-complete-config"]
+    server_args += filter(None, (str(expand(argument, scope)) for argument in stack.server.args))
+    server_env = {key: str(expand(value, scope)) for key, value in stack.server.env.items()}
+    if url := receiver(str(settings["trace"])):
+        server_args += trace_arguments(name, url)
+        server_env["LABS_TRACE"] = url
+    if limits := str(settings["slo"]):
+        server_env["LABS_SLO"] = str(Slo.parse(limits))
     plan = Plan(
         lab=lab,
         name=name,
@@ -208,16 +215,8 @@ def make_plan(
         settings=settings,
         artifacts=artifacts,
         request=request,
-        server_args=[
-            *([] if stack.server.auto_complete else ["--disable-auto-complete-config"]),
-            *(text for item in stack.server.args if (text := str(expand(item, scope)))),
-            *(trace_arguments(name, url) if url else ()),
-        ],
-        server_env={
-            **{key: str(expand(value, scope)) for key, value in stack.server.env.items()},
-            **({"LABS_TRACE": url} if url else {}),
-            **({"LABS_SLO": str(Slo.parse(limits))} if (limits := str(settings["slo"])) else {}),
-        },
+        server_args=server_args,
+        server_env=server_env,
         image=release.image if release else stack.image or usual_image,
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,
@@ -232,10 +231,10 @@ def make_plan(
 
 def implied_settings(lab: Lab, options: Options) -> dict[str, Any]:
     """Settings that follow from options: a release of TensorRT-LLM is served by TensorRT-LLM, where vLLM would be."""
-    engine, given = lab.settings.get("engine"), "engine" in options.set or options.profile != "gpu"
-    if options.release and engine and not given and engine.default_for("gpu") == "vllm":
-        return {"engine": TensorRtLlm.name}
-    return {}
+    engine = lab.settings.get("engine")
+    if not options.release or options.profile != "gpu" or engine is None or "engine" in options.set:
+        return {}
+    return {"engine": TensorRtLlm.name} if engine.default_for("gpu") == "vllm" else {}
 
 
 def _require_choice(gpus: Sequence[str], ranks: int) -> None:

@@ -55,9 +55,9 @@ def replace_dir(target: Path) -> Iterator[Path]:
             yield fresh
             for path in fresh.rglob("*"):  # some libraries make files that are their owner's alone
                 mode = path.lstat().st_mode
-                wanted = mode | (0o755 if path.is_dir() else 0o444)
-                if mode != wanted and not path.is_symlink():
-                    path.chmod(wanted)
+                readable = mode | (0o755 if path.is_dir() else 0o444)
+                if mode != readable and not path.is_symlink():
+                    path.chmod(readable)
             _swap(fresh, target)
 
 

@@ -118,7 +118,7 @@ class StackFolder:
         return self._new(self.secret, secrets.token_urlsafe(24))
 
     def read_secret(self) -> str:
-        """The running server's; "" where there is none, or it is somebody else's."""
+        """The running server's secret; "" where there is none, or another user's."""
         return _content(self.secret)
 
     def make_token(self, text: str = "") -> str:
@@ -218,8 +218,8 @@ class Workspace:
     @property
     def settled_runtime(self) -> str:
         """What ``--runtime auto`` means in this checkout: "compose" or "local"; "" where nobody has settled it."""
-        said = _content(self.runtime_file).strip()
-        return said if said in RUNTIMES else ""
+        name = _content(self.runtime_file).strip()
+        return name if name in RUNTIMES else ""
 
     def settle_runtime(self, name: str) -> None:
         """Have ``--runtime auto`` mean that runtime; "" leaves it open again."""
@@ -232,7 +232,7 @@ class Workspace:
     @property
     def caches(self) -> list[Path]:
         """Every folder of the cache in which something is made."""
-        return [self.cache / name for name in ("weights", "engines")] + [self.templates_cache, self.backends_cache]
+        return [self.cache / "weights", self.cache / "engines", self.templates_cache, self.backends_cache]
 
     def folder(self, stack: str) -> StackFolder:
         """State, log, rendered repository and run folder of one stack."""

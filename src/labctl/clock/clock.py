@@ -78,8 +78,9 @@ class Clock:
             now = time.monotonic()
             modes: dict[str, Mode] = {name: mode for name, mode in models.items() if mode.get("until", now) >= now}
             numbers = [mode.get(name, 0) for mode in modes.values() for name in ("since", "until", "factor")]
-            written = all(mode["mode"] for mode in modes.values()) and all(isinstance(n, int | float) for n in numbers)
-            return modes if written else {}
+            if not all(mode["mode"] for mode in modes.values()):
+                return {}
+            return modes if all(isinstance(number, int | float) for number in numbers) else {}
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
             return {}
 
@@ -156,7 +157,7 @@ class Clock:
     def _write(self, modes: Mapping[str, Mode]) -> None:
         control = self.run_dir / CONTROL
         try:
-            if all(one["mode"] == "run" for one in modes.values()):
+            if all(mode["mode"] == "run" for mode in modes.values()):
                 nofollow.unlink(control)
             else:
                 nofollow.write_atomically(control, json.dumps({"v": 1, "models": modes}))
@@ -208,23 +209,23 @@ class Clock:
         Raises LabError: a step did not end.
         """
         grant = secrets.token_hex(4)
-        wanted = [model] if model else list(self.models)
+        stepped = [model] if model else list(self.models)
         self._set(model, lambda: {**self._pause(model), "grant": grant, "steps": count})
         try:
-            self._await(wanted, grant, count, endpoint)
+            self._await(stepped, grant, count, endpoint)
         finally:
             with self._changing():  # stop again, except where the clock was set otherwise since
                 modes = self.modes()
                 own = {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}
                 if own:
                     self._write({**modes, **own})
-            for one in wanted:  # a model that takes a step holds this lock, and reads the grant again
-                with contextlib.suppress(OSError), nofollow.open_to_read(self._claims(one)) as claims:
+            for name in stepped:  # a model that takes a step holds this lock, and reads the grant again
+                with contextlib.suppress(OSError), nofollow.open_to_read(self._claims(name)) as claims:
                     nofollow.lock(claims.fileno(), LOCK_S)
         deadline = time.monotonic() + PATIENCE_S
-        while any(self._begun(one, grant) > self._done(one, grant) for one in wanted if one in self.paused):
+        while any(self._begun(name, grant) > self._done(name, grant) for name in stepped if name in self.paused):
             _not_for_ever(deadline)  # a step was begun that has not ended
-        return {one: begun for one in wanted if (begun := self._begun(one, grant))}
+        return {name: begun for name in stepped if (begun := self._begun(name, grant))}
 
     def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
         quiet_since: float | None = None
@@ -232,14 +233,16 @@ class Clock:
         deadline = changed = time.monotonic()
         while True:
             now = time.monotonic()
-            states = {one: self.states(one) for one in models}
+            states = {name: self.states(name) for name in models}
             if states != before:
                 before, changed, deadline = states, now, now + PATIENCE_S
-            open_ = [one for one in models if self.mode(one).get("grant") == grant and self._done(one, grant) < count]
-            if not open_:
+            granted = [name for name in models if self.mode(name).get("grant") == grant]
+            unfinished = [name for name in granted if self._done(name, grant) < count]
+            if not unfinished:
                 return
-            busy = any(state["state"] in ("held", "running") for one in open_ for state in states[one])
-            coming = any(state.get("left") for one in open_ for state in states[one]) or _pending(endpoint, open_)
+            looked_at = [state for name in unfinished for state in states[name]]
+            busy = any(state["state"] in ("held", "running") for state in looked_at)
+            coming = any(state.get("left") for state in looked_at) or _pending(endpoint, unfinished)
             if busy or (coming and now - changed < GONE_S):
                 quiet_since = None
             elif quiet_since is None:

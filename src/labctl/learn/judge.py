@@ -78,7 +78,10 @@ def check_exercise(session: Session, exercise: Exercise, runtime: str = "auto", 
         outcome = Outcome(exercise.id, failed is None, seeds, checks, sentence)
         clean = workspace.folder(server.STACK).clean_file
         clean.parent.mkdir(parents=True, exist_ok=True)
-        clean.touch() if outcome.passed else clean.unlink(missing_ok=True)
+        if outcome.passed:
+            clean.touch()
+        else:
+            clean.unlink(missing_ok=True)
         Progress(workspace).record_check(exercise.id, outcome.passed)
         atomic_write(_outcome_file(workspace, exercise.id), json.dumps(asdict(outcome)))
         return outcome
@@ -145,7 +148,7 @@ def _run_trial(function: Any, seed: int, exercise: Exercise, running: RunningSta
         record.tokenizer_dir,
         exercise.manifest.patience,
         session.workspace.folder(server.STACK).read_secret(),
-        tuple(each.endpoints.grpc for each in record.servers),
+        tuple(replica.endpoints.grpc for replica in record.servers),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
     with memory_limit(running.runtime, record, exercise.manifest.memory_mib) as describe_excess:
@@ -161,7 +164,7 @@ def _try(
 ) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
 
-    def mine(text: str) -> str:
+    def in_own_files(text: str) -> str:
         return faults.in_learners_files(text, running.session, exercise, running)
 
     def fail(name: str, expected: str, measured: str, sentence: str) -> None:
@@ -180,15 +183,15 @@ def _try(
         raise
     except Stuck as error:
         loop = next(iter(stuck_sentences(trial.run_dir)), "")
-        why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")
-        fail("an answer", f"within {trial.patience:g} s", "none", why)
+        usual = error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}"
+        fail("an answer", f"within {trial.patience:g} s", "none", in_own_files(loop) or usual)
         server.stop_exercise_server(running.session)
     except Explained as error:
         explained = True
-        measured = faults.headline(trial.faults(), exercise) or mine(error.why)
+        measured = faults.headline(trial.faults(), exercise) or in_own_files(error.why)
         fail("an answer", "without an error", measured, error.what)
     except LabError as error:
-        why = mine("; ".join(filter(None, (error.why, *error.details))))
+        why = in_own_files("; ".join(filter(None, (error.why, *error.details))))
         sentence = faults.locate_line(why, exercise) or ": ".join(filter(None, (error.what, why)))
         fail("an answer", "without an error", error.what, sentence)
     except Exception as error:
@@ -197,20 +200,20 @@ def _try(
     if excess := describe_excess():
         if trial.passed:
             fail("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", excess)
-    elif not explained and (said := faults.headline(trial.faults(), exercise)):
-        trial.checks.insert(0, Check("exceptions, and rules of Triton that were broken", "none", said, False, said))
+    elif not explained and (fault := faults.headline(trial.faults(), exercise)):
+        trial.checks.insert(0, Check("exceptions, and rules of Triton that were broken", "none", fault, False, fault))
 
 
 def explain_unreadable(error: Exception, exercise: Exercise, trial: Trial) -> str:
     """What an exception of a ``check.py`` means: a value of the learner's that it cannot read, or its own fault."""
-    said = f"{type(error).__name__}: {error}"
+    exception = f"{type(error).__name__}: {error}"
     if trial.given is None:
         line = traceback.extract_tb(error.__traceback__)[-1].lineno
-        return f"the check of {exercise.id} failed ({said}, line {line}): this is a fault of the exercise."
+        return f"the check of {exercise.id} failed ({exception}, line {line}): this is a fault of the exercise."
     source, value = trial.given
     text = repr(value)
     shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
-    return f"{source} gave {shown}, which is not what task.md asks for ({said})."
+    return f"{source} gave {shown}, which is not what task.md asks for ({exception})."
 
 
 def _load(exercise: Exercise) -> Any:

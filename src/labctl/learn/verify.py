@@ -23,15 +23,7 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 GIT_S = 30.0
-STATE = (
-    "exercises",
-    "results",
-    "site",
-    "build",
-    "dist",
-    "__pycache__",
-    "*.egg-info",
-)  # of a checkout: nothing to serve
+STATE = {"exercises", "results", "site", "build", "dist"}  # folders of a checkout in which nothing is to be served
 
 
 @dataclass(frozen=True)
@@ -90,17 +82,20 @@ def verify(
 
 def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]) -> Proof:
     began = time.monotonic()
-    said = ""
+    problem = ""
     try:
-        for together in [[seed] for seed in seeds] if attempt.says else [seeds]:
-            if said := problem_with(attempt, judge_attempt(session, exercise, attempt, runtime, together)):
-                said += f" (seed {together[0]})" if attempt.says else ""
-                break
+        if not attempt.says:
+            problem = problem_with(attempt, judge_attempt(session, exercise, attempt, runtime, seeds))
+        else:
+            for seed in seeds:  # each of them must refute it
+                if problem := problem_with(attempt, judge_attempt(session, exercise, attempt, runtime, [seed])):
+                    problem += f" (seed {seed})"
+                    break
     except Missing as error:
         return Proof(exercise.id, attempt.name, tuple(seeds), f"{error.what}: {error.why}", 0.0, left_out=True)
     except LabError as error:
-        said = f"{attempt.name} was not judged: {': '.join(filter(None, (error.what, error.why)))}"
-    return Proof(exercise.id, attempt.name, tuple(seeds), said, time.monotonic() - began)
+        problem = f"{attempt.name} was not judged: {': '.join(filter(None, (error.what, error.why)))}"
+    return Proof(exercise.id, attempt.name, tuple(seeds), problem, time.monotonic() - began)
 
 
 @contextlib.contextmanager
@@ -113,7 +108,7 @@ def _copy(session: Session) -> Iterator[Session]:
         hidden = {path.name for path in source.glob(".*") if path.name != ".dockerignore"}
 
         def ignore(place: str, names: list[str]) -> set[str]:
-            return {"__pycache__"} | ({*STATE, *hidden} if Path(place) == source else set())
+            return {"__pycache__", *STATE, *hidden} if Path(place) == source else {"__pycache__"}
 
         shutil.copytree(source, root, symlinks=True, ignore=ignore)
         workspace = Workspace(root, session.workspace.cache)
@@ -131,11 +126,9 @@ def changed_exercises(exercises: Sequence[Exercise], workspace: Workspace, since
     templates of that stack. Raises LabError: git cannot say.
     """
     parted = _git(workspace, "merge-base", "HEAD", since).strip()
-    paths = [
-        workspace.root / name
-        for command in (("diff", "--name-only", "--relative", "-z", parted), ("ls-files", "--others", "-z"))
-        for name in _git(workspace, *command, *(["--exclude-standard"] if command[0] == "ls-files" else [])).split("\0")
-    ]
+    tracked = _git(workspace, "diff", "--name-only", "--relative", "-z", parted)
+    untracked = _git(workspace, "ls-files", "--others", "--exclude-standard", "-z")
+    paths = [workspace.root / name for name in f"{tracked}{untracked}".split("\0") if name]
     return {exercise.id for exercise in exercises if any(_touches(path, exercise, workspace) for path in paths)}
 
 

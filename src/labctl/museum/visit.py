@@ -59,8 +59,11 @@ def reproduce_exhibit(workspace: Workspace, exhibit: Exhibit, workaround: bool =
         with _serve(workspace, exhibit, workaround, image) as server:
             version = server_api.server_version(server.http)
             found = _judge(exhibit, server)
-        verdict = (FAILS if found.symptom else PASSES) if workaround else (REPRODUCES if found.symptom else MENDED)
         measured = found.measured
+        if workaround:
+            verdict = FAILS if found.symptom else PASSES
+        else:
+            verdict = REPRODUCES if found.symptom else MENDED
     except CannotTell as reason:
         verdict, measured = CANNOT_TELL, str(reason)
     return _visit(exhibit, workaround, measured, verdict, version, time.monotonic() - began)
@@ -70,7 +73,9 @@ def run_all(
     workspace: Workspace, exhibits: Sequence[Exhibit], workaround: bool, image: str, at_once: int
 ) -> Iterator[Visit]:
     """Run exhibits in processes of their own, some at once; each verdict as it comes."""
-    options = [*(["--workaround"] if workaround else []), *(["--image", image] if image else [])]
+    options = ["--workaround"] if workaround else []
+    if image:
+        options += ["--image", image]
     commands = [
         Command(
             [sys.executable, "-m", "labctl", "reproduce", exhibit.name, "--kills", "--json", *options],
@@ -112,11 +117,10 @@ def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str)
         (endpoints,) = ports.free_endpoints(1)
         extra = exhibit.arguments(workaround)
         named = [argument.partition("=")[2] for argument in extra if argument.startswith("--load-model=")]
-        start = (
-            bare.bare_container(workspace, STACK, folder, endpoints, extra, image)
-            if image
-            else bare.local(workspace, STACK, folder, endpoints, extra)
-        )
+        if image:
+            start = bare.bare_container(workspace, STACK, folder, endpoints, extra, image)
+        else:
+            start = bare.local(workspace, STACK, folder, endpoints, extra)
         started = cleaning.enter_context(start)
         try:
             readiness.wait_ready(
@@ -152,8 +156,10 @@ def _judge(exhibit: Exhibit, server: ExhibitServer) -> Observation:
     try:
         return _program(exhibit)(server)
     except (LabError, InferenceServerException, OSError, ValueError, LookupError) as error:
-        how = server.ended()
-        raise CannotTell(f"{error or type(error).__name__}{f'; the server ended: {how}' if how else ''}") from error
+        reason = str(error) or type(error).__name__
+        if how := server.ended():
+            reason += f"; the server ended: {how}"
+        raise CannotTell(reason) from error
 
 
 def _program(exhibit: Exhibit) -> Callable[[ExhibitServer], Observation]:
