@@ -22,21 +22,21 @@ LOOK_S = 5.0
 
 def watch(workspace: Workspace) -> None:
     """Start the watcher of a server that has just come up; it ends with the server, or with the next one's watcher."""
-    mine = secrets.token_hex(8)
-    atomic_write(workspace.folder(EXERCISE).used_file, mine)
+    mark = secrets.token_hex(8)
+    atomic_write(workspace.folder(EXERCISE).used_file, mark)
     log = workspace.folder(EXERCISE).idle_log
-    argv = [sys.executable, "-m", "labctl.learn.idle", mine]
+    argv = [sys.executable, "-m", "labctl.learn.idle", mark]
     processes.spawn(argv, {**os.environ, "LABS_ROOT": str(workspace.root)}, log, cwd=workspace.root, outlive=True)
 
 
-def main(mine: str) -> None:
-    """Watch until the server is gone, has been idle for too long, or has a watcher that is newer than ``mine``."""
+def main(mark: str) -> None:
+    """Watch until the server is gone, has been idle for too long, or has a watcher whose ``mark`` is another one."""
     session = Session.open(Silent())
     limit = float(os.environ.get("LABS_EXERCISE_IDLE_S", IDLE_S))
     used_file = session.workspace.folder(EXERCISE).used_file
     while session.may_run(EXERCISE):
         try:
-            if used_file.read_text(encoding="utf-8") != mine:
+            if used_file.read_text(encoding="utf-8") != mark:
                 return
             if time.time() - used_file.stat().st_mtime > limit and _stop_if_idle(session, limit):
                 return

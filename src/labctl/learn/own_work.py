@@ -38,9 +38,9 @@ def edited_judges(exercise: Exercise, workspace: Workspace) -> list[str]:
 
 def _names_solution(tree: ast.Module) -> int | None:
     """The line of an import, or of a text that is a path, in which a part is called "solution"."""
-    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             parts = re.split(r"[/\\]", node.value)
         elif isinstance(node, ast.ImportFrom):
             parts = (node.module or "").split(".")

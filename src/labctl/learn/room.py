@@ -64,14 +64,14 @@ class Room:
 
         A password is told here and nowhere else: what is kept of it is its hash. Raises LabError: a name is none.
         """
-        wanted = list(dict.fromkeys((TEACHER, *names)))
-        require_names(wanted)
-        with self._changing() as passwords:
-            told = {name: self._renew(passwords, name) for name in wanted if name not in passwords}
-        for name in wanted:
+        admitted = list(dict.fromkeys((TEACHER, *names)))
+        require_names(admitted)
+        with self._changing() as kept:
+            new = {name: self._renew(kept, name) for name in admitted if name not in kept}
+        for name in admitted:
             self.home(name).mkdir(mode=0o700, exist_ok=True)
             self._give(self.home(name))
-        return told
+        return new
 
     def renew(self, name: str) -> str:
         """A new password for somebody who has lost theirs."""

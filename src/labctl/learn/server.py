@@ -40,8 +40,9 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     """The exercise's lab with a stack more: its own, with the learner's files laid over it, without probes."""
     stack, manifest = exercise.home.stacks[exercise.manifest.stack], exercise.manifest
     models = manifest.models or stack.models
-    layers = [path for path in (exercise.folder / "models",) if path.is_dir()]
-    layers += [workspace.folder(STACK).overlay] if exercise.served else []
+    layers = [exercise.folder / "models"] if (exercise.folder / "models").is_dir() else []
+    if exercise.served:
+        layers.append(workspace.folder(STACK).overlay)
     own = stack.model_copy(
         update={
             "repository": [*stack.repository, *map(str, layers)],
@@ -65,21 +66,21 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
     workspace, folder = session.workspace, session.workspace.folder(STACK)
     lab = lab_with(exercise, workspace)
     manifest = exercise.manifest
-    wanted = _kept_to(workspace, runtime)
-    options = Options(set=manifest.settings, runtime=wanted, ports="auto", replicas=manifest.replicas)
+    kept = _kept_to(workspace, runtime)
+    options = Options(set=manifest.settings, runtime=kept, ports="auto", replicas=manifest.replicas)
     overlay.fill_overlay(workspace, exercise, files)
     if folder.used_file.exists():
         folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
     with _ended_by_a_loop(session):
-        if there := session.find(STACK):
-            lives = not manifest.fresh and server_api.is_live(there.record.endpoints.http)
-            if lives and (now := _for_this(exercise, lab, options, there)) and _free(there.record):
-                anew = [*find_edits(now)]
+        if running := session.find(STACK):
+            usable = not manifest.fresh and server_api.is_live(running.record.endpoints.http)
+            if usable and (reused := _for_this(exercise, lab, options, running)) and _free(running.record):
+                edited = [*find_edits(reused)]
                 if folder.used_file.exists() and not folder.clean_file.exists():
-                    anew += [m for m in overlay.touched_models(exercise) if m not in anew]
-                if anew:
-                    reload(session, lab, STACK, anew, patience=max(LOAD_S, 3 * manifest.patience))
-                return now
+                    edited += [model for model in overlay.touched_models(exercise) if model not in edited]
+                if edited:
+                    reload(session, lab, STACK, edited, patience=max(LOAD_S, 3 * manifest.patience))
+                return reused
             stop_exercise_server(session)
         started = up(session, lab, STACK, options)
     atomic_write(folder.purpose_file, json.dumps(_purpose(exercise, started.plan)))
@@ -145,9 +146,9 @@ def resolve_stack(session: Session, word: str) -> str:
 
 def stop_exercise_server(session: Session) -> bool:
     """Take the exercise server down; False where none was up. Nobody waits for an answer of it, so at once."""
-    there = session.find(STACK)
-    if there:
-        take_down(session, there.runtime, STACK, force=True)
+    running = session.find(STACK)
+    if running:
+        take_down(session, running.runtime, STACK, force=True)
     for runtime in session.runtimes:  # of one that was ended, a container may be left
         with contextlib.suppress(LabError):
             if runtime.leftovers(STACK):
@@ -155,7 +156,7 @@ def stop_exercise_server(session: Session) -> bool:
     for note in session.workspace.folder(STACK).run_dir().glob("stuck-*.json"):  # of a process that is gone
         with contextlib.suppress(OSError):
             nofollow.unlink(note)
-    return there is not None
+    return running is not None
 
 
 def forget_runtime(workspace: Workspace) -> None:
@@ -172,22 +173,19 @@ def _kept_to(workspace: Workspace, runtime: str) -> str:
     return runtime
 
 
-def _for_this(exercise: Exercise, lab: Lab, options: Options, there: RunningStack) -> RunningStack | None:
+def _for_this(exercise: Exercise, lab: Lab, options: Options, running: RunningStack) -> RunningStack | None:
     """The server that is up, with this exercise's settings; None where it takes another server.
 
     Settings that only the models read can be changed by loading these anew; the server need not start again.
     """
-    session, runtime = there.session, there.runtime
+    session, runtime = running.session, running.runtime
+    if options.runtime not in ("auto", runtime.name):
+        return None
     with contextlib.suppress(OSError, ValueError, LabError):
-        purpose = json.loads(there.folder.purpose_file.read_text(encoding="utf-8"))
-        wanted = there.in_lab(lab).with_options(options)
-        plan = wanted.plan
-        if (
-            purpose == _purpose(exercise, plan)
-            and plan.ready(session.workspace)
-            and options.runtime in ("auto", runtime.name)
-        ):
-            record = wanted.as_planned()
+        purpose = json.loads(running.folder.purpose_file.read_text(encoding="utf-8"))
+        changed = running.in_lab(lab).with_options(options)
+        if purpose == _purpose(exercise, changed.plan) and changed.plan.ready(session.workspace):
+            record = changed.as_planned()
             session.remember(record)
             return RunningStack.of(session, lab, runtime, record)
     return None

@@ -358,9 +358,11 @@ class Trial:
         Raises LabError: it does not hold, and there is no sentence.
         """
         if not ok and not sentence.strip():
-            said = f"expected {expected}, measured {measured}"
-            why = "no sentence says why: this is a fault of the exercise"
-            raise LabError(f"{name}: {said}", why, code="exercise-broken")
+            raise LabError(
+                f"{name}: expected {expected}, measured {measured}",
+                "no sentence says why: this is a fault of the exercise",
+                code="exercise-broken",
+            )
         self.checks.append(Check(name, expected, str(measured), bool(ok), "" if ok else sentence))
         return bool(ok)
 
@@ -368,7 +370,7 @@ class Trial:
     def explain_errors(self, sentence: str, because: str = "") -> Iterator[None]:
         """An error inside the block fails the trial with ``sentence``; what was really said is shown as measured.
 
-        ``because``: a regular expression; any other error than one that it is found in is told as it is.
+        ``because``: a regular expression; an error in which it is not found is raised as it is.
         """
         try:
             yield
@@ -376,8 +378,8 @@ class Trial:
             raise
         except LabError as error:
             why = "; ".join(filter(None, (error.what, error.why)))
-            said = "\n".join((why, *(fault.words for fault in self.faults())))
-            if not re.search(because, said):
+            evidence = "\n".join((why, *(fault.words for fault in self.faults())))
+            if not re.search(because, evidence):
                 raise
             raise Explained(sentence, why, code="answer-explained") from error
 
