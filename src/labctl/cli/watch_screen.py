@@ -11,6 +11,7 @@ import click
 from rich.text import Text
 
 from labctl.cli import fullscreen
+from labctl.cli.clock import SOON_S
 from labctl.cli.console import is_terminal
 from labctl.clock import texts
 from labctl.clock.clock import Clock
@@ -26,7 +27,6 @@ from labsched.steplog import parse_any_line, parse_step_line
 from labsched.vllm import reader
 
 TICK_S = 0.1
-WARN_S = 60.0  # before a pause ends by itself
 FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 # Okabe and Ito's colours, which colour-blind people tell apart, as far as 256 colours have them.
 PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
@@ -82,7 +82,7 @@ class WatchScreen:
             view.mode, view.held = self._clock.mode(view.model)["mode"], held.get((view.model, view.instance))
         until = self._clock.until
         left = until - time.monotonic() if until else math.inf
-        self._screen.warning = f"it goes on by itself in {left:.0f} s" if left < WARN_S else ""
+        self._screen.warning = f"it goes on by itself in {left:.0f} s" if left < SOON_S else ""
 
     def _act(self, key: str) -> None:
         model, which = self._screen.chosen, self._screen.chosen or "all models"
