@@ -106,7 +106,7 @@ def test_a_hint_leaves_what_was_found_on_the_screen(
     screen = LearnScreen(session, [exercise], Progress(session.workspace), "auto")
     screen._begin(exercise)
     found = judge.Outcome("02b", False, [1], [Check("slots", "0", "8", False, "a slot stays.")], "a slot stays.")
-    screen._show(screen._found(found))
+    screen._show(screen._rows_of(found))
     for _ in exercise.manifest.hints:
         screen._act("h")
         shown = lines(screen._view(), *size)
