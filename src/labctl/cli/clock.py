@@ -80,7 +80,7 @@ def _amount(action: str, amount: str | None) -> float:
 
 def _describe_held(model: str, state: Mapping[str, Any]) -> str:
     """The step that a clock holds back: its requests, and those that will have to wait."""
-    from labctl.pages.live.story import refusal_reason
+    from labkit.evidence.steplog import refusal_reason
 
     line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"
     if state.get("waiting"):

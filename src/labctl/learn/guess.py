@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labctl.pages.live.story import refusal_reason
+from labkit.evidence.steplog import refusal_reason
 from labkit.names import letter
 from labkit.predict.field import PlayingField
 from labsched.recording import Arrival

@@ -117,3 +117,27 @@ def _spans(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
         else:
             spans.append((start, end))
     return spans
+
+
+def refusal_reason(line: Mapping[str, Any]) -> str:
+    """Why the first request in the queue waits, with the numbers: "no KV block: needs 2, 5 used, 3 reserved, of 8"."""
+    why, because, slots = line["why"], line.get("because"), line.get("slots")
+    why = why if isinstance(why, str) else why[0]
+    if why == "no KV block" and because and line.get("evicted"):
+        return f"{why}: this step preempts ({shortage_in_words(because)})"
+    if why == "no KV block" and because:
+        reserved = f", {because['reserve']} reserved" if because["reserve"] else ""
+        return f"{why}: needs {because['need']}, {because['used']} used{reserved}, of {because['blocks']}"
+    if why == "no tokens" and because:
+        return f"{why}: its prompt has {because['tokens']}, the step has room for {because['room']}"
+    if why == "no slot" and slots:
+        return f"{why}: {slots} of {slots} are taken"
+    if why == "batch closed" and slots:
+        return f"{why}: {len(line['ids'])} of {slots} slots are taken, and no request may join now"
+    if why == "no prefix":
+        return f"{why}: another request is computing the beginning that they share"
+    return str(why)
+
+
+def shortage_in_words(because: Mapping[str, int]) -> str:
+    return f"the batch would hold {because['used']} blocks of {because['blocks']}" if because else "no KV block"

@@ -15,7 +15,7 @@ from labctl.pages.live.lines import CHANGE, HELD, Instance, Line, read_step_line
 from labctl.pages.live.replay import asked_for
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence.steplog import REPLICA
+from labkit.evidence.steplog import REPLICA, refusal_reason, shortage_in_words
 from labkit.names import LetterNames, Numbered
 from labsched.vllm import reader
 
@@ -244,7 +244,7 @@ def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) ->
     because = line.get("because", {})
     event = functools.partial(StoryEvent, line["n"], line["n"], line["t"] - line["dur"], line["t"])
     if name in line.get("evicted", ()):
-        yield event("preempted", _describe_shortage(because), because)
+        yield event("preempted", shortage_in_words(because), because)
     elif name in line["waiting"]:
         first = line["waiting"][0] == name
         yield event("waits", _waits(line, name, called or {}), because if first else {})
@@ -269,30 +269,6 @@ def _waits(line: Line, name: str, called: Mapping[str, str]) -> str:
     why = line["why"] if isinstance(line["why"], str) else line["why"][place]
     first = line["waiting"][0]
     return f"{_ordinal(place + 1)} in the queue, behind {called.get(first, first)}: {why}"
-
-
-def refusal_reason(line: Line) -> str:
-    """Why the first request in the queue waits, with the numbers: "no KV block: needs 2, 5 used, 3 reserved, of 8"."""
-    why, because, slots = line["why"], line.get("because"), line.get("slots")
-    why = why if isinstance(why, str) else why[0]
-    if why == "no KV block" and because and line.get("evicted"):
-        return f"{why}: this step preempts ({_describe_shortage(because)})"
-    if why == "no KV block" and because:
-        reserved = f", {because['reserve']} reserved" if because["reserve"] else ""
-        return f"{why}: needs {because['need']}, {because['used']} used{reserved}, of {because['blocks']}"
-    if why == "no tokens" and because:
-        return f"{why}: its prompt has {because['tokens']}, the step has room for {because['room']}"
-    if why == "no slot" and slots:
-        return f"{why}: {slots} of {slots} are taken"
-    if why == "batch closed" and slots:
-        return f"{why}: {len(line['ids'])} of {slots} slots are taken, and no request may join now"
-    if why == "no prefix":
-        return f"{why}: another request is computing the beginning that they share"
-    return str(why)
-
-
-def _describe_shortage(because: Mapping[str, int]) -> str:
-    return f"the batch would hold {because['used']} blocks of {because['blocks']}" if because else "no KV block"
 
 
 def _ordinal(number: int) -> str:
