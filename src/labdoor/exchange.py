@@ -93,7 +93,7 @@ class Exchange(Response):
         self._timeout = timeout
         self._stalled = stalled
         self._began = began
-        self._headers = headers
+        self._own_headers = headers
         self._status = 0  # of the response that was begun
         self._sending = 0.0  # since when the connection takes no more, in the loop's time; 0: it does
         self._why = ""  # the reason why the answer was given up
@@ -141,7 +141,7 @@ class Exchange(Response):
             refusal = error if isinstance(error, ApiError) else deadline_error(self._timeout)
             if not self._status:
                 self._status = refusal.status
-                await refusal.response(self._headers)(scope, receive, send)
+                await refusal.response(self._own_headers)(scope, receive, send)
             else:  # the status has been sent: an event says it, as OpenAI's clients expect
                 await self._send(send, f"data: {json.dumps(refusal.body())}\n\n".encode(), last=True)
 
@@ -149,7 +149,7 @@ class Exchange(Response):
         text = await self._answer.whole()
         self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
         self._status = 200
-        await Response(text, 200, dict(self._headers), "application/json")(scope, receive, send)
+        await Response(text, 200, dict(self._own_headers), "application/json")(scope, receive, send)
 
     async def _chunks(self, send: Send) -> None:
         async with contextlib.aclosing(self._answer.chunks()) as chunks:
@@ -158,7 +158,7 @@ class Exchange(Response):
                     await self._send(send, events, last)
                     continue
                 self._status = 200
-                encoded = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+                encoded = [(name.encode(), value.encode()) for name, value in self._own_headers.items()]
                 await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *encoded]})
                 await self._send(send, events, last)
                 self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)

@@ -95,7 +95,7 @@ class Record:
         """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
         data = nofollow.json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
-            options = {key: data[key] for key in ("profile", "release", "gpus") if key in data}
+            options: dict[str, Any] = {key: data[key] for key in ("profile", "release", "gpus") if key in data}
             options |= {"set": data.get("settings"), "templates": data.get("templates") or None}
             options |= {new: data[old] for old, new in FORMER.items() if old in data}
             data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **options}
