@@ -307,11 +307,8 @@ class ComposeRuntime:
     def _records(self, stack: str | None) -> Iterator[Record]:
         by_stack: dict[str, dict[int, Record]] = {}
         for container in docker_engine.containers(self._root, stack, "triton"):
-            if container.status in (
-                "running",
-                "restarting",
-                "paused",
-            ):  # one that was created and never started is not up
+            # One that was created and never started is not up.
+            if container.status in ("running", "restarting", "paused"):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(container.labels[docker_engine.RECORD])
                     by_stack.setdefault(record.stack, {})[docker_engine.replica(container)] = record
