@@ -24,6 +24,7 @@ REPLAY_S = 3.0  # the target for ten recorded minutes
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workloads", type=int, default=1000, help="predict: workloads whose steps are compared")
     parser.add_argument("--vllm-workloads", type=int, default=200, help="predict: the same for vLLM's scheduler")
+    parser.add_argument("--engine-name", default="", help="predict: recordings of the engines with this in their name")
     parser.add_argument("--shape", default="random:llama-100m", help="predict: the model whose seconds are predicted")
     parser.add_argument("--requests", type=int, default=70, help="predict: requests of each run of seconds")
 
@@ -38,7 +39,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
             case "replay":
                 found[part] = speed()
             case "recordings":
-                found[part] = predict_recordings.run(session.workspace)
+                found[part] = predict_recordings.run(session.workspace, asked.engine_name)
             case "steps":
                 found[part] = predict_steps.run(session, asked.workloads, asked.vllm_workloads)
             case "seconds":
