@@ -15,7 +15,7 @@ from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
 from labsched.replay import ReplayResult, change_settings, replay
 from labsched.scheduler import Scheduler
 from labsched.slo import Slo
-from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed
+from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed, require_steps
 
 ENOUGH = 0.99  # share of requests that must be within the limits
 MOST_REPLICAS = 64
@@ -79,10 +79,11 @@ class Predictor:
         strict: bool = False,
         changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings] = change_settings,
     ) -> Predictor:
-        """With a model fitted on the recording. Raises LabError as :func:`labsched.fitting.fit` does."""
+        """With a model fitted on the recording. Raises LabError: it has no step."""
         from labsched.fitting import fit
 
-        return cls(recording, fit(recording.rows), in_flight, slo, replayed, strict, changed)
+        model = fit(recording.rows, least=1)  # with `pace` its costs are not needed
+        return cls(recording, model, in_flight, slo, replayed, strict, changed)
 
     def recorded(self) -> dict[str, float]:
         """The figures of the recording itself."""
@@ -134,6 +135,8 @@ class Predictor:
         way = recording.way
         arrivals = [replace(arrival, at=arrival.at + way) for arrival in recording.arrivals]
         pace = settings.pace
+        if not pace:
+            require_steps(self.model.steps)
         seconds = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
         done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight)
         return ReplayResult(done.rows, {name: at - way for name, at in done.arrived.items()})

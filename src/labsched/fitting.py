@@ -10,11 +10,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from labsched.errors import LabError
-from labsched.lines import RECORD
 from labsched.recording import StepRow
 from labsched.steptime import (
     HELD_UP,
+    LEAST,
     ROUND,
     LargestStep,
     Shape,
@@ -22,10 +21,10 @@ from labsched.steptime import (
     StepFeatures,
     StepTime,
     prefill_tokens,
+    require_steps,
     shape_of,
 )
 
-LEAST = 30  # steps that a model is fitted to
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
 TRUST_SIZE, TRUST_SHAPE = 0.5, 2  # steps of one size or shape that weigh as much as the estimate before them
@@ -35,20 +34,14 @@ Array = npt.NDArray[np.float64]
 Key = TypeVar("Key", int, Shape)
 
 
-def fit(*recorded: Sequence[StepRow]) -> StepTime:
+def fit(*recorded: Sequence[StepRow], least: int = LEAST) -> StepTime:
     """A model of the steps of a recording, or of several servers', by least squares with no negative cost.
 
     Raises:
-        LabError: there are too few steps.
+        LabError: there are fewer steps than ``least``.
     """
     rows = list(itertools.chain(*recorded))
-    if len(rows) < LEAST:
-        raise LabError(
-            f"{len(rows)} recorded steps are too few for a model of their time",
-            f"it takes at least {LEAST}",
-            RECORD,
-            code="steps-too-few",
-        )
+    require_steps(len(rows), least)
     counts = [step for server in recorded for step in map(StepFeatures().of, server)]
     x = np.array(counts, dtype=np.float64)
     y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds

@@ -27,6 +27,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labsched.contexts import Contexts
+from labsched.errors import LabError
+from labsched.lines import RECORD
 from labsched.pace import Pace, StepWork
 from labsched.recording import StepRow
 
@@ -46,6 +48,7 @@ TERMS = (
 )
 ROUND = 64  # tokens of context within which two batches have the same shape
 PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
+LEAST = 30  # recorded steps that say what a step costs
 DEVIATIONS = 2.0  # standard deviations of the costs on either side of the interval
 HELD_UP = 5  # times the model's prediction: longer steps are reported
 PROMPT_TOKEN = TERMS.index("a prompt token")
@@ -302,3 +305,14 @@ def shape_of(counts: StepCounts) -> Shape:
     whether it makes tokens.
     """
     return counts.decoding, round(2 * math.log2(1 + counts.prompt)), counts.makes_tokens
+
+
+def require_steps(steps: int, least: int = LEAST) -> None:
+    """Raises LabError: so many recorded steps do not say what a step costs."""
+    if steps < least:
+        raise LabError(
+            f"{steps} recorded steps are too few for a model of their time",
+            f"it takes at least {least}",
+            RECORD,
+            code="steps-too-few",
+        )

@@ -341,6 +341,17 @@ def test_the_times_of_a_paced_server_are_those_of_its_device_at_any_size(made_up
     assert not found.extrapolated.steps
 
 
+@pytest.mark.parametrize("steps", [1, steptime.LEAST - 1])
+def test_a_short_recording_is_answered_with_the_times_of_a_device_and_refused_without(
+    made_up: Recording, steps: int
+) -> None:
+    predictor = answer.Predictor.of(replace(made_up, rows=made_up.rows[:steps]))
+    with lab_error("steps-too-few", steps):
+        predictor.predict({})
+    device = {"pace": "h100", "pace_shape": "llama-2-7b", "pace_slower": "1"}
+    assert predictor.predict(device).figures["requests_per_s"] > 0
+
+
 def test_a_recording_is_timed_by_a_device_that_it_was_not_made_on(made_up: Recording) -> None:
     words = {"pace": "measured", "pace_table": "1:4/1:20/0", "pace_slower": "2"}
     rows = answer.Predictor.of(made_up).predict(words).rows
