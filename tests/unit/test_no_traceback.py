@@ -29,7 +29,8 @@ COMMANDS = [
 ]
 NAMES = ["iterative", "batching", "codegen", "inflight-batching", "scaled", "llama", "02a", "8870", "fcfs"]
 FILES = [f"@/{name}" for name in ("empty", "bytes", "deep.json", "list.json", "folder", "pipe", "circle", "closed")]
-TEXTS = st.text(st.characters(exclude_characters="\0"), max_size=12)
+NOT_UTF_8 = st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF)  # bytes, as Python reads them in a word
+TEXTS = st.text(st.one_of(st.characters(codec="utf-8", exclude_characters="\0"), NOT_UTF_8), max_size=12)
 VALUES = st.one_of(
     st.sampled_from(NAMES * 2),
     st.sampled_from(FILES),
