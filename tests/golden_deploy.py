@@ -130,6 +130,7 @@ def resolved(name: str) -> dict[str, Any]:
     lines = [line.partition("=") for line in (folder / "stack.env").read_text().splitlines()]
     env = {key: "".join(shlex.split(value)) for key, _, value in lines}
     found: dict[str, Any] = yaml.safe_load(run("docker", "stack", "config", *files, env=env))
+    del found["version"]  # the newest form that this docker knows
     return found
 
 
