@@ -105,7 +105,7 @@ class Engine:
 
 
 def run(workspace: Workspace, only: str = "") -> dict[str, Any]:
-    """Of the engines with ``only`` in their names."""
+    """Judge the recordings of each engine whose name contains ``only``."""
     rows: list[tuple[str, ...]] = []
     whole = Counter[str]()
     with ExitStack() as stack:
@@ -204,7 +204,7 @@ def _decided(settings: Sequence[tuple[Sequence[float], float]]) -> Counter[str]:
     """The pairs that differ by more than their noise, and in how many the better one is named.
 
     Args:
-        settings: of each the values measured, of which the smaller are better, and the one predicted.
+        settings: for each setting its measured values, where smaller is better, and the predicted one.
     """
     found = Counter[str]()
     known = [(true := fmean(runs), differences([one / true for one in runs]), said) for runs, said in settings]

@@ -7,21 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from labsched.lines import REQUIRED_WORDS
 from labsched.recording import HASH_BYTES, SchedulerSettings
 from labsched.request import Request
 from labsched.steplog import REQUEST, SCHEDULER, StepLog
 
 WORDS = (
     "engine",
-    "gpt_model_type",
-    "batch_scheduler_policy",
-    "max_num_sequences",
-    "max_tokens_in_paged_kv_cache",
-    "max_num_tokens",
-    "enable_chunked_context",
-    "enable_kv_cache_reuse",
-    "speculation",
-    "scheduling",
+    *REQUIRED_WORDS,
     "pace",
     "pace_shape",
     "pace_table",
