@@ -147,6 +147,8 @@ def test_the_command_line_pauses_steps_and_says_so(server: Any, clock: Clock, ch
         eventually(lambda: "the next step is of" in labctl("clock", "iterative", "pause", root=checkout).stdout)
         (name,) = held(clock, "iterative-gpt2")["ids"]
         shown = labctl("explain", "iterative", name, root=checkout).stdout
+        letter = shown.split()[0]
+        assert f"the next step is of {letter}\n" in labctl("clock", "iterative", "pause", root=checkout).stdout
         assert f"(id {name}) in iterative-gpt2: did not wait" in shown
         assert re.search(r"next step +the clock holds it$", shown, re.MULTILINE)
         labctl("clock", "iterative", "slow", "2", root=checkout)

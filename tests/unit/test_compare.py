@@ -120,6 +120,19 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, changed: dict[str, A
         compare([result(tmp_path / "x"), result(tmp_path / "y", **changed)])
 
 
+def test_json_of_a_prediction_is_one_document_and_of_more_is_refused(tmp_path: Path) -> None:
+    path = result(tmp_path / "x")
+    document = {"set": {}, "guess": {}, "predicted": {}, "paced": True}
+    (path / "prediction.json").write_text(json.dumps(document))
+    shown = CliRunner().invoke(compare_command, [str(path), "--json"])
+    assert json.loads(shown.output) == document
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "prediction.json").write_text(json.dumps(document))
+    for other in (tmp_path / "y", result(tmp_path / "z")):
+        refused = CliRunner().invoke(compare_command, [str(path), str(other), "--json"])
+        assert refused.exit_code == 2
+
+
 def test_one_result_alone_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
     (tmp_path / "cut").mkdir()
     with lab_error("compare-too-few", "cut: "):

@@ -85,14 +85,16 @@ def test_a_tail_reads_what_is_new_once_and_waits_for_the_rest_of_a_line(tmp_path
     assert [found["ids"] for found in tail.read()] == [["1"]]
 
 
-def test_a_tail_follows_a_log_that_is_rotated(tmp_path: Path) -> None:
+def test_a_tail_follows_a_log_that_is_rotated_and_loses_no_line(tmp_path: Path) -> None:
     path = tmp_path / "steps-m-0.jsonl"
-    path.write_text(json.dumps(line(1, ["1"])) + "\n")
+    lines = [json.dumps(line(number, [str(number)])) + "\n" for number in (1, 2, 3)]
+    path.write_text(lines[0])
     tail = StepLogTail(tmp_path)
     tail.read()
+    path.write_text(lines[0] + lines[1])
     path.rename(tmp_path / "steps-m-0.1.jsonl")
-    path.write_text(json.dumps(line(2, ["2"])) + "\n")
-    assert [found["ids"] for found in tail.read()] == [["2"]]
+    path.write_text(lines[2])
+    assert [found["ids"] for found in tail.read()] == [["2"], ["3"]]
 
 
 def test_a_sequence_keeps_its_seat_between_its_requests() -> None:

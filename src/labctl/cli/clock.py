@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
+from labkit.errors import LabError
 from labkit.printable import printable
+
+if TYPE_CHECKING:
+    from labctl.pages.live.lines import Line
 
 SOON_S = 60.0  # before a pause ends by itself, every command says so
 
@@ -51,8 +57,9 @@ def clock_command(
             click.echo(f"{name}: {steps[name]} step{'s' if steps[name] > 1 else ''}")
     if action == "step" and not steps:
         click.echo("nothing waited for a step")
+    names = _letters(clock.run_dir, held.values())
     for name, state in held.items():
-        say(printable(_describe_held(name, state)))
+        say(printable(_describe_held(name, state, names)))
     until = clock.until
     left = until - time.monotonic() if until else math.inf
     if clock.limit and (left < SOON_S or (action == "pause" and left < math.inf)):
@@ -78,11 +85,23 @@ def _amount(action: str, amount: str | None) -> float:
     return number
 
 
-def _describe_held(model: str, state: Mapping[str, Any]) -> str:
+def _letters(run_dir: Path, held: Collection[Line]) -> Mapping[str, str]:
+    """What pages and ``labctl explain`` call the requests of a server; {} where its step logs cannot be read."""
+    from labctl.pages.live import story
+
+    lanes = []
+    if held:
+        with contextlib.suppress(LabError):
+            lanes = story.of_stack(run_dir, list(held))
+    return lanes[0].names if lanes else {}
+
+
+def _describe_held(model: str, state: Line, names: Mapping[str, str]) -> str:
     """The step that a clock holds back: its requests, and those that will have to wait."""
     from labkit.evidence.steplog import refusal_reason
 
-    line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"
-    if state.get("waiting"):
-        line += f"; {', '.join(state['waiting'])} will wait: {refusal_reason({'why': '', **state})}"
+    batch, waiting = ([names.get(id, id) for id in state.get(key, ())] for key in ("ids", "waiting"))
+    line = f"{model}: the next step is of {', '.join(batch) or 'nobody'}"
+    if waiting:
+        line += f"; {', '.join(waiting)} will wait: {refusal_reason({'why': '', **state})}"
     return line

@@ -341,7 +341,7 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
     from labkit.compare import compare
 
     if not (results := show_kept(results, json_output)):
-        return
+        return  # they were predictions
     if len(results) < 2:
         raise click.UsageError("name at least two results")
     outcome = compare(results)

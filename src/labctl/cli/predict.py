@@ -411,6 +411,8 @@ def show_kept(results: Sequence[Path], json_output: bool) -> tuple[Path, ...]:
     from labkit import prediction
 
     documents = {path: document for path in results if (document := prediction.read_prediction(path))}
+    if json_output and documents and len(results) > 1:
+        raise click.UsageError("--json gives one document: name one prediction, or results that hold none")
     for path, document in documents.items():
         if json_output:
             click.echo(json.dumps(document, indent=2))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from labkit import nofollow
 from labsched.steplog import parse_step_line
@@ -41,16 +42,26 @@ class StepLogTail:
             with nofollow.open_to_read(path) as stream:
                 status = os.fstat(stream.fileno())
                 file = self._files.get(path.name)
+                last: list[Mapping[str, Any]] = []
                 if file is None:
                     file = self._files[path.name] = _File(status.st_ino, max(0, status.st_size - RECENT_BYTES))
                 elif file.inode != status.st_ino or status.st_size < file.place:
+                    last = self._last_lines(path, file)
                     file = self._files[path.name] = _File(status.st_ino, 0)
-                if status.st_size == file.place:
-                    return []
-                stream.seek(file.place)
-                data = stream.read(RECENT_BYTES)
+                return last + self._new_lines(file, stream)
         except OSError:
             return []
+
+    def _last_lines(self, path: Path, file: _File) -> list[Mapping[str, Any]]:
+        """What was written to a file after the last look at it, and before it was rotated."""
+        with contextlib.suppress(OSError), nofollow.open_to_read(path.with_suffix(".1.jsonl")) as stream:
+            if os.fstat(stream.fileno()).st_ino == file.inode:
+                return self._new_lines(file, stream)
+        return []
+
+    def _new_lines(self, file: _File, stream: BinaryIO) -> list[Mapping[str, Any]]:
+        stream.seek(file.place)
+        data = stream.read(RECENT_BYTES)
         file.place += len(data)
         *texts, file.rest = (file.rest + data).split(b"\n")
         return [line for text in texts if (line := self._take(text)) is not None]
