@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -164,3 +166,38 @@ def test_a_scheduler_that_sleeps_between_two_steps_is_not_stuck(note: Path) -> N
     time.sleep(3 * BOUND_S)  # the point of the test: longer than any step may take
     assert not note.exists()
     model.end()
+
+
+# A collection begins in each look and lets the watched thread go on, which calls functions with frames of many sizes.
+LOOKS = """
+import gc, sys, threading, time
+from labserve.observe.watchdog import execution, find_in_thread
+
+calls = []
+for size in range(8):
+    local = "".join(f", v{number}=0" for number in range(size))
+    exec(f"def call(depth{local}): return calls[(7 * depth + {size}) % 8](depth - 1) if depth else 0")
+    calls.append(call)
+
+def work():
+    while True:
+        for depth in range(40):
+            calls[depth % 8](depth)
+
+watched = threading.Thread(target=work, daemon=True)
+watched.start()
+sys.setswitchinterval(1e-6)
+gc.callbacks.append(lambda phase, info: time.sleep(0))
+gc.set_threshold(1)
+for _ in range(30):
+    assert find_in_thread(watched.ident, execution) is None
+print(gc.isenabled())
+"""
+
+
+def test_a_collection_in_the_midst_of_a_look_does_not_let_the_watched_thread_go_on() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    ended = subprocess.run(
+        [sys.executable, "-c", LOOKS], check=False, env=env, capture_output=True, text=True, timeout=100
+    )
+    assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr

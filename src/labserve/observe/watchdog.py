@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -81,7 +81,7 @@ class Watchdog:
             self._once()
 
     def _once(self) -> None:
-        running = self._find(_frames().get(self._watched))
+        running = find_in_thread(self._watched, self._find)
         if running is None or self._clock.exists():  # a model held by the clock is not stuck
             self._forget()
             return
@@ -112,20 +112,28 @@ class Watchdog:
 _looking = threading.Lock()
 
 
-def _frames() -> "dict[int, FrameType]":
-    """The innermost frame of each thread.
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage is collected meanwhile: for a look at another thread's frames, from the first to the last.
 
-    While CPython 3.11 collects them it holds a lock that every new or ended thread needs: a garbage collection in its
-    midst, which may end one, would wait for itself (https://github.com/python/cpython/issues/106883).
+    CPython 3.11 may collect while it makes the object of a frame, and a collection may let that thread go on. The frame
+    may then be gone, and its memory another's (the process crashed), or the collection waits for a lock that it holds
+    itself (https://github.com/python/cpython/issues/106883).
     """
     with _looking:
         collects = gc.isenabled()
         gc.disable()
         try:
-            return sys._current_frames()
+            yield
         finally:
             if collects:
                 gc.enable()
+
+
+def find_in_thread(ident: int, find: Find) -> RunningFrame | None:
+    """What ``find`` finds below the innermost frame of a thread; None for a thread that has ended."""
+    with _without_collection():
+        return find(sys._current_frames().get(ident))
 
 
 def execution(frame: FrameType | None, code: CodeType | None = None) -> RunningFrame | None:
