@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from fake_hub import COMMIT, FakeHub, serve
 
+from labctl.artifacts.weights import parse_source
+
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "hf_thisisasecretthatmustnotshow"
 FILES = {
@@ -110,3 +112,16 @@ def test_a_download_that_is_cut_goes_on_where_it_was(endpoint: str, hub: FakeHub
     assert code == 0, err
     assert hub.ranges, "it began from the start again"
     assert Path(json.loads(out)["path"], "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+
+
+def test_what_an_attempt_left_of_another_commit_is_not_in_the_snapshot(
+    endpoint: str, hub: FakeHub, tmp_path: Path
+) -> None:
+    partial = tmp_path / "weights" / f".{parse_source('hub:org/model').key}.partial"
+    partial.mkdir(parents=True)
+    (partial / "model-00002-of-00002.safetensors").write_bytes(b"of the commit before")
+    code, out, err = fetch(endpoint, tmp_path, "hub:org/model")
+    assert code == 0, err
+    fetched = {file.name for file in Path(json.loads(out)["path"]).iterdir()}
+    assert fetched == {"config.json", "model.safetensors", "tokenizer.json", "weights.json"}
+    assert not partial.exists()

@@ -39,9 +39,11 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
         info = api.model_info(name, revision=revision or None, files_metadata=True)
         names = [file.rfilename for file in info.siblings or []]
         patterns = WANTED if any(n.endswith(".safetensors") for n in names) else WANTED_WITHOUT_SAFETENSORS
-        wanted = filter_repo_objects(
-            info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
-        )
+        wanted = [
+            *filter_repo_objects(
+                info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
+            )
+        ]
         total = sum(file.size or 0 for file in wanted) / 1e6
 
         def tell_bytes() -> None:
@@ -51,9 +53,11 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
             api.snapshot_download(
                 name, revision=info.sha, local_dir=partial, allow_patterns=patterns, ignore_patterns=IGNORED
             )
-    for path in partial.iterdir():
-        if path.name != ".cache":
-            shutil.move(str(path), target / path.name)
+    belongs = {Path(file.rfilename) for file in wanted}  # an attempt before may have left another commit's files
+    for path in [*partial.rglob("*")]:
+        if (name := path.relative_to(partial)) in belongs:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target / name)
     shutil.rmtree(partial, ignore_errors=True)
     return str(info.sha)
 
