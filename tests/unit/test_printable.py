@@ -136,7 +136,7 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(
         listener=None,
         workspace=Workspace(Path("none"), Path("none")),
     )
-    stopped = Space(act=lambda *_: {}, until=0.0, limit=None)
+    stopped = Space(act=lambda *_: {}, until=0.0, limit=None, run_dir=Path("none"))
     for place, found in {
         "labctl.cli.options.open_session": session,
         "labctl.learn.server.resolve_stack": "s",
