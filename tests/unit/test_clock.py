@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab_errors import lab_error
@@ -175,7 +176,9 @@ def test_run_wins_while_a_step_is_pending(tmp_path: Path, start: Callable[..., M
 def test_a_pause_of_somebody_else_ends_a_step_that_waits(tmp_path: Path) -> None:
     remote = Remote(tmp_path, ("m",))
     remote.pause()
-    (tmp_path / "clock-m-0.json").write_text(json.dumps({"model": "m", "state": "held"}))  # and never takes a step
+    (tmp_path / "clock-m-0.json").write_text(
+        json.dumps({"model": "m", "instance": "0", "state": "held"})
+    )  # and never takes a step
     stepping = threading.Thread(target=remote.step)
     stepping.start()
     until(lambda: "grant" in remote.mode("m"))
@@ -299,3 +302,15 @@ def test_who_is_about_to_wait_is_told_that_the_clock_stands_still(session: Sessi
     Remote(session.workspace.folder("iterative").run_dir(2), ("m", "n")).pause()
     record = dataclasses.replace(record, balance="l7", servers=replicas)
     assert "The clock of m, n stands still" in faults.standing_still(session, record)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"instance": None}, {"ids": [1]}, {"ids": "a"}, {"waiting": [{}]}, {"steps": "2"}, {"model": "other"}]
+)
+def test_a_clock_file_of_another_form_is_nobodys_state(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    state = {"model": "m", "instance": "0", "state": "held", "ids": ["a"], "waiting": ["b"]}
+    clock, file = Remote(tmp_path, ("m",)), tmp_path / "clock-m-0.json"
+    file.write_text(json.dumps(state))
+    assert clock.states("m") == [state]
+    file.write_text(json.dumps({**state, **wrong}))
+    assert clock.states("m") == []

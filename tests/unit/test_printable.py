@@ -108,7 +108,7 @@ STATUS: dict[str, Any] = {
     "models": [{"name": EVIL, "version": "1", "state": "UNAVAILABLE", "reason": EVIL}],
     "edited": [{"model": "m", "file": EVIL, "loaded": True}],
 }
-HELD = {"model": "m", "ids": [EVIL], "waiting": [EVIL], "why": EVIL}
+HELD = {"model": "m", "instance": "0", "ids": [EVIL], "waiting": [EVIL], "why": EVIL}
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
             )
     belongs = {Path(file.rfilename) for file in wanted}  # an attempt before may have left another commit's files
     for path in [*partial.rglob("*")]:
-        if (name := path.relative_to(partial)) in belongs:
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(path, target / name)
+        if (inside := path.relative_to(partial)) in belongs:
+            (target / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target / inside)
     shutil.rmtree(partial, ignore_errors=True)
     return str(info.sha)
 

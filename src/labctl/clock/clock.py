@@ -192,7 +192,7 @@ class Clock:
         for path in sorted(self.run_dir.glob(f"clock-{model}-*.json")):
             with contextlib.suppress(OSError, ValueError):
                 state = cast(ClockState, nofollow.read_object(path))
-                if state.get("model") == model and state.get("state") and isinstance(state.get("steps", 0), int):
+                if state.get("model") == model and state.get("state") and _has_form(state):
                     states.append(state)
         return states
 
@@ -308,3 +308,15 @@ def pause_limit(repository: Path) -> PauseLimit | None:
             found = map(int, re.findall(rf"\b{setting}:\s*(\d+)", text))
             limits += [PauseLimit(microseconds / 1e6, strikes) for microseconds in found if microseconds]
     return min(limits, key=lambda limit: limit.limit_s, default=None)
+
+
+def _has_form(state: ClockState) -> bool:
+    """Whether what every reader takes for granted is there: a model may write anything."""
+    ids, waiting = state.get("ids", []), state.get("waiting", [])
+    lists = isinstance(ids, list) and isinstance(waiting, list)
+    return (
+        lists
+        and all(isinstance(id, str) for id in [*ids, *waiting])
+        and isinstance(state.get("instance"), str)
+        and isinstance(state.get("steps", 0), int)
+    )
