@@ -58,7 +58,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        return plain(self.what)
+        return plain(re.sub(r" \(\[[^]]+\]\([^)]+\)\)", "", self.what))  # what a row only points at
 
     @property
     def commands(self) -> list[str]:
@@ -133,7 +133,7 @@ def pictures(text: str) -> Iterator[Slide]:
 
 def lesson(text: str) -> Iterator[Slide]:
     """A lab: its question, its pictures, and its questions with the answers in the notes."""
-    title, opening = re.match(r"# ([^\n]+)\n\n(.+?)\n\n", text, re.S).groups()  # type: ignore[union-attr]
+    title, opening = re.match(r"# ([^\n]+)\n\n(.+?[^:])\n\n", text, re.S).groups()  # type: ignore[union-attr]
     yield Slide(title, plain(opening), "You learn:\n\n" + plain(section(text, "What you learn")))
     for heading in ("What you see", "How it works"):
         for found in PICTURE.finditer(section(text, heading)):
@@ -206,8 +206,15 @@ def handout() -> str:
     return (
         f"# Triton Serving Labs on one page\n\n{picture}\n\n## The words\n\n| | |\n|---|---|\n"
         + "".join(f"| **{word}** | {words[word]} |\n" for word in chosen.split("; "))
-        + f"\n## The commands\n\n```\n{commands}{exercises}```\n"
+        + f"\n## The commands\n\n```\n{align(commands + exercises)}\n```\n"
     )
+
+
+def align(commands: str) -> str:
+    """Commands with their comments below each other."""
+    rows = [re.split(r"\s+(?=# )", line, maxsplit=1) for line in commands.splitlines()]
+    width = max(len(row[0]) for row in rows if len(row) > 1)
+    return "\n".join(f"{row[0]:<{width}}  {row[1]}" if len(row) > 1 else row[0] for row in rows)
 
 
 def room() -> str:

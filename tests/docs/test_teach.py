@@ -162,3 +162,9 @@ def test_every_slide_is_a_page_of_a_pdf_and_the_handout_is_one(kit: Path, browse
     slides = {name: sum(len(row.slides) for row in teach.script(heading)) for name, heading in teach.SCRIPTS.items()}
     assert {name: pages[name] for name in slides} == slides
     assert pages["handout"] == 1
+
+
+@pytest.mark.parametrize("heading", teach.SCRIPTS.values())
+def test_no_slide_ends_where_a_list_should_follow(heading: str) -> None:
+    bodies = [slide.body for row in teach.script(heading) for slide in row.slides]
+    assert not [body for body in bodies if body.rstrip().endswith(":")]
