@@ -251,4 +251,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    return ApiError(500, "internal error (see the server's log)").response()
+    """It closes its connection: uvicorn does so after an exception, and a proxy would send the next request on it."""
+    response = ApiError(500, "internal error (see the server's log)").response()
+    response.headers["connection"] = "close"
+    return response
