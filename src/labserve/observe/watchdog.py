@@ -117,8 +117,8 @@ def _without_collection() -> Iterator[None]:
     """No garbage is collected meanwhile: for a look at another thread's frames, from the first to the last.
 
     CPython 3.11 may collect while it makes the object of a frame, and a collection may let that thread go on. The frame
-    may then be gone, and its memory another's (the process crashed), or the collection waits for a lock that it holds
-    itself (https://github.com/python/cpython/issues/106883).
+    is then gone and its memory used for something else, which crashed the process; or the collection waits for a lock
+    that it holds itself (https://github.com/python/cpython/issues/106883).
     """
     with _looking:
         collects = gc.isenabled()
