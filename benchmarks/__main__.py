@@ -136,6 +136,7 @@ def main() -> None:
     door_slow.options(parser)
     door_upstream.options(parser)
     engines.options(parser)
+    exercises.options(parser)
     gpu.options(parser)
     load_tools.options(parser)
     museum.options(parser)

@@ -1,6 +1,7 @@
-"""Many seeds of every solution, and of the wrong answers that chance has a part in: which pass, and which do not.
+"""Many seeds of every solution, and of wrong answers: which pass, and which do not.
 
-An exercise's solution is judged with ``--count`` seeds, its wrong answers, in turn, with as many together. Each run is
+An exercise's solution is judged with ``--count`` seeds; the wrong answers that its manifest names under ``chance``, in
+turn, with as many together. With ``--wrong`` every wrong answer is judged with as many of its own. Each run is
 written to ``results/benchmarks/exercises.jsonl`` as it ends. A second call goes on where one was interrupted, and
 leaves out what was judged already, for as long as the exercise's files are the same.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 from benchmarks import answers
 from labctl.learn import server, verify
-from labctl.learn.attempts import Attempt, exercise_attempts
+from labctl.learn.attempts import SOLUTION, Attempt, exercise_attempts
 from labctl.learn.exercise import Exercise
 from labctl.stack.session import Session
 from labkit.tables import format_table, markdown
@@ -38,20 +39,26 @@ class Run:
     seconds: float
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wrong", action="store_true", help="exercises: every wrong answer too, with as many seeds")
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Judge every solution, and what an exercise names under ``chance``, with the seeds 1 to ``--count`` (200)."""
+    """Judge the answers with the seeds 1 to ``--count`` (200)."""
     rows: list[list[str]] = []
     counts: dict[str, Any] = {}
     with answers.desk(options.only) as (session, exercises):
         log = session.workspace.root / "results" / "benchmarks" / "exercises.jsonl"
         log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
-            named = {"solution", *exercise.manifest.chance}
-            chance = [one for one in exercise_attempts(exercise) if one.name.removeprefix("wrong/") in named]
-            wrong = [one for one in chance if one.name != "solution"]
-            for attempt in chance:
-                first = wrong.index(attempt) if attempt in wrong else 0
-                seeds = range(1 + first, 1 + (options.count or 200), len(wrong) if attempt in wrong else 1)
+            attempts = list(exercise_attempts(exercise))
+            if not options.wrong:
+                named = {SOLUTION, *exercise.manifest.chance}
+                attempts = [attempt for attempt in attempts if attempt.name.removeprefix("wrong/") in named]
+            in_turn = [] if options.wrong else [attempt for attempt in attempts if attempt.name != SOLUTION]
+            for attempt in attempts:
+                first = in_turn.index(attempt) if attempt in in_turn else 0
+                seeds = range(1 + first, 1 + (options.count or 200), len(in_turn) if attempt in in_turn else 1)
                 runs = list(_runs(session, exercise, attempt, seeds, log))
                 problems = [f"seed {one.seed}: {one.problem}" for one in runs if one.problem]
                 good, each = len(runs) - len(problems), sum(one.seconds for one in runs) / len(runs)

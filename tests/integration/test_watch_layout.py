@@ -175,3 +175,15 @@ def test_a_cancelled_request_that_is_still_computed_is_said_to_be(shown: Shown) 
     assert shown.page.locator(".request small").inner_text().startswith("cancelled, but the model goes on")
     shown.step("m", ["5"], t=2e9 + 1, ended={"5": "cancelled"}, seats=[""] * 4)
     assert shown.page.locator(".request small").inner_text() == "cancelled"
+
+
+def test_a_preempted_request_is_said_to_wait_until_it_runs_again(shown: Shown) -> None:
+    shown.head(TITLES[1], "m")
+    shown.step("m", ["4", "5"], t=2e9)
+    shown.asks("5", "m", at=1.0)
+    state = shown.page.locator(".request small")
+    assert state.inner_text() == "running (answer comes whole)"
+    shown.step("m", ["4"], t=2e9 + 1, waiting=["5"], queue=1, evicted=["5"])
+    assert state.inner_text() == "preempted, waiting"
+    shown.step("m", ["4", "5"], t=2e9 + 2)
+    assert state.inner_text() == "running (answer comes whole)"

@@ -13,7 +13,7 @@ def counted(triton: ModelCounters, steps: int, batch: int, ended: int = 0, first
     line = {"model": "m", "ids": ["1"] * batch, "kind": "step"}
     counters.count([line] * (steps - 1) + [{**line, "ended": {str(n): "length" for n in range(ended)}}])
     if first:
-        counters.first_token("m", first)
+        counters.first_response("m", first)
     counters.snapshot(Snapshot({"m": triton}))
     (row,) = counters.rows()
     return row
@@ -29,7 +29,7 @@ def test_a_loop_of_the_models_own_makes_batches_that_triton_does_not_see() -> No
     row = counted(triton, steps=30, batch=3, ended=6, first=2.55)
     assert row["notes"] == [
         "Triton sees batches of 1.0; in the model's own loop 3.0 run together.",
-        "Triton calls a request done after 2.8 ms, when it has handed it over; its first token came after 2.55 s.",
+        "Triton calls a request done after 2.8 ms, when it has handed it over; its first response came after 2.55 s.",
     ]
 
 
@@ -52,7 +52,7 @@ def test_after_a_restart_both_sides_count_from_nothing() -> None:
     step = {"model": "m", "ids": ["1", "2"], "kind": "step"}
     counters.snapshot(Snapshot({"m": ModelCounters(exec_count=1000, inferences=1000)}))
     counters.count([step] * 500)
-    counters.first_token("m", 9.0)
+    counters.first_response("m", 9.0)
     counters.snapshot(Snapshot({"m": ModelCounters(exec_count=1500, inferences=2000)}))
     counters.snapshot(Snapshot({"m": ModelCounters(exec_count=1, inferences=1)}))  # a new server, asked once
     counters.count([step] * 7)

@@ -23,7 +23,7 @@ class _Done:
     members: int = 0
     ended: int = 0
     waiting: int = 0
-    firsts: list[float] = field(default_factory=list)  # seconds to the first token, as this page's requests saw it
+    firsts: list[float] = field(default_factory=list)  # seconds to the first response, as this page's requests saw it
 
 
 class LiveCounters:
@@ -47,7 +47,7 @@ class LiveCounters:
             done.ended += len(line.get("ended", ()))
             done.waiting = line.get("queue", 0)
 
-    def first_token(self, model: str, seconds: float) -> None:
+    def first_response(self, model: str, seconds: float) -> None:
         """A request of this page had its first response."""
         self._done[model].firsts.append(seconds)
 
@@ -77,7 +77,7 @@ class LiveCounters:
             ]
             if done.firsts:
                 mean = sum(done.firsts) / len(done.firsts)
-                facts.append(("mean request, first token", _seconds(_mean_s(triton)), _seconds(mean)))
+                facts.append(("mean request, first response", _seconds(_mean_s(triton)), _seconds(mean)))
             rows.append({"model": model, "facts": facts, "notes": _difference_notes(triton, done, batch)})
         return rows
 
@@ -113,8 +113,8 @@ def _difference_notes(triton: ModelCounters, done: _Done, batch: float) -> list[
         first, counted = sum(done.firsts) / len(done.firsts), _mean_s(triton)
         if counted * FAR < first:
             notes.append(
-                f"Triton calls a request done after {_seconds(counted)}, when it has handed it over; its first token "
-                f"came after {_seconds(first)}."
+                f"Triton calls a request done after {_seconds(counted)}, when it has handed it over; its first "
+                f"response came after {_seconds(first)}."
             )
     return notes
 

@@ -169,7 +169,7 @@ class Hub(Audience):
         asked = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
         if event.get("first") and not asked.get("first"):
             shown_model = self.head.get("into", {}).get(asked["model"], asked["model"])
-            self._counters.first_token(shown_model, event["first"])
+            self._counters.first_response(shown_model, event["first"])
         asked.update(event)
         over = [number for number, request in self._asked.items() if request["state"] != SENT]
         for number in over[: max(0, len(self._asked) - MOST)]:  # a request in flight is never forgotten

@@ -39,6 +39,8 @@ function askState(page, ask) {
   const computed = request && !request.end;
   if (ask.state === "cancelled" && computed) return "cancelled, but the model goes on: Triton did not pass it on";
   if (ask.state !== "sent") return ask.state;
+  const lane = request && page.store.lanes[request.lane], newest = lane && (lane.now || lane.at(lane.end - 1));
+  if (computed && newest?.waiting.includes(index)) return request.out.length ? "preempted, waiting" : "waiting";
   if (ask.text) return "streaming";
   return computed && request.at.length ? "running (answer comes whole)" : "waiting";
 }
@@ -61,7 +63,7 @@ function showAsked(page) {
     }
     const [head, state] = entry.children, cancel = head.lastChild;
     const over = ask.state !== "sent";
-    state.textContent = `${askState(page, ask)}${ask.first ? `, first token after ${seconds(ask.first)}` : ""}`;
+    state.textContent = `${askState(page, ask)}${ask.first ? `, first response after ${seconds(ask.first)}` : ""}`;
     entry.dataset.state = ask.state;
     cancel.hidden = over;
     const text = ask.error || `${ask.prompt}${ask.text || ""}`;
