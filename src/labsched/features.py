@@ -70,7 +70,7 @@ class Features:
         if word("preemption") not in ("", RECOMPUTE):
             raise ValueError(
                 f"preemption: engine {word('engine')} cannot do '{word('preemption')}': it cannot put keys and values "
-                f"aside, so an evicted request is computed again ({RECOMPUTE})"
+                f"aside, so a preempted request is computed again ({RECOMPUTE})"
             )
         stored = word("kv_precision") or AUTO
         if stored not in (AUTO, *stores):

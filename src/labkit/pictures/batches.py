@@ -64,9 +64,9 @@ def _lane(axis: Any, lane: Lane) -> None:
     batch.step(edges, sizes, where="pre", color=COLORS[0], linewidth=1.2)
     batch.set_ylabel("batch", fontsize=9, color=COLORS[0])
     batch.set_ylim(0)
-    evictions = [(step.began - zero, step.batch) for step in lane.steps if step.more.get("preempted")]
-    if evictions:
-        batch.plot(*zip(*evictions, strict=True), "v", color=COLORS[5], markersize=5, label="eviction")
+    preemptions = [(step.began - zero, step.batch) for step in lane.steps if step.more.get("preempted")]
+    if preemptions:
+        batch.plot(*zip(*preemptions, strict=True), "v", color=COLORS[5], markersize=5, label="preemption")
         batch.legend(loc="upper right", frameon=False, fontsize=9)
     for side in (axis, batch):
         side.yaxis.get_major_locator().set_params(integer=True)

@@ -27,9 +27,9 @@ FAIR_TRACES, TRIES = 150, 40  # traces of a search; smaller traces that are trie
 ROOMY = PlayingField(slots=1, blocks=10_000, block_size=32, step_tokens=256)
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
 CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
-MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # times the result of keeping one block for each running request
-SOME_EVICTIONS, SOME_STEPS = 8, 60  # at least this many more; and an eviction for each eighth request
-EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
+MORE_PREEMPTIONS, MORE_STEPS = 1.4, 1.6  # times the result of keeping one block for each running request
+SOME_PREEMPTIONS, SOME_STEPS = 8, 60  # at least this many more; and a preemption for each eighth request
+PREEMPTIONS, STEPS, STUCK = "preemptions", "steps", "stuck"
 Kind = type[Scheduler]
 
 
@@ -95,8 +95,8 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
             except LabError:  # the replay is stuck
                 return SmallTrace(trace, 0, 0, STUCK)
             lost, least = (sum(len(row.preempted) for row in rows) for rows in (own, reference))
-            if lost > (most := max(MORE_EVICTIONS * least, least + max(SOME_EVICTIONS, len(trace) / 8))):
-                return SmallTrace(trace, lost, most, EVICTIONS)
+            if lost > (most := max(MORE_PREEMPTIONS * least, least + max(SOME_PREEMPTIONS, len(trace) / 8))):
+                return SmallTrace(trace, lost, most, PREEMPTIONS)
             if len(own) > (most := max(MORE_STEPS * len(reference), len(reference) + SOME_STEPS)):
                 return SmallTrace(trace, len(own), most, STEPS)
             return None

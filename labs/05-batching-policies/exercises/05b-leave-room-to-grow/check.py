@@ -1,4 +1,4 @@
-"""Requests in a small and in a large cache: few evictions, the right ones, a fair batch, and each request answered.
+"""Requests in a small and in a large cache: few preemptions, the right ones, a fair batch, and each request answered.
 
 There are two sizes, because a number that is right for one size is not a rule: two or three requests run at a time in
 the small cache, eight in the large one. Other sizes are tried on a counting engine, until one refutes the rule.
@@ -15,9 +15,9 @@ THRASHES = (
     "the cache thrashes: a new request takes the blocks that the others need for their next tokens, and one must "
     "leave again."
 )
-UNFAIR = "a request was evicted while a later one stayed: the last one admitted makes room."
+UNFAIR = "a request was preempted while a later one stayed: the last one admitted makes room."
 IDLE = "hardly any request runs: so much is kept free that the cache is idle."
-SHORT = "an answer has too few tokens: an evicted request must come back."
+SHORT = "an answer has too few tokens: a preempted request must come back."
 NO_RULE = (
     "it holds for the caches of 8 and 32 blocks and not for another size, on the requests shown: what must stay free "
     "depends on how many requests run."
@@ -35,7 +35,7 @@ class Cache(NamedTuple):
     blocks: int
     requests: int
     answers: tuple[int, int]
-    evictions: int  # at most
+    preemptions: int  # at most
     mean: float  # requests in a step, at least
 
 
@@ -52,13 +52,15 @@ def check(trial):
             trial.load_with(MODEL, **{BLOCKS: str(cache.blocks * BLOCK_SIZE)})
         found[cache] = trial.send_queued(asked[cache])
     for cache in asked:
-        evictions = sum(step.more["preempted"] for step in found[cache][1])
-        most = cache.evictions
-        trial.expect(f"evictions, {cache.blocks} blocks", f"at most {most}", evictions, evictions <= most, THRASHES)
+        preemptions = sum(step.more["preempted"] for step in found[cache][1])
+        most = cache.preemptions
+        trial.expect(
+            f"preemptions, {cache.blocks} blocks", f"at most {most}", preemptions, preemptions <= most, THRASHES
+        )
     for cache in asked:
         records, steps = found[cache]
-        unfair = evicted_before_a_later_one(steps, [record.id for record in records])
-        trial.expect(f"evicted before a later one, {cache.blocks} blocks", "0", unfair, unfair == 0, UNFAIR)
+        unfair = preempted_before_a_later_one(steps, [record.id for record in records])
+        trial.expect(f"preempted before a later one, {cache.blocks} blocks", "0", unfair, unfair == 0, UNFAIR)
     for cache in asked:
         steps = found[cache][1]
         mean = sum(step.batch for step in steps) / len(steps)
@@ -86,7 +88,7 @@ def in_words(found):
         return found["error"] if found else "none"
     what = {
         bounds.STUCK: "nothing runs any more",
-        bounds.EVICTIONS: "{measured} evictions, of at most {most:g}",
+        bounds.PREEMPTIONS: "{measured} preemptions, of at most {most:g}",
         bounds.STEPS: "{measured} steps, of at most {most:g}",
     }[found["what"]].format(**found)
     requests = ", ".join(f"{prompt}+{answer}" for _, prompt, answer in found["requests"])
@@ -102,12 +104,12 @@ def requests_of(rng, cache):
     ]
 
 
-def evicted_before_a_later_one(steps, order):
-    """How often a request was evicted while a later one stayed in the batch."""
+def preempted_before_a_later_one(steps, order):
+    """How often a request was preempted while a later one stayed in the batch."""
     came = {id: number for number, id in enumerate(order)}
     last = {id: number for number, step in enumerate(steps) for id in step.ids}
     count = 0
     for number, (before, after) in enumerate(pairwise(steps)):
-        evicted = [id for id in {*before.ids} - {*after.ids} if last[id] > number]
-        count += sum(any(came[other] > came[id] for other in after.ids) for id in evicted)
+        preempted = [id for id in {*before.ids} - {*after.ids} if last[id] > number]
+        count += sum(any(came[other] > came[id] for other in after.ids) for id in preempted)
     return count

@@ -5,8 +5,8 @@ from itertools import combinations
 MODEL, BLOCKS, BLOCK_SIZE = "tensorrt_llm", 8, 32
 POLICY, NO_EVICT, UTILIZATION = "batch_scheduler_policy", "guaranteed_no_evict", "max_utilization"
 LONGEST = 5000  # steps; some mistakes go on for ever
-OTHER = "the evictions are not those of the server: play rules 1 to 3 once for each step, in their order."
-MEAN = "the evictions are right, the mean batch is not: play rules 1 to 3 once for each step, in their order."
+OTHER = "the preemptions are not those of the server: play rules 1 to 3 once for each step, in their order."
+MEAN = "the preemptions are right, the mean batch is not: play rules 1 to 3 once for each step, in their order."
 LIKELY = {
     "spare": "rule 2: beside what all need, one block for each running request must stay free when a request joins.",
     "next token": "rule 2: a request needs the blocks for its tokens and its next one; you count the tokens alone.",
@@ -30,7 +30,7 @@ def check(trial):
         "two numbers",
         predicted[NO_EVICT],
         numbers,
-        "predict returns two numbers: the mean batch and the evictions.",
+        "predict returns two numbers: the mean batch and the preemptions.",
     )
     if not numbers:
         return
@@ -45,25 +45,25 @@ def check(trial):
     )
     compare(
         trial,
-        f"evictions, {NO_EVICT}",
+        f"preemptions, {NO_EVICT}",
         predicted[NO_EVICT][1],
         0,
-        "guaranteed_no_evict never evicts a request: that is what it guarantees.",
+        "guaranteed_no_evict never preempts a request: that is what it guarantees.",
     )
-    mean, evictions = figures[UTILIZATION]
-    evicts = trial.expect(
-        f"evictions, {UTILIZATION}",
+    mean, preemptions = figures[UTILIZATION]
+    preempts = trial.expect(
+        f"preemptions, {UTILIZATION}",
         "some",
         predicted[UTILIZATION][1],
         predicted[UTILIZATION][1] > 0,
-        "max_utilization evicts in this cache, but you predict that it does not: under it a request joins with the "
+        "max_utilization preempts in this cache, but you predict that it does not: under it a request joins with the "
         "blocks of its prompt alone.",
     )
-    if not evicts:
+    if not preempts:
         return
     mistake = likely(lengths, *predicted[UTILIZATION])
-    name = f"evictions, {UTILIZATION}"
-    if compare(trial, name, predicted[UTILIZATION][1], evictions, mistake or OTHER):
+    name = f"preemptions, {UTILIZATION}"
+    if compare(trial, name, predicted[UTILIZATION][1], preemptions, mistake or OTHER):
         compare(trial, f"mean batch, {UTILIZATION}", predicted[UTILIZATION][0], mean, mistake or MEAN)
 
 
@@ -76,19 +76,19 @@ def lengths_of(rng):
             return lengths
 
 
-def likely(lengths, mean, evictions):
+def likely(lengths, mean, preemptions):
     """The sentence of the mistake that comes to the same numbers; "" if none does."""
     for without, sentence in LIKELY.items():
         other, count = played(lengths, without)
-        if count == evictions and same(other, mean):
+        if count == preemptions and same(other, mean):
             return sentence
     return ""
 
 
 def played(lengths, without):
-    """Mean batch and evictions under max_utilization, by the rules of task.md ``without`` one of them."""
+    """Mean batch and preemptions under max_utilization, by the rules of task.md ``without`` one of them."""
     queue = [[prompt, answer, 0] for prompt, answer in lengths]
-    running, batches, evictions = [], [], 0
+    running, batches, preemptions = [], [], 0
 
     def blocks():
         return sum(blocks_of(request) for request in running)
@@ -103,7 +103,7 @@ def played(lengths, without):
             request[2] *= without != "keeps"
             queue.insert(len(queue) if without == "head" else 0, request)
             preempted += 1
-        evictions += preempted
+        preemptions += preempted
         while queue and not preempted:
             spare = 0 if without == "spare" else len(running)
             if blocks() + blocks_of(queue[0]) + spare > BLOCKS:
@@ -115,11 +115,11 @@ def played(lengths, without):
         running = [request for request in running if request[2] < request[1]]
         if len(batches) > LONGEST:
             break
-    return sum(batches) / len(batches), evictions
+    return sum(batches) / len(batches), preemptions
 
 
 def measured(trial, requests):
-    """Mean batch and evictions of the server under each policy: the one that it has now, then the other."""
+    """Mean batch and preemptions of the server under each policy: the one that it has now, then the other."""
     figures = {}
     for policy in sorted((NO_EVICT, UTILIZATION), key=lambda policy: policy != trial.parameters(MODEL)[POLICY]):
         if policy != trial.parameters(MODEL)[POLICY]:

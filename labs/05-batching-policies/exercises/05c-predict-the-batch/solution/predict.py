@@ -22,14 +22,14 @@ def predict(blocks, block_size, lengths, policy):
         return sum(claim(request) for request in running)
 
     waiting = [[prompt, output, 0] for prompt, output in lengths]  # and the tokens it has generated
-    running, batches, evictions = [], [], 0
+    running, batches, preemptions = [], [], 0
     while waiting or running:
-        evicted = 0
+        preempted = 0
         while used() > blocks and len(running) > 1:
             waiting.insert(0, running.pop())
-            evicted += 1
-        evictions += evicted
-        while waiting and not evicted:
+            preempted += 1
+        preemptions += preempted
+        while waiting and not preempted:
             reserve = len(running) if policy == "max_utilization" else 0
             if used() + claim(waiting[0]) + reserve > blocks:
                 break
@@ -38,4 +38,4 @@ def predict(blocks, block_size, lengths, policy):
         for request in running:
             request[2] += 1
         running = [request for request in running if request[2] < request[1]]
-    return sum(batches) / len(batches), evictions
+    return sum(batches) / len(batches), preemptions

@@ -13,7 +13,7 @@ def predict(blocks, block_size, lengths, policy):
     policy: "guaranteed_no_evict" or "max_utilization".
     """
     waiting = [[prompt, output, 0] for prompt, output in lengths]  # and the tokens it has generated
-    running, batches, evictions = [], [], 0
+    running, batches, preemptions = [], [], 0
     while waiting or running:
         running += waiting  # as if there were memory for all
         waiting = []
@@ -21,4 +21,4 @@ def predict(blocks, block_size, lengths, policy):
         for request in running:
             request[2] += 1
         running = [request for request in running if request[2] < request[1]]
-    return sum(batches) / len(batches), evictions
+    return sum(batches) / len(batches), preemptions
