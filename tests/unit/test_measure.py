@@ -16,7 +16,7 @@ from labkit.pictures import perfetto, timeline
 from labkit.records import RequestRecord, overlap
 from labkit.workloads import bench, load
 from labsched.slo import Slo
-from labsched.steplog import StepRecord
+from labsched.steplog import StepLog, StepRecord
 
 
 def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:
@@ -171,8 +171,21 @@ def test_what_was_in_a_step_log_before_is_not_read_again_unless_it_was_begun_ane
     path.write_text(line(1) + line(2) + line(3))
     assert [step.ended for step in steplog.read_step_log(tmp_path, behind=behind)] == [3]
     path.write_text(line(4))
-    behind = {path.name: 10_000}
+    behind = {path.stat().st_ino: 10_000}
     assert [step.ended for step in steplog.read_step_log(tmp_path, behind=behind)] == [4]
+
+
+@pytest.mark.parametrize("before", range(1, 40))
+def test_what_is_new_in_a_step_log_is_found_when_it_was_rotated_meanwhile(tmp_path: Path, before: int) -> None:
+    log = StepLog(str(tmp_path), "m", "0_0", most_bytes=1000)  # ten steps
+    for number in range(before):
+        log.write(float(number), [number], over=number + 0.5)
+    behind = steplog.log_sizes(tmp_path)
+    for number in range(before, before + 9):
+        log.write(float(number), [number], over=number + 0.5)
+    log.close()
+    found = [step.ids for step in steplog.read_step_log(tmp_path, behind=behind)]
+    assert found == [(str(number),) for number in range(before, before + 9)]
 
 
 def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:

@@ -19,7 +19,7 @@ LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sen
 
 
 def read_step_log(
-    run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str, int] | None = None
+    run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[int, int] | None = None
 ) -> list[StepRecord]:
     """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time.
 
@@ -34,9 +34,9 @@ def read_step_log(
     return sorted(steps, key=lambda step: step.began)
 
 
-def log_sizes(run_dir: Path) -> dict[str, int]:
-    """How long each log of a folder is now, in bytes."""
-    return {str(path): path.lstat().st_size for path in _files(run_dir)}
+def log_sizes(run_dir: Path) -> dict[int, int]:
+    """How long each log of a folder is now, in bytes, by its inode: a log that is rotated later has another name."""
+    return {(status := path.lstat()).st_ino: status.st_size for path in _files(run_dir)}
 
 
 def keep_step_log(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
@@ -86,13 +86,14 @@ def _files(run_dir: Path) -> list[Path]:
 
 
 def _lines(
-    run_dir: Path, behind: Mapping[str, int], take: Callable[[bytes], dict[str, Any] | None] | None = None
+    run_dir: Path, behind: Mapping[int, int], take: Callable[[bytes], dict[str, Any] | None] | None = None
 ) -> Iterator[dict[str, Any]]:
     """The lines of all logs of a folder, after the first ``behind`` bytes of each. Foreign lines are left out.
 
     A line of one of several replicas has the replica's number.
     """
-    for path in _files(run_dir):
+    read = set()
+    for path in reversed(_files(run_dir)):  # a log before the one that it was rotated to: that may happen meanwhile
         number = path.parent.name.removeprefix(REPLICA) if path.parent != run_dir else ""
         whose = {"replica": number} if number else {}
         try:
@@ -100,8 +101,12 @@ def _lines(
         except OSError:
             continue
         with stream:
-            place = behind.get(str(path), 0)
-            if place <= os.fstat(stream.fileno()).st_size:  # else the file was started over
+            status = os.fstat(stream.fileno())
+            if status.st_ino in read:
+                continue
+            read.add(status.st_ino)
+            place = behind.get(status.st_ino, 0)
+            if place <= status.st_size:  # else the file was started over
                 stream.seek(place)
             for line in stream.read().splitlines():
                 if (data := (take or parse_step_line)(line)) is not None:
