@@ -138,9 +138,9 @@ def test_three_learners_work_the_room_grows_and_nobody_is_in_anybodys_way(room: 
     )
     room.picture(pages["ada"], "2-a-pass-names-the-next-exercise")
     link = next(word for word in room.do(pages["ada"], "ada", "labctl exercise next").split() if "workspaces" in word)
-    assert link == f"{room.address}/user/ada/lab/workspaces/01a", link
+    assert link == f"{room.address}/user/ada/lab/workspaces/02b", link
     pages["ada"].goto(link)
-    pages["ada"].wait_for_selector("text=client.py", timeout=WORK_S * 1000)
+    pages["ada"].wait_for_selector("text=The KV cache has eight slots", timeout=WORK_S * 1000)
     room.picture(pages["ada"], "3-the-link-opens-the-next")
 
     # The teacher sees it; a learner does not.

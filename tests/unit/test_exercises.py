@@ -160,7 +160,15 @@ def test_a_days_commands(root: Path) -> None:
     rows = {row["id"]: row for row in json.loads(text)}
     assert set(rows["02a"]) == {"id", "lab", "title", "kind", "minutes", "state"}
     assert (rows["02a"]["state"], rows["02b"]["state"]) == ("started", "new")
-    assert run("next")[1].startswith(EXERCISES[0].id)
+
+
+def test_next_is_what_follows_the_last_one_started_and_at_the_end_the_first(root: Path) -> None:
+    ids = [exercise.id for exercise in EXERCISES]
+    assert run("next")[1].startswith(ids[0])
+    run("start", ids[4])
+    assert run("next")[1].startswith(ids[5])
+    run("start", ids[-1])
+    assert run("next")[1].startswith(ids[0])
 
 
 def test_the_server_is_not_stopped_under_a_check(root: Path, workspace: Workspace) -> None:

@@ -153,7 +153,7 @@ def _show(outcome: judge.Outcome, json_output: bool) -> None:
 
 def _offer(passed: Exercise, exercises: list[Exercise], progress: Progress) -> None:
     """What comes after a pass: the next exercise, and the solution to compare with."""
-    if id := progress.first_open([exercise.id for exercise in exercises]):
+    if id := progress.first_open([exercise.id for exercise in exercises], passed.id):
         title = find_exercise(exercises, id).title
         say(f"next: labctl exercise next   ({id}, {title})")
     say(f"to compare: labctl exercise solution {passed.id}")
@@ -201,9 +201,9 @@ def solution_command(id: str, give_up: bool) -> None:
 
 @exercise_command.command("next")
 def next_command() -> None:
-    """Start the next exercise that has not passed."""
+    """Start the next exercise after the last one started that has not passed."""
     session, exercises, progress = _open()
-    if id := progress.first_open([exercise.id for exercise in exercises]):
+    if id := progress.first_open([exercise.id for exercise in exercises], progress.current):
         _start(session, find_exercise(exercises, id), progress)
     else:
         click.echo(f"all {len(exercises)} exercises have passed")

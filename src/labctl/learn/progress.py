@@ -88,7 +88,7 @@ class Progress:
 
     def first_open(self, ids: Sequence[str], after: str = "") -> str:
         """The first exercise that has not passed, or the first one ``after`` another; "" where all have."""
-        begin = ids.index(after) + 1 if after else 0
+        begin = ids.index(after) + 1 if after in ids else 0
         entries = self.entries()
         order = (*ids[begin:], *ids[:begin])
         return next((id for id in order if entries.get(id, Entry()).state != PASSED), "")
