@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ __all__ = ["browser"]
 
 UP_S, WORK_S = 1800, 400.0
 LIMITS = ("--memory", "2500M", "--pids", "600")
-TEXT = {each.id: each for each in EXERCISES}["02a"]
+TEXTS = {each.id: each for each in EXERCISES}
 PICTURES = os.environ.get("LABS_ROOM_PICTURES", "")  # a folder: pictures of it are kept there
 
 
@@ -83,11 +84,16 @@ class Class:
         eventually(out.exists, WORK_S)
         return out.read_text()
 
-    def answer(self, name: str, which: str) -> None:
-        """Put an answer to 02a where the learner's editor saves it."""
-        for file, text in find_attempt(TEXT, which).files.items():
-            path = self.home(name) / "labs" / "exercises" / TEXT.id / file
+    def answer(self, name: str, which: str, id: str = "02a") -> None:
+        """Put an answer where the learner's editor saves it."""
+        for file, text in find_attempt(TEXTS[id], which).files.items():
+            path = self.home(name) / "labs" / "exercises" / id / file
             path.write_text(text)
+
+    def check(self, pages: dict[str, Any]) -> dict[str, str]:
+        """Let all of them check at the same time; what each was told."""
+        checks = {name: self.begin(page, name, "labctl exercise check") for name, page in pages.items()}
+        return {name: eventually(partial(_said, out), WORK_S) for name, out in checks.items()}
 
     def picture(self, page: Any, name: str) -> None:
         if PICTURES:
@@ -130,10 +136,9 @@ def test_three_learners_work_the_room_grows_and_nobody_is_in_anybodys_way(room: 
     for name, page in pages.items():
         room.do(page, name, "labctl exercise start 02a")
         room.answer(name, {"ada": "solution", "bo": "wrong/no_reschedule", "cy": "starter"}[name])
-    checks = {name: room.begin(page, name, "labctl exercise check") for name, page in pages.items()}
-    said = {name: eventually(partial(_said, out), WORK_S) for name, out in checks.items()}
+    said = room.check(pages)
     assert [verdict(text).startswith("passed") for text in said.values()] == [True, False, False], said
-    assert "next: labctl exercise next" in said["ada"] and TEXT.manifest.wrong["no_reschedule"] in " ".join(
+    assert "next: labctl exercise next" in said["ada"] and TEXTS["02a"].manifest.wrong["no_reschedule"] in " ".join(
         said["bo"].split()
     )
     room.picture(pages["ada"], "2-a-pass-names-the-next-exercise")
@@ -179,6 +184,25 @@ def test_three_learners_work_the_room_grows_and_nobody_is_in_anybodys_way(room: 
     refused = room.enter("bo", password=before["bo"])
     refused.wait_for_selector("text=Invalid username or password", timeout=WORK_S * 1000)
     room.sit_down("bo").context.close()
+
+
+@pytest.mark.xdist_group("room")
+def test_all_pass_and_go_on_to_the_second_exercise(room: Class) -> None:
+    pages = {name: room.sit_down(name) for name in ("ada", "bo", "cy")}
+    for name, page in pages.items():
+        room.do(page, name, "labctl exercise start 02a")
+        room.answer(name, "solution")
+    assert all(verdict(text).startswith("passed: 02a") for text in room.check(pages).values())
+    for name, page in pages.items():
+        room.do(page, name, "labctl exercise next")
+        room.answer(name, "solution", "02b")
+    assert all(verdict(text).startswith("passed: 02b") for text in room.check(pages).values())
+    teacher = room.enter(TEACHER, "/services/class/")
+    teacher.wait_for_selector("text=learners", timeout=WORK_S * 1000)
+    shown = " ".join(teacher.inner_text("body").split())
+    assert re.search(r"02a One step at a time \d 3 of \d", shown), shown
+    assert re.search(r"02b Free the slot \d 3 of \d", shown), shown
+    room.picture(teacher, "8-two-exercises-passed")
 
 
 @pytest.mark.xdist_group("room")
