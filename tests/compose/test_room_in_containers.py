@@ -131,6 +131,7 @@ def verdict(said: str) -> str:
 def test_three_learners_work_the_room_grows_and_nobody_is_in_anybodys_way(room: Class) -> None:
     pages = {name: room.sit_down(name) for name in ("ada", "bo", "cy")}
     room.picture(pages["ada"], "1-a-learner-sits-down")
+    assert [path.name for path in (room.home("ada") / "labs" / "exercises").iterdir()] == ["02a"]
 
     # Each works on an exercise at the same time: one is right, one makes a foreseen mistake, one has not written yet.
     for name, page in pages.items():

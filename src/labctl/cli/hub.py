@@ -51,7 +51,12 @@ def hub_command() -> None:
 @hub_command.command("up")
 @opt.number_option("--learners", 0, "A room for N: learner-01, learner-02 ...", click.IntRange(0, 200))
 @click.option("--names", type=opt.A_FILE, metavar="FILE", help="The learners' names instead, one a line.")
-@click.option("--labs", default="", metavar="LAB,LAB", help="Make ready what these labs need (default: all labs).")
+@click.option(
+    "--labs",
+    default="",
+    metavar="LAB,LAB",
+    help="Make ready what these labs need; learners begin with the first (default: all labs).",
+)
 @click.option("--trust-each-other", "trusting", is_flag=True, help="Without Docker: processes of your own user here.")
 @opt.number_option("--port", PORT, "Where JupyterHub listens.", click.IntRange(1, 65535), metavar="PORT")
 @opt.expose_option
@@ -98,15 +103,16 @@ def hub_up_command(
     scheme = "https" if tls else "http"
     address = f"{scheme}://127.0.0.1:{port}"
     url = url or ("" if expose else f"{address}/")
+    settings = {"HUB_URL": url, "HUB_LAB": chosen[0].number if labs else ""}
     if not trusting:
         with session.lock("hub", "hub up"):
-            classroom.start(chosen, port, expose, tls, {"HUB_URL": url, **seats.variables})
+            classroom.start(chosen, port, expose, tls, {**settings, **seats.variables})
     _show_passwords(classroom.room.admit(invited))
     say(f"{address}  the class: /services/class/ as {TEACHER}")
     if expose and not tls:
         say("--expose without --tls-cert: passwords cross the network in the clear", err=True)
     if trusting:
-        code = classroom.run_here(port, tls, {"HUB_URL": url, "HUB_IDLE_S": seats.variables["HUB_IDLE_S"]})
+        code = classroom.run_here(port, tls, {**settings, "HUB_IDLE_S": seats.variables["HUB_IDLE_S"]})
         if code not in ENDED:
             raise LabError("JupyterHub ended", f"exit status {code}", "its own lines are above", code="hub-ended")
 

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str]) -> None:
         session = Session.open(Silent())
         exercises = find_exercises(workspace, session.catalog, lambda problem: None)
         progress = Progress(workspace)
-        if id := progress.current or progress.first_open([each.id for each in exercises]):
+        first = os.environ.get("HUB_LAB", "")  # "02": the class begins with 02a
+        ids = sorted((each.id for each in exercises), key=lambda id: not id.startswith(first))
+        if id := progress.current or progress.first_open(ids):
             exercise = find_exercise(exercises, id)
             desk.lay_out_exercise(exercise, workspace)
             progress.start(exercise.id)
