@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections import Counter
 from itertools import accumulate
 from statistics import median
 
@@ -72,14 +71,15 @@ def rejected(lab, door):
     """Send more requests than may wait: the others are rejected at once."""
     room = lab.settings["door_max_queue_size"]
     ahead, usual, _ = behind_one(lab, door, [NORMAL] * (room + TOO_MANY), too_many=True)
-    reasons = Counter(record.error for record in usual if record.error)
-    full = sum(count for reason, count in reasons.items() if FULL in reason.lower())
-    print(f"queue policy: room for {room}, {len(usual)} came; {dict(reasons)}", flush=True)
+    failed = [record.error for record in usual if record.error]
+    others = [error for error in failed if FULL not in error.lower()]
+    full = len(failed) - len(others)
+    print(f"queue policy: room for {room}, {len(usual)} came, {full} rejected", *others, sep="\n  ", flush=True)
     return {
         "room": room,
         "came": len(usual),
         "rejected": full,
-        "answered": len(usual) - reasons.total(),
+        "answered": len(usual) - len(failed),
         "asked": [ahead, *usual],
     }
 
