@@ -1,7 +1,7 @@
 """Many seeds of every solution, and of wrong answers: which pass, and which do not.
 
 An exercise's solution is judged with ``--count`` seeds; the wrong answers that its manifest names under ``chance``, in
-turn, with as many together. With ``--wrong`` every wrong answer is judged with as many of its own. Each run is
+turn, with as many together; those named by ``--wrong`` with as many of their own. Each run is
 written to ``results/benchmarks/exercises.jsonl`` as it ends. A second call goes on where one was interrupted, and
 leaves out what was judged already, for as long as the exercise's files are the same.
 """
@@ -40,7 +40,9 @@ class Run:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wrong", action="store_true", help="exercises: every wrong answer too, with as many seeds")
+    parser.add_argument(
+        "--wrong", default="", metavar="NAME,NAME", help="exercises: these wrong answers too, each with as many seeds"
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -51,11 +53,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         log = session.workspace.root / "results" / "benchmarks" / "exercises.jsonl"
         log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
-            attempts = list(exercise_attempts(exercise))
-            if not options.wrong:
-                named = {SOLUTION, *exercise.manifest.chance}
-                attempts = [attempt for attempt in attempts if attempt.name.removeprefix("wrong/") in named]
-            in_turn = [] if options.wrong else [attempt for attempt in attempts if attempt.name != SOLUTION]
+            asked = {SOLUTION, *(options.wrong.split(",") if options.wrong else exercise.manifest.chance)}
+            attempts = [one for one in exercise_attempts(exercise) if one.name.removeprefix("wrong/") in asked]
+            in_turn = [] if options.wrong else [one for one in attempts if one.name != SOLUTION]
             for attempt in attempts:
                 first = in_turn.index(attempt) if attempt in in_turn else 0
                 seeds = range(1 + first, 1 + (options.count or 200), len(in_turn) if attempt in in_turn else 1)
