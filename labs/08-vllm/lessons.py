@@ -1,5 +1,6 @@
 """What the parts of lab 08 add up to: a table for each, and the numbers for the verdicts. All of it is counted."""
 
+import textwrap
 from itertools import pairwise, zip_longest
 
 from labkit.pictures.panels import Panel, draw_panels
@@ -21,7 +22,7 @@ def trace(report, runs):
         reserved = ours[at]["because"].get("reserve", 0)
         said = f"The schedulers part at step {at + 1}. vLLM: {reason(vllm[at])}. Ours: {reason(ours[at])}."
         report.say(said)
-        print(said)
+        print(textwrap.fill(said, 79, subsequent_indent="  ", break_on_hyphens=False))
     columns = ("scheduler", "steps", "tokens computed", "preemptions", "computed again", "share of all")
     report.table("2. What preemption cost", [(OURS[name], *cost(run)) for name, run in found.items()], columns)
     picture(report, {name: runs[name]["steps"] for name in OURS})

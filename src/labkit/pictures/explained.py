@@ -73,9 +73,9 @@ def _draw_worst_second(axis: Any, recording: Recording, names: Mapping[str, str]
                 axis.barh(place, row.over - row.began, left=row.began, height=0.8, color=colors[letter])
     axis.set_yticks(range(len(shown)), [names.get(name, name) for name in shown], fontsize=7)
     axis.invert_yaxis()
-    axis.set_xlim(began, began + SPAN_S)
+    axis.set_xlim(began, min(began + SPAN_S, max(row.over for row in rows)))
     axis.set_xlabel("seconds since the first request", fontsize=9)
-    axis.set_title("the second in which requests waited longest", loc="left", fontsize=11)
+    axis.set_title("when requests waited longest", loc="left", fontsize=11)
     for letter, words in (("p", "prefill"), ("d", "decode"), ("", "waits")):
         axis.barh(0, 0, color=colors[letter], label=words)
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
