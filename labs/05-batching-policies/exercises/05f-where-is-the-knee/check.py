@@ -55,17 +55,22 @@ class Load:
         self.cost = cost = Cost(rng.uniform(15, 30), rng.uniform(1, 3), rng.uniform(0.3, 0.6))
         each = sum(answer for _, answer in self.lengths) / REQUESTS * cost.of("d" * SLOTS, [1] * SLOTS)
         prompts = cost.prompt * sum(prompt for prompt, _ in self.lengths) / REQUESTS
+        took = [(cost.step + cost.decode) * answer + cost.prompt * prompt for prompt, answer in self.lengths]
+        # Requests per second: one at a time; and in all slots, if prompts took no time.
+        self.alone, self.most = 1000 * REQUESTS / sum(took), 1000 * SLOTS / each
         self.near = rng.uniform(0.5, 0.8) * 1000 / (each / SLOTS + prompts)  # of the most that the slots can serve
         ttft, tpot = (sorted(times)[-BEYOND] for times in zip(*self.replayed(self.near)[1], strict=True))
         self.slo = Slo(ttft=int(ttft), tpot=int(10 * tpot) / 10)
         self.knees = {}
 
     def tells_apart(self):
-        """Whether each mistake has a knee of its own, and one so high that its rate is not within the limits."""
+        """Whether each mistake has a knee of its own, which is too high; and one at a time one that is too low."""
         ttft, tpot = replace(self.slo, tpot=None), replace(self.slo, ttft=None)
         if min(self.share(self.near * (1 + 2 * NEAR), slo=slo) for slo in (ttft, tpot)) < GOOD:
             return False  # one of the limits alone decides
         if self.share(self.near) >= GOOD:
+            return False
+        if min(self.share((1 - NEAR) * self.alone), self.share((1 + NEAR) * self.alone)) < GOOD:
             return False
         even, free = [1.0] * REQUESTS, Cost(self.cost.step, self.cost.decode, 0.0)
         knee = knee_where(lambda rate: self.share(rate) >= GOOD)
@@ -78,10 +83,11 @@ class Load:
                 lambda rate: sum(ttft for ttft, _ in self.replayed(rate)[1]) <= REQUESTS * self.slo.ttft
             ),
         }
+        others = sorted((*self.knees.values(), self.most))
         return (
             self.share((1 - NEAR) * knee) >= GOOD > self.share((1 + NEAR) * knee)
-            and all(self.share((1 - NEAR) * other) < GOOD for other in self.knees.values())
-            and all(high > low * (1 + 2 * SAME) for low, high in pairwise(sorted(self.knees.values())))
+            and all(self.share((1 - NEAR) * other) < GOOD for other in others)
+            and all(high > low * (1 + 2 * SAME) for low, high in pairwise(others))
         )
 
     @property
