@@ -18,6 +18,7 @@ from prometheus_here import prometheus, promtool
 
 from labctl.learn import promtool as rule_tests
 from labctl.learn import sandbox
+from labctl.learn.attempts import exercise_attempts
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.outcome import Missing
 from labctl.manifest.catalog import load_catalog
@@ -31,7 +32,7 @@ from labsched.slo import Slo
 
 __all__ = ["prometheus", "promtool"]
 EXERCISES = find_exercises(Workspace(ROOT, ROOT), load_catalog(Workspace(ROOT, ROOT)))
-ALERTS, ADMISSION = (find_exercise(EXERCISES, id) for id in ("07d", "08d"))
+ALERTS, ADMISSION, KNEE = (find_exercise(EXERCISES, id) for id in ("07d", "08d", "05f"))
 COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
 PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name in COUNTERS) + "".join(
     f'nv_inference_request_failure{{model="waits",reason="{reason}",version="1"}} 0\n'
@@ -50,6 +51,9 @@ class Trial:
 
     def page(self) -> str:
         return PAGE
+
+    def parameters(self, model: str) -> dict[str, str]:
+        return {}
 
     def first_firings(self, file: str, *arguments: Any) -> list[float | None]:
         return rule_tests.first_firings(self.folder / file, *arguments)
@@ -170,3 +174,22 @@ def test_nothing_takes_time_between_the_last_answer_and_the_next_request() -> No
 def test_a_request_beyond_one_limit_is_not_good() -> None:
     times = [Latency(100, 5), Latency(100, 50), Latency(900, 5)]
     assert good_share(times, Slo(ttft=500, tpot=10)) == pytest.approx(1 / 3)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("seed", range(1, 31))
+def test_each_answer_to_05f_is_told_its_own_mistake(tmp_path: Path, seed: int) -> None:
+    """The server's steps are replayed: what is proven is that its check draws loads which tell the answers apart."""
+    check = check_of(KNEE)
+    names: Any = check.__globals__
+    words = WORDS | {name: str(value) for name, value in KNEE.manifest.settings.items()}
+    load, rng = None, random.Random(seed)
+    while load is None or not load.tells_apart():
+        load = names["Load"](words, rng)
+    names["Load"] = lambda *_: load
+    names["served"] = lambda trial, load, rate: (load.share(rate), 0, 0)
+    for attempt in exercise_attempts(KNEE):
+        attempt.write(tmp_path)
+        trial = Trial(tmp_path, seed)
+        check(trial)
+        assert trial.failed[:1] == ([attempt.says] if attempt.says else []), attempt.name
