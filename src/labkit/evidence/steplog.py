@@ -92,25 +92,24 @@ def _lines(
 
     A line of one of several replicas has the replica's number.
     """
-    read = set()
+    read: dict[int, tuple[Path, bytes]] = {}  # by inode
     for path in reversed(_files(run_dir)):  # a log before the one that it was rotated to: that may happen meanwhile
-        number = path.parent.name.removeprefix(REPLICA) if path.parent != run_dir else ""
-        whose = {"replica": number} if number else {}
         try:
             stream = nofollow.open_to_read(path)
         except OSError:
             continue
         with stream:
             status = os.fstat(stream.fileno())
-            if status.st_ino in read:
-                continue
-            read.add(status.st_ino)
             place = behind.get(status.st_ino, 0)
             if place <= status.st_size:  # else the file was started over
                 stream.seek(place)
-            for line in stream.read().splitlines():
-                if (data := (take or parse_step_line)(line)) is not None:
-                    yield data | whose
+            read.setdefault(status.st_ino, (path, stream.read()))
+    for path, text in reversed(read.values()):
+        number = path.parent.name.removeprefix(REPLICA) if path.parent != run_dir else ""
+        whose = {"replica": number} if number else {}
+        for line in text.splitlines():
+            if (data := (take or parse_step_line)(line)) is not None:
+                yield data | whose
 
 
 def _spans(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
