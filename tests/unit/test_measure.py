@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lab_errors import lab_error
 
 from labkit import stats
@@ -175,16 +178,17 @@ def test_what_was_in_a_step_log_before_is_not_read_again_unless_it_was_begun_ane
     assert [step.ended for step in steplog.read_step_log(tmp_path, behind=behind)] == [4]
 
 
-@pytest.mark.parametrize("before", range(1, 40))
-def test_what_is_new_in_a_step_log_is_found_when_it_was_rotated_meanwhile(tmp_path: Path, before: int) -> None:
-    log = StepLog(str(tmp_path), "m", "0_0", most_bytes=1000)  # ten steps
-    for number in range(before):
-        log.write(float(number), [number], over=number + 0.5)
-    behind = steplog.log_sizes(tmp_path)
-    for number in range(before, before + 9):
-        log.write(float(number), [number], over=number + 0.5)
-    log.close()
-    found = [step.ids for step in steplog.read_step_log(tmp_path, behind=behind)]
+@given(before=st.integers(1, 60))
+def test_what_is_new_in_a_step_log_is_found_when_it_was_rotated_meanwhile(before: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = StepLog(folder, "m", "0_0", most_bytes=1000)  # ten steps
+        for number in range(before):
+            log.write(float(number), [number], over=number + 0.5)
+        behind = steplog.log_sizes(Path(folder))
+        for number in range(before, before + 9):
+            log.write(float(number), [number], over=number + 0.5)
+        log.close()
+        found = [step.ids for step in steplog.read_step_log(Path(folder), behind=behind)]
     assert found == [(str(number),) for number in range(before, before + 9)]
 
 
