@@ -201,7 +201,7 @@ def solution_command(id: str, give_up: bool) -> None:
 
 @exercise_command.command("next")
 def next_command() -> None:
-    """Start the next exercise after the last one started that has not passed."""
+    """Start the next exercise that has not passed, after the one started last."""
     session, exercises, progress = _open()
     if id := progress.first_open([exercise.id for exercise in exercises], progress.current):
         _start(session, find_exercise(exercises, id), progress)
