@@ -303,7 +303,7 @@ def _judge(copy: Path, tests: Sequence[str], limit_s: float) -> str:
         "-m",
         "pytest",
         *options,
-        *(f"tests/unit/{name}" for name in tests),
+        *(str(next((copy / "tests" / "unit").rglob(name))) if name else "tests/unit" for name in tests),
     ]
     try:
         done = subprocess.run(command, check=False, cwd=copy, capture_output=True, text=True, timeout=limit_s)

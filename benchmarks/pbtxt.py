@@ -1,7 +1,7 @@
 """Where our reader of config.pbtxt and Triton's own disagree: generated text protos, with both as judges.
 
 A real Triton 2.51 loads each text as a model's configuration; its verdict is whether it could read it, whatever it
-thinks of the model. What is found here goes into a table of tests/unit/test_config_verdicts.py.
+thinks of the model. What is found here goes into a table of tests/unit/labctl/manifest/test_config_verdicts.py.
 """
 
 from __future__ import annotations

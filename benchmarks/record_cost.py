@@ -30,7 +30,7 @@ def run(rounds: int) -> dict[str, Any]:
     workspace = Workspace.find()
     packages = layer("vllm", workspace).require()
     argv = [sys.executable, "-m", "benchmarks.record_cost", str(rounds)]
-    env = {**os.environ, "PYTHONPATH": f"{packages}:{workspace.root / 'tests'}"}
+    env = {**os.environ, "PYTHONPATH": f"{packages}:{workspace.root / 'tests' / 'helpers'}"}
     done = subprocess.run(argv, cwd=workspace.root, env=env, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     rows = [(name, *(f"{value:,.0f}" for value in one.values())) for name, one in found.items()]

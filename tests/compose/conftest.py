@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import ROOT, copy_of_the_checkout, labctl, runtime, status, taken_down, with_faults_lab
+from checkout import ROOT
+from machinery import copy_of_the_checkout, labctl, runtime, status, taken_down, with_faults_lab
 
 from labctl.runtimes import images
 from labctl.stack.ports import claim_endpoints

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from checkout import ROOT
 from machinery import labctl, runtime
 
 from labctl.bundle import pack
@@ -31,7 +32,7 @@ def sources(own: Path, engine: docker.DockerClient) -> Iterator[Path]:
     with (own / "src/labserve/__init__.py").open("a") as file:
         file.write(f"# {own}\n")
     (own / ".gitignore").write_text("__pycache__\n.labs\n.venv\n")
-    (own / "scripts").symlink_to(Path(__file__).parents[2] / "scripts")
+    (own / "scripts").symlink_to(ROOT / "scripts")
     names = images.all_images(Workspace(own, own / "cache"), "cpu")
     try:
         yield own

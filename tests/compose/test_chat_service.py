@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from gradio_client import Client
-from machinery import ROOT
 from pytest_docker.plugin import Services
 
 from labctl.runtimes import docker_engine, images

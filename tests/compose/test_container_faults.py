@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from checkout import ROOT
 from machinery import container, labctl, leftovers, share_server, started, status
 from waiting import DEADLINE_S, eventually
 
@@ -170,7 +171,7 @@ def test_what_a_killed_labctl_left_of_its_builder_goes_with_down_all(own: Path) 
         "r = runtime(Path(sys.argv[1])); r.prepare(Silent(), 'cpu')\n"
         f"r.tool(Silent(), ['-c', {script!r}])"
     )
-    here = Path(__file__).parents[1]
+    here = ROOT / "tests" / "helpers"
     process = subprocess.Popen([sys.executable, "-c", code, str(own)], cwd=here, start_new_session=True)
     try:
         eventually(lambda: leftovers(own, "builder"), DEADLINE_S)

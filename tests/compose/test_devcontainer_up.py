@@ -10,7 +10,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from machinery import ROOT
+from checkout import ROOT
 
 from labctl.runtimes.images import build_environment
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from fake_docker import FakeDocker, serving
-from machinery import ROOT, container, labctl, leftovers, processes_about, status
+from machinery import container, labctl, leftovers, processes_about, status
 
 from labctl.runtimes import docker_engine
 

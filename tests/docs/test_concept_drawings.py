@@ -8,11 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from checkout import ROOT
 from PIL import Image, ImageChops, ImageStat
 
 from labsched.policy import Policy
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from layer import REQUIRED, require_vllm
 from recordings import made_up_recording, written
 from waiting import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:^(?: {4}| {7}).+\n)+", re.M)
 NUMBER = re.compile(r"\d")
 ANSWER = re.compile(r"^labctl (predict|plan) ")

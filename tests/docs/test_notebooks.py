@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import vllm_traffic
+from checkout import ROOT
 from layer import require_vllm
-from machinery import ROOT, copy_of_the_checkout, taken_down
+from machinery import copy_of_the_checkout, taken_down
 
 from labkit.predict.vllm import _read_first
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import page_lab
 import pytest
-from machinery import ROOT
+from checkout import ROOT
 from pydantic import BaseModel
 
 from labctl.cli.commands import COMMANDS

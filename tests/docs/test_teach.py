@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from browsing import browser  # noqa: F401
+from checkout import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machinery import ROOT
 
 from labctl.learn.exercise import find_exercises
 from labctl.manifest import catalog

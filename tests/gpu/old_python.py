@@ -12,10 +12,10 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from pathlib import Path
 from unittest.mock import MagicMock
 
-ROOT = Path(__file__).resolve().parents[2]
+from checkout import ROOT
+
 STOOD_IN_FOR = ("torch", "transformers", "safetensors", "onnxruntime", "openvino", "openvino_genai")
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from checkout import ROOT
 from environments import COSTLY
-from machinery import ROOT, copy_of_the_checkout, labctl
+from machinery import copy_of_the_checkout, labctl
 from tritonclient.utils import np_to_triton_dtype
 
 from labbuild.releases import all_releases

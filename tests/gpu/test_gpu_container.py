@@ -14,9 +14,9 @@ from typing import Any
 
 import docker
 import pytest
+from checkout import ROOT
 from docker.models.containers import Container
 from image_build import built
-from machinery import ROOT
 
 from labctl.listener import Silent
 from labctl.runtimes import images

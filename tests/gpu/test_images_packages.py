@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from environments import COSTLY, OURS, environment, packages, python310
-from machinery import ROOT
 
 from labctl.artifacts import weights
 from labctl.workspace import Workspace
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.proof, COSTLY]
 
 def ran(argv: list[str], *paths: Path) -> str:
     """Its output, with these folders before the tests' and the sources on PYTHONPATH."""
-    where = os.pathsep.join(map(str, [*paths, ROOT / "tests", ROOT / "src"]))
+    where = os.pathsep.join(map(str, [*paths, ROOT / "tests" / "helpers", ROOT / "src"]))
     surroundings = {**os.environ, "PYTHONPATH": where, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=400, env=surroundings, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
@@ -58,7 +58,7 @@ def test_every_module_and_model_can_be_imported_on_python_310(old: str) -> None:
 def compute(python: str, tests: Collection[str], *only: str) -> None:
     """Run files of tests/unit on that Python."""
     argv = [python, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
-    assert " passed" in ran([*argv, *(f"tests/unit/{name}" for name in tests), *only])
+    assert " passed" in ran([*argv, *(str(next((ROOT / "tests" / "unit").rglob(name))) for name in tests), *only])
 
 
 def test_models_without_pytorch_compute_on_python_310(old: str) -> None:

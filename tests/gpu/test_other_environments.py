@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkout import ROOT
 from environments import COSTLY, OURS, WITH_TORCH, environment, python310, uv_pip
-from machinery import ROOT
 
 from labbuild.releases import release
 from labctl.artifacts import engines

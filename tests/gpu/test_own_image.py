@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import docker
 import pytest
+from checkout import ROOT
 from docker.errors import ContainerError
 from environments import COSTLY
 from image_build import built
-from machinery import ROOT
 
 pytestmark = [pytest.mark.proof, COSTLY]
 

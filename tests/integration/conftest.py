@@ -10,9 +10,10 @@ from typing import Any
 import openai
 import pytest
 from browsing import browser
+from checkout import ROOT
 from lab_server import LabServer
 from layer import require_vllm
-from machinery import PARTS, ROOT, labctl, started, taken_down
+from machinery import PARTS, labctl, started, taken_down
 
 from labctl.stack import faults
 from labctl.triton import server_api

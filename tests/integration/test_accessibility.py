@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from accessible import MOVES, ZOOMED, hidden_by_zoom, violations
 from chat_stand_in import chat_stand_in
+from checkout import ROOT
 from lab_server import LabServer
-from machinery import ROOT, labctl
+from machinery import labctl
 from step_logs import write_run
 from watch_page import LAPTOP, Shown, Visitor, shown, watch
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, labctl, processes_about
+from checkout import ROOT
+from machinery import labctl, processes_about
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 # It plays by the rules where it is loaded for the first time, which is in the replay.

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, labctl
+from checkout import ROOT
+from machinery import labctl
 
 pytestmark = pytest.mark.night
 

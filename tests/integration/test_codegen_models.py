@@ -13,8 +13,8 @@ import pytest
 import torch
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from checkout import ROOT
 from codegen_requests import USUAL, ensemble, generator, tensor, texts
-from machinery import ROOT
 from tritonclient.utils import InferenceServerException
 
 from labkit.evidence import metrics, steplog

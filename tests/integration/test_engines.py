@@ -11,13 +11,13 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
 
 pytestmark = pytest.mark.night
 
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = "random:tiny-llama"
 TOKENS = 12
 

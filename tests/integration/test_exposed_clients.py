@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from gpt2_streams import text_input
 from lab_server import LabServer
-from machinery import ROOT, labctl
+from machinery import labctl
 from tritonclient import http as over_http
 from tritonclient.grpc import InferenceServerClient, InferenceServerException
 

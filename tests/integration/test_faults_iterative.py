@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import psutil
-from machinery import ROOT, labctl
+from checkout import ROOT
+from machinery import labctl
 from own_stack import STACK, leftovers, server_of, shown, state, up
 from waiting import DEADLINE_S, eventually
 

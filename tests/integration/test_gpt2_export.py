@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkout import ROOT
 from lab_errors import lab_error
 from transformers import AutoModelForCausalLM
 
@@ -19,7 +20,6 @@ from labserve.logits.ragged import pad, split_padded
 
 pytestmark = pytest.mark.night
 
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = "random:tiny-gpt2"
 ENGINES: dict[str, Gpt2Export] = {engine.name: engine for engine in (Onnx(), TorchScript())}
 

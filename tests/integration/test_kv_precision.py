@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import ROOT, labctl
+from checkout import ROOT
+from machinery import labctl
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from checkout import ROOT
 from gpt2_reference import Reference
 from lab_errors import lab_error
 from lab_server import LabServer
@@ -32,7 +33,6 @@ from labkit.records import RequestRecord
 
 MODEL = "ensemble_pipeline"
 STACK = "sequence-batcher"
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 10
 PROMPTS = [
     "I have lived in London",

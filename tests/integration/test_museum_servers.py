@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, labctl, processes_about, started
+from checkout import ROOT
+from machinery import labctl, processes_about, started
 from waiting import eventually
 
 from labctl.museum.exhibit import Exhibit, find_exhibits

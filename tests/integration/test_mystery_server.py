@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, labctl, started
+from checkout import ROOT
+from machinery import labctl, started
 from own_stack import leftovers
 from waiting import eventually
 

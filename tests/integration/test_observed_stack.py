@@ -16,7 +16,8 @@ import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 from board_tables import dashboards
-from machinery import ROOT, labctl
+from checkout import ROOT
+from machinery import labctl
 from prometheus_here import prometheus, query
 from waiting import eventually
 

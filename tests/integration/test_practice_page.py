@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from accessible import hidden_by_zoom, violations
-from machinery import ROOT
+from checkout import ROOT
 
 pytestmark = pytest.mark.night
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import ROOT
+from checkout import ROOT
 from random_workloads import ORDERS, POLICIES, settings, workloads
 
 from labctl.artifacts import engines

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 
 from labctl.artifacts import engines, weights
 from labctl.workspace import Workspace
@@ -42,13 +43,13 @@ class Arrival:
 
 @pytest.fixture(scope="module")
 def folder(cache: Path) -> str:
-    workspace = Workspace(Path(__file__).resolve().parents[2], cache)
+    workspace = Workspace(ROOT, cache)
     return str(engines.request("openvino", SPEC, {"precision": "fp32"}).make(workspace, print))
 
 
 @pytest.fixture(scope="module")
 def of_the_weights(cache: Path) -> str:
-    return str(weights.parse_source(SPEC).locate(Workspace(Path(__file__).resolve().parents[2], cache)))
+    return str(weights.parse_source(SPEC).locate(Workspace(ROOT, cache)))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from machinery import ROOT, labctl
+from checkout import ROOT
+from machinery import labctl
 from waiting import eventually
 
 from labkit.clients.stream import TextStream

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, taken_down
+from checkout import ROOT
+from machinery import taken_down
 
 from labctl.bundle.pack import checkout_files
 

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, labctl, runtime
+from checkout import ROOT
+from machinery import labctl, runtime
 from step_logs import recorded
 
 OPTIONS = ("--quick", "--strict", "--ports", "auto", "--output", "r.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from model_cases import load
 
 from labctl.listener import Silent
@@ -19,6 +20,6 @@ __all__ = ["load"]
 def session(tmp_path: Path) -> Session:
     """A session in a folder of its own that has all of this checkout, as links."""
     for name in ("pyproject.toml", "labs", "model_repos", "src", "docker", "requirements"):
-        (tmp_path / name).symlink_to(Path(__file__).resolve().parents[2] / name)
+        (tmp_path / name).symlink_to(ROOT / name)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     return Session(workspace, load_catalogue(workspace), Silent())

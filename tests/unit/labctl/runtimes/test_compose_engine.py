@@ -1,0 +1,156 @@
+"""What the compose runtime says of machines without a usable engine: a sentence, a remedy, and soon."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from checkout import ROOT
+from lab_errors import lab_error
+
+from labctl.artifacts.store import WEIGHTS
+from labctl.listener import Silent
+from labctl.runtimes import docker_engine, processes
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.processes import Command
+from labctl.workspace import Workspace
+
+
+def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "docker"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("tcp://127.0.0.1:9", "Connection refused"),
+        ("tcp://no-such-host.invalid:2375", "not known"),
+        ("unix:///nobody/listens.sock", "No such file or directory"),
+    ],
+)
+def test_fault_5_why_an_engine_does_not_answer_is_soon_one_short_sentence_with_its_address(
+    address: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    began = time.monotonic()
+    with lab_error("docker-missing") as caught:
+        docker_engine.engine()
+    assert time.monotonic() - began < 20
+    assert reason in caught.value.why and caught.value.why.endswith(f"({address})")
+    assert len(caught.value.why) < 90 and "DOCKER_HOST" in caught.value.remedy
+
+
+def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_that_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_docker(tmp_path, "exit 1", monkeypatch)
+    monkeypatch.setattr(docker_engine, "_client", lambda host: FileNotFoundError(2, "No such file or directory"))
+    monkeypatch.setenv("HOME", str(tmp_path))  # no context of the docker command
+    with lab_error("docker-missing", docker_engine.DEFAULT_SOCKET, "docker compose") as caught:
+        ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).check("cpu")
+    script = next(word for word in caught.value.remedy.split() if word.endswith(".sh"))
+    assert (ROOT / script).is_file()
+
+
+@pytest.mark.parametrize(
+    ("script", "good"),
+    [
+        *((f"echo {version}", False) for version in ("2.19.1", "v2.5.0", "1.29.2", "nonsense")),
+        *((f"echo {version}", True) for version in ("2.20.0", "v2.26.1-4", "5.0.1")),
+        ("exit 1", False),
+    ],
+)
+def test_fault_50_a_compose_plugin_that_is_missing_or_too_old_is_named(
+    script: str, good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_docker(tmp_path, script, monkeypatch)
+    said = script.removeprefix("echo ").removeprefix("v") if "." in script else ""
+    with contextlib.nullcontext() if good else lab_error("docker-plugin-missing", said):
+        docker_engine.require_plugin()
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "words"),
+    [
+        ({"Status": "running"}, 0, None),
+        ({"Status": "running", "Health": {"Status": "starting", "Log": []}}, 0, None),
+        ({"Status": "running", "OOMKilled": True}, 0, "OOM-killed"),
+        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, 0, "OOM-killed"),
+        ({"Status": "exited", "ExitCode": 137}, 0, "SIGKILL"),
+        ({"Status": "exited", "ExitCode": 137, "Health": {"Status": "unhealthy", "Log": []}}, 0, "SIGKILL"),
+        ({"Status": "exited", "ExitCode": 1}, 0, "exit status 1"),
+        ({"Status": "restarting", "ExitCode": 3}, 0, "crash loop, last time with exit status 3"),
+        ({"Status": "running"}, 2, "crash loop"),
+        ({"Status": "running", "Health": {"Status": "unhealthy", "Log": [{"Output": "refused"}]}}, 0, "refused"),
+    ],
+)
+def test_the_end_of_a_container_is_said_in_words(state: dict[str, object], restarts: int, words: str | None) -> None:
+    how = docker_engine.how_ended({"State": state, "RestartCount": restarts})
+    assert how is None if words is None else words in str(how)
+
+
+def test_what_a_command_says_on_stdout_is_progress_where_that_is_asked_for() -> None:
+    lines: list[str] = []
+    command = Command(["sh", "-c", "echo out; echo err >&2"])
+    code, out, tail = processes.run_tool(command, Silent(), lines.append, merged=True)
+    assert (code, out, lines, tail) == (0, "", ["out", "err"], ["out", "err"])
+
+
+def test_paths_are_those_of_the_mounts(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    runtime = ComposeRuntime(workspace)
+    assert runtime.server_path(workspace.folder("s").run_dir() / "a.jsonl") == "/labs/run/a.jsonl"
+    assert runtime.server_path(WEIGHTS.folder(workspace) / "x") == "/labs/cache/weights/x"
+    assert runtime.server_path(workspace.models / "tiny") == "/labs/models/tiny"
+    assert runtime.client_path(workspace.results_dir("l") / "1") == "/labs/results/l/1"
+    assert runtime.client_path(workspace.labs / "l" / "client.py") == "/labs/checkout/labs/l/client.py"
+    with lab_error("path-outside-containers"):
+        runtime.server_path(Path("/somewhere/else"))
+
+
+@pytest.mark.parametrize(("uid", "mode", "refused"), [(0, 0o700, True), (0, 0o755, False), (1000, 0o700, False)])
+def test_a_cache_that_the_server_cannot_look_into_is_refused(
+    uid: int, mode: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(mode)
+    monkeypatch.setattr("os.getuid", lambda: uid)
+    with lab_error("cache-unreadable-inside", cache) if refused else contextlib.nullcontext():
+        Projects(Workspace(tmp_path, cache)).require_readable_cache()
+
+
+def test_fault_50_the_address_of_the_engine_is_that_of_dockers_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        docker_engine, "_of_context", {"": "", "rootless": "unix:///run/user/7/docker.sock"}.__getitem__
+    )
+    assert docker_engine.engine_address() == docker_engine.DEFAULT_SOCKET
+    monkeypatch.setenv("DOCKER_CONTEXT", "rootless")
+    assert docker_engine.engine_address() == "unix:///run/user/7/docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    assert docker_engine.engine_address() == "tcp://127.0.0.1:1"
+
+
+def test_a_compose_plugin_that_is_slow_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_docker(tmp_path, "exec /bin/sleep 60", monkeypatch)
+    monkeypatch.setattr(docker_engine, "ANSWER_S", 0.1)
+    with lab_error("docker-plugin-missing", "did not answer"):
+        docker_engine.require_plugin()
+
+
+def test_a_container_of_no_stack_is_no_name_for_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`labctl down --all` beside a museum's server, whose container belongs to the checkout but to no stack."""
+    bare, served = (
+        SimpleNamespace(attrs={"Labels": {docker_engine.ROOT: str(tmp_path), **more}})
+        for more in ({}, {docker_engine.STACK: "iterative"})
+    )
+    monkeypatch.setattr(docker_engine, "containers", lambda root: [bare, served])
+    monkeypatch.setattr(docker_engine, "networks", lambda root: [])
+    assert ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).stacks() == {"iterative"}

@@ -1,0 +1,138 @@
+"""compose.yaml with compose.gpu.yaml over it, as Compose itself reads them, for every stack on the gpu profile."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import compose_view
+import pytest
+from checkout import ROOT
+from lab_errors import lab_error
+from machinery import of_its_own
+
+from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
+from labctl.plan import make_plan
+from labctl.runtimes import compose_commands
+from labctl.runtimes.compose_commands import Projects
+from labctl.workspace import Workspace
+
+ONLY_CPU = {"vllm-backend"}  # on the gpu profile NVIDIA's image has the backend itself
+STACKS = sorted({stack for lab in load_catalog(Workspace(ROOT, ROOT)).labs for stack in lab.stacks} - ONLY_CPU)
+
+
+def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
+    """What Compose makes of the files and the variables that ``labctl up --profile gpu`` gives it."""
+    written, _ = compose_view.written(of_its_own(tmp_path), stack, Options("gpu", settings, gpus=gpus))
+    return compose_view.of_stack(written.folder.env_file)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_server_gets_its_gpu_its_memory_its_mounts_and_its_command(tmp_path: Path, stack: str) -> None:
+    triton = services(tmp_path, stack)["triton"]
+    (device,) = triton["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
+    assert int(triton["shm_size"]) == 2 * 2**30
+    assert triton["ulimits"]["memlock"] == -1
+    assert triton["ulimits"]["stack"] == 64 * 2**20
+    assert triton["ulimits"]["fsize"] == -1
+    assert triton["image"].startswith("labs-server:gpu-")
+    mounts = {volume["target"]: volume.get("read_only", False) for volume in triton["volumes"]}
+    assert mounts == {"/models": True, "/labs/models": True, "/labs/cache": True, "/labs/run": False}
+    assert "--model-repository=/models" in triton["command"]
+    assert [port["target"] for port in triton["ports"]] == [8000, 8001, 8002]
+    assert len({port["published"] for port in triton["ports"]}) == 3
+    assert all(port["host_ip"] == "127.0.0.1" for port in triton["ports"])
+
+
+def test_the_builder_is_the_server_image_with_a_cache_that_it_can_write(tmp_path: Path) -> None:
+    found = services(tmp_path, "inflight-batching")
+    builder = found["engine-builder"]
+    assert builder["image"] == found["triton"]["image"]
+    assert builder["entrypoint"] == ["env"]
+    assert builder["working_dir"] == "/tmp"  # with a root file system that is read-only
+    for service in ("triton", "engine-builder"):  # the last word on a path is the one that counts
+        assert found[service]["tmpfs"][-1] == "/tmp:mode=1777,exec,size=16g"
+    assert builder["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 1
+    assert not next(v for v in builder["volumes"] if v["target"] == "/labs/cache").get("read_only")
+
+
+def test_an_engine_over_two_gpus_reserves_both_and_goes_through_the_launch_script(tmp_path: Path) -> None:
+    triton = services(tmp_path, "inflight-batching", engine="tensorrt-llm", tp_size=2)["triton"]
+    assert triton["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+    assert triton["entrypoint"] == ["launch-ranks", "/app/scripts/launch_triton_server.py", "2"]
+    assert not triton["command"]
+
+
+SLICE = "MIG-5c89852c-d268-45f3-8c1a-f9d0c3e6f2a1"
+
+
+CHOICES = [(("3",), 1, ["3"]), (("1", "3"), 2, ["1", "3"]), (("2", "3"), 1, ["2"]), ((SLICE,), 1, [SLICE])]
+
+
+@pytest.mark.parametrize(("gpus", "tp_size", "reserved"), CHOICES)
+def test_chosen_gpus_and_slices_are_reserved_in_the_place_of_the_first_ones(
+    tmp_path: Path, gpus: tuple[str, ...], tp_size: int, reserved: list[str]
+) -> None:
+    triton = services(tmp_path, "inflight-batching", gpus, engine="tensorrt-llm", tp_size=tp_size)["triton"]
+    (device,) = triton["deploy"]["resources"]["reservations"]["devices"]
+    assert device["device_ids"] == reserved
+    assert "count" not in device
+
+
+def planned(workspace: Workspace, gpus: tuple[str, ...], **settings: Any) -> Any:
+    lab, name = load_catalog(workspace).stack("inflight-batching")
+    return make_plan(workspace, lab, name, Options("gpu", settings, gpus=gpus), str)
+
+
+def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_path: Path) -> None:
+    workspace = Workspace(ROOT, tmp_path)
+    with lab_error("gpus-named-wrong"):
+        planned(workspace, ("3",), engine="tensorrt-llm", tp_size=2)
+    with lab_error("mig-spread"):
+        planned(workspace, (SLICE, SLICE), engine="tensorrt-llm", tp_size=2)
+
+
+def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
+    projects = Projects(of_its_own(tmp_path))
+    command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
+    assert "GPU 3" in command.container and command.files
+    command.files()
+    files = [Path(word) for before, word in itertools.pairwise(command.argv) if before == "--file"]
+    builder = compose_view.services(files, compose_profiles=["*"])["engine-builder"]
+    assert [one["device_ids"] for one in builder["deploy"]["resources"]["reservations"]["devices"]] == [["3"]]
+
+
+def test_by_hand_plain_up_starts_the_server_alone_and_whatever_asks_it_waits_until_it_is_healthy() -> None:
+    plain = compose_view.services([ROOT / "compose.yaml"])
+    assert [name for name, one in plain.items() if one.get("scale") != 0] == ["triton"]
+    every = compose_view.services([ROOT / "compose.yaml"], compose_profiles=["*"])
+    for name in ("client", "openai", "chat"):
+        assert every[name]["depends_on"]["triton"]["condition"] == "service_healthy"
+    assert "depends_on" not in every["report"]
+
+
+@pytest.mark.parametrize(("files", "minutes"), [(["compose.yaml"], 6), (["compose.yaml", "compose.gpu.yaml"], 16)])
+def test_a_model_that_cannot_load_ends_up_wait_within_minutes(files: list[str], minutes: int) -> None:
+    check = compose_view.services([ROOT / name for name in files])["triton"]["healthcheck"]
+
+    def seconds(duration: str) -> int:
+        parts = re.findall(r"(\d+)([hms])", duration)
+        return sum(int(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
+
+    assert seconds(check["start_period"]) + seconds(check["interval"]) * check["retries"] < 60 * minutes
+
+
+@pytest.mark.parametrize(
+    "engine, release, twice", [("tensorrt-llm", "", False), ("llmapi", "", True), ("vllm", "", False)]
+)
+def test_only_models_that_complete_their_own_configuration_are_loaded_twice(
+    tmp_path: Path, engine: str, release: str, twice: bool
+) -> None:
+    workspace = Workspace(ROOT, tmp_path)
+    lab, name = load_catalog(workspace).stack("llama")
+    plan = make_plan(workspace, lab, name, Options("gpu", {"engine": engine}, release=release), str)
+    assert ("--disable-auto-complete-config" not in plan.server_args) == twice

@@ -1,0 +1,202 @@
+"""An answer as a person sees it: it grows, it is counted, and what goes wrong on the way is told in words."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Semaphore
+from typing import Any
+
+import grpc
+import pytest
+from checkout import ROOT
+from google.protobuf import text_format
+from grpc_here import grpc_serving
+from lab_errors import lab_error
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+
+from labkit.clients import conversation
+from labkit.clients.ask import generate
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
+from labkit.evidence.metrics import Snapshot
+from labkit.workloads import bench
+
+PATIENCE_S = 20
+STREAMS = """
+max_batch_size: 8 model_transaction_policy { decoupled: true }
+input { name: "text_input" data_type: TYPE_STRING dims: 1 }
+output { name: "text_output" data_type: TYPE_STRING dims: 1 }
+"""
+WHOLE = f"""
+input {{ name: "text_input" data_type: TYPE_STRING dims: -1 }}
+input {{ name: "max_tokens" data_type: TYPE_UINT32 dims: -1 }}
+output {{ name: "text_output" data_type: TYPE_STRING dims: -1 }}
+parameters {{ key: "tokenizer_dir" value {{ string_value: "{ROOT}/labs/shared/models/tiny-gpt2" }} }}
+"""
+Script = Callable[[Any, Any], Iterator[Any]]
+
+
+def token(request: Any, text: str, last: bool = False) -> Any:
+    """A response to ``request`` as Triton sends it."""
+    raw = text.encode()
+    response = service_pb2.ModelInferResponse(id=request.id, model_name=request.model_name)
+    response.outputs.add(name="text_output", datatype="BYTES", shape=[1])
+    response.raw_output_contents.append(struct.pack("<I", len(raw)) + raw)
+    response.parameters["triton_final_response"].bool_param = last
+    return service_pb2.ModelStreamInferResponse(infer_response=response)
+
+
+@contextmanager
+def triton(script: Script, config: str = STREAMS, streams: bool = True) -> Iterator[str]:
+    """The endpoint of a server with one model, which answers each request by ``script``."""
+
+    class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
+        def ModelConfig(self, request: Any, context: Any) -> Any:
+            return service_pb2.ModelConfigResponse(config=text_format.Parse(config, model_config_pb2.ModelConfig()))
+
+        def ModelInfer(self, request: Any, context: Any) -> Any:
+            return next(script(request, context)).infer_response
+
+        def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
+            if not streams:  # as Triton 2.51 with a response cache
+                context.abort(grpc.StatusCode.INTERNAL, "response output count mismatch")
+            for request in requests:
+                yield from script(request, context)
+
+    register = partial(service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server, Service())
+    with grpc_serving(register, threads=2) as endpoint:
+        yield endpoint
+
+
+def ask(endpoint: str) -> Iterator[conversation.PartialAnswer]:
+    return conversation.ask_model(endpoint, "m", "Once", 9, {})
+
+
+def test_a_streamed_text_grows_in_steps_before_it_is_whole() -> None:
+    going = Semaphore(0)
+
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        for word in (" upon", " a", " time"):
+            assert going.acquire(timeout=PATIENCE_S)
+            yield token(request, word, last=word == " time")
+
+    shown = []
+    with triton(script) as endpoint:
+        going.release()
+        for answer in ask(endpoint):
+            shown.append((answer.text, bool(answer.speed)))
+            going.release()
+    assert shown == [("Once upon", False), ("Once upon a", False), ("Once upon a time", True)]
+
+
+def test_of_answers_that_hold_the_text_so_far_only_what_is_new_is_shown() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        for word in (" caf\ufffd", " café", " café!"):
+            yield token(request, word, last=word.endswith("!"))
+
+    config = STREAMS + 'input { name: "sampling_param_max_tokens" data_type: TYPE_INT32 dims: 1 optional: true }'
+    with triton(script, config) as endpoint:
+        *_, whole = ask(endpoint)
+        pieces = list(generate(endpoint, "m", "Once", 9, stream=True))
+    assert whole.text == "".join(pieces) == "Once café!"
+
+
+def test_tokens_that_come_faster_than_a_page_is_drawn_are_shown_together() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        for number in range(500):
+            yield token(request, f" {number}", last=number == 499)
+
+    with triton(script) as endpoint:
+        *growing, whole = ask(endpoint)
+    assert len(growing) < 100
+    assert whole.text.endswith(" 498 499")
+    assert "500 tokens in" in whole.speed
+
+
+def test_a_whole_answers_tokens_are_counted_with_the_servers_own_tokenizer() -> None:
+    with triton(lambda request, context: iter([token(request, "Once upon a time", last=True)]), WHOLE) as endpoint:
+        (whole,) = ask(endpoint)
+    count = conversation.count_tokens(" upon a time", f"{ROOT}/labs/shared/models/tiny-gpt2")
+    assert count > 0
+    assert f"; {count} tokens in" in whole.speed
+
+
+CACHED = WHOLE + "response_cache { enable: true }"
+
+
+@contextmanager
+def without_streams() -> Iterator[str]:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        yield token(request, "Once upon a time", last=True)
+
+    with triton(script, CACHED, streams=False) as endpoint:
+        yield endpoint
+
+
+def test_a_model_with_a_response_cache_is_not_asked_over_a_stream() -> None:
+    with without_streams() as endpoint:
+        (whole,) = ask(endpoint)
+    assert whole.text == "Once upon a time"
+
+
+@pytest.mark.parametrize("rate", [None, 100.0])
+def test_such_a_model_is_measured_too(monkeypatch: pytest.MonkeyPatch, rate: float | None) -> None:
+    monkeypatch.setattr("labkit.evidence.metrics.scrape", lambda *_: Snapshot())
+    with without_streams() as endpoint:
+        workload = bench.Workload(output_tokens=3, requests=4, warmup=1, rate=rate)
+        found, records = bench.measure_model({"grpc": endpoint, "metrics": ""}, "m", workload, 2, lambda text: None)
+    assert (found["request_count"], len(records)) == (4, 4)
+    assert "time_to_first_token" not in found
+
+
+def failing(script: Script, code: str) -> tuple[list[str], LabError]:
+    """What was shown before the error, and the error."""
+    shown = []
+    with triton(script) as endpoint, lab_error(code) as caught:
+        for answer in ask(endpoint):
+            shown.append(answer.text)
+    return shown, caught.value
+
+
+def test_a_models_error_in_the_middle_is_told_in_its_words() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        yield token(request, " upon")
+        yield service_pb2.ModelStreamInferResponse(error_message="the KV cache is full")
+
+    _, error = failing(script, "model-error")
+    assert error.why == "the KV cache is full"
+
+
+def test_a_server_that_goes_away_in_the_middle_is_not_taken_for_a_models_error() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        yield token(request, " upon")
+        context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+    _, error = failing(script, "connection-broken")
+    assert error.why == "Socket closed"
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_server_that_falls_silent_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    monkeypatch.setattr(conversation, "TIMEOUT_S", 0.3)
+    over = Semaphore(0)
+
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        context.add_callback(over.release)  # the client has gone
+        yield from (token(request, " upon") for _ in range(before))
+        assert over.acquire(timeout=PATIENCE_S)
+
+    shown, _ = failing(script, "token-late")
+    assert len(shown) == before
+
+
+def test_a_server_that_is_not_there_is_told_as_such() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{closed.getsockname()[1]}"
+        with lab_error("server-silent", endpoint, "nothing listens there"):
+            TextModel.of(endpoint, "m")

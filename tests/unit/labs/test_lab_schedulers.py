@@ -1,0 +1,110 @@
+"""Lab 06 without a server: its phases on each profile, and what its clients count in a step log."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkout import ROOT
+from click.testing import CliRunner, Result
+from lab_errors import is_lab_error
+
+from labctl.cli.main import cli
+from labsched.steplog import StepRecord
+
+LAB = ROOT / "labs" / "06-modern-schedulers"
+
+
+def of(script: str, name: str) -> Any:
+    return runpy.run_path(str(LAB / script))[name]
+
+
+def step(*rows: tuple[str, str, int, int], waiting: tuple[str, ...] = ()) -> StepRecord:
+    """A step of (id, letter, tokens computed, tokens made) for each request, while those others waited."""
+    ids, letters, tokens, made = zip(*rows, strict=True)
+    more = {"phase": "".join(letters), "tokens": list(tokens), "made": list(made), "waiting": list(waiting)}
+    return StepRecord(0.0, 1.0, "tensorrt_llm", "0_0", ids, more)
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_ROOT", str(ROOT))
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+
+
+def invoked(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+@pytest.mark.parametrize(("lab", "servers", "clients"), [("schedulers", 1, 16), ("batching", 4, 4)])
+def test_phases_share_a_server_where_the_manifest_says_so(lab: str, servers: int, clients: int) -> None:
+    done = invoked("run", lab, "--dry-run", "--runtime", "local")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("# tritonserver with") == servers
+    assert done.stdout.count("# the client of phase") == clients
+
+
+def test_a_prompt_counts_as_computed_in_all_its_pieces_and_what_is_decoded_does_not() -> None:
+    steps = [step(("a", "p", 60, 0)), step(("a", "p", 4, 1), ("b", "d", 1, 1)), step(("a", "d", 1, 1))]
+    assert of("prefix.py", "counted")(steps, 128) == {"asked": 128, "computed": 64, "hit_rate": 0.5}
+
+
+def test_tenants_are_compared_for_as_long_as_both_wait() -> None:
+    tenants = {"f1": "flood", "f2": "flood", "f3": "flood", "l1": "light", "l2": "light"}
+    steps = [
+        step(("f1", "p", 16, 1), ("f2", "p", 16, 1), waiting=("f3", "l1", "l2")),  # 2 * (16 + 2)
+        step(("f2", "d", 1, 1), ("l1", "p", 16, 1), waiting=("f3", "l2")),  # 2 to 16 + 2
+        step(("l1", "d", 1, 1), ("l2", "p", 16, 1), waiting=("f3",)),  # the light one waits no more
+        step(("f3", "p", 16, 1)),
+    ]
+    found = of("tenants.py", "counted")(steps, tenants)
+    assert found["served"] == {"flood": [0, 36, 38], "light": [0, 0, 18]}
+    assert found["behind"] == pytest.approx((38 - 18) / 2 / 112)
+    assert found["apart"] == pytest.approx(36 / 2 / 112)
+
+
+def test_steps_for_a_token_are_those_of_each_request_by_itself() -> None:
+    class Record:
+        id = "a"
+
+    steps = [step(("a", "p", 5, 1)), step(("a", "d", 5, 4), ("b", "d", 1, 1)), step(("a", "d", 5, 2))]
+    assert of("speculation.py", "counted")(steps, [Record()])["steps_per_token"] == pytest.approx(2 / 6)
+
+
+# -- on the gpu profile ------------------------------------------------------------------------------------------------
+
+TENSORRT_LLM = ("--profile", "gpu", "--set", "engine=tensorrt-llm")
+
+
+@pytest.mark.parametrize(
+    ("asked", "left_out"),
+    [
+        (("--profile", "gpu"), 1),  # vLLM; the one with a small cache is OpenVINO's
+        (("--profile", "gpu", "--set", "engine=transformers"), 3),
+        (("--profile", "cpu"), 0),
+        (("--profile", "cpu", "--set", "speculation=draft"), 3),
+    ],
+)
+def test_the_phases_about_shared_beginnings_run_wherever_an_engine_can_share_them(
+    asked: tuple[str, ...], left_out: int
+) -> None:
+    done = invoked("run", "schedulers", "--dry-run", *asked)
+    assert done.exit_code == 0, done.output
+    notes = [line for line in done.output.splitlines() if "phase prefix-" in line and "left out" in line]
+    assert len(notes) == left_out, notes
+
+
+def test_every_phase_of_tensorrt_llm_has_a_server_and_an_engine_of_its_own() -> None:
+    done = invoked("run", "schedulers", "--dry-run", *TENSORRT_LLM)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("# tritonserver with") == done.stdout.count("# the client of phase") == 5
+    for words in ("--max_num_tokens 8192", "--max_num_tokens 256", "--use_paged_context_fmha enable"):
+        assert words in done.stdout, words
+
+
+@pytest.mark.parametrize("setting", ["speculation=draft", "speculation=prompt_lookup", "scheduling=fair"])
+def test_what_needs_engines_that_labctl_does_not_build_is_refused_by_name(setting: str) -> None:
+    done = invoked("up", "modern", *TENSORRT_LLM, "--set", setting, "--dry-run")
+    is_lab_error(done.exception, "settings-unusable", setting.partition("=")[0])
