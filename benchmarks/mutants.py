@@ -208,7 +208,7 @@ MUTANTS = [
         "len(step.batch) if after.running else 0",
         "len(step.batch)",
     ),
-    Mutant("down", "the clock stays stopped", _DOWN, "nofollow.unlink(folder / CONTROL)", "pass"),
+    Mutant("down", "the clock stays stopped", _DOWN, "(folder / CONTROL).unlink(missing_ok=True)", "pass"),
     Mutant("down", "a stuck server is asked", _DOWN, "        force = True\n", "        force = False\n"),
     Mutant(
         "down",

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit import context, nofollow
+from labkit import context
 from labkit.clients.sequences import SequenceClient, identifiers
 from labkit.errors import LabError
+from labsched.files import open_to_read
 
 MODEL, TEXT = "ensemble_pipeline", "I have lived in"
 REMARKABLE = (
@@ -91,7 +92,7 @@ def outcome(trial: Callable, id: int | str) -> str:
 def remarks(log: Path, id: int | str) -> list[str]:
     """The remarkable lines of Triton's log on one sequence."""
     about = re.compile(rf'"(?P<text>[^"]*\b(?:CORRID|sequence) {re.escape(str(id))}\b[^"]*)"')
-    with nofollow.open_to_read(log) as stream:
+    with open_to_read(log) as stream:
         lines = stream.read().decode(errors="replace").splitlines()
     matches = (about.search(line) for line in lines if any(word in line for word in REMARKABLE))
     return [match["text"] for match in matches if match]

@@ -1,9 +1,4 @@
-"""Every path that labctl writes, under one root.
-
-What is below a stack's ``run_dir`` may have been put there by a model, so it is opened without following links
-(``nofollow``). All the rest of a stack's folder is the caller's own, and ``require_own`` refuses anything else before
-it is changed.
-"""
+"""Every path that labctl writes, under one root."""
 
 from __future__ import annotations
 
@@ -18,9 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from labkit.disk import atomic_write, cache_folder, disk_errors, resolve_path
+from labkit.disk import atomic_write, cache_folder, disk_errors, read_text, resolve_path
 from labkit.errors import LabError
-from labkit.nofollow import read_text, require_own
 
 INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl is installed editable
 RUNTIMES = ("compose", "local")
@@ -36,10 +30,10 @@ def is_checkout(folder: Path) -> bool:
 
 
 class _In:
-    """A path by its name, below a folder of its owner's; ``kind`` (file or folder) is what may be there."""
+    """A path by its name, below a folder of its owner's."""
 
-    def __init__(self, folder: str, name: str, kind: str = "file") -> None:
-        self.folder, self.name, self.kind = folder, name, kind
+    def __init__(self, folder: str, name: str) -> None:
+        self.folder, self.name = folder, name
 
     def __get__(self, owner: StackFolder | Workspace, kind: type) -> Path:
         folder: Path = getattr(owner, self.folder)
@@ -56,18 +50,18 @@ class StackFolder:
     state_file = _In("path", "state.json")  # the record of the stack that was up last: a memory, never the proof
     secret = _In("path", "secret")  # by which Triton tells labctl from a stranger (labctl.triton.arguments)
     token = _In("path", "token")  # that other machines need (docs/operate/security.md)
-    repository = _In("path", "repository", "folder")  # as rendered; the server reads it
-    front = _In("path", "front", "folder")  # from which a balancer reads its servers
+    repository = _In("path", "repository")  # as rendered; the server reads it
+    front = _In("path", "front")  # from which a balancer reads its servers
     envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
     env_file = _In("path", "compose.env")  # for docker compose --env-file: the project, its files, their variables
     compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
-    observe = _In("path", "observe", "folder")  # it holds a password: gone with the stack
+    observe = _In("path", "observe")  # it holds a password: gone with the stack
     door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack
     scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
     # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
     # last; what the server was brought up for; touched at every check, with the watcher that ends the server when it
     # is old, and that watcher's log; there while the models hold nothing of an earlier check that failed.
-    overlay, asked_runtime = _In("path", "overlay", "folder"), _In("path", "runtime")
+    overlay, asked_runtime = _In("path", "overlay"), _In("path", "runtime")
     purpose_file, used_file = _In("path", "purpose.json"), _In("path", "used")
     idle_log, clean_file = _In("path", "idle.log"), _In("path", "clean")
 
@@ -136,22 +130,6 @@ class StackFolder:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
                 stream.write(text)
         return text
-
-    def require_own(self) -> None:
-        """Refuse a folder in which something is not the caller's own file or folder.
-
-        Raises LabError: a link, a FIFO, a folder in a file's place, or another user's file; it is named, and
-        nothing is touched.
-        """
-        for path in (self.path.parent, self.path, self.run_dir()):
-            require_own(path, "folder")
-        for own in vars(StackFolder).values():
-            if isinstance(own, _In) and own.name not in ("secret", "token"):  # a container's user may own them
-                require_own(self.path / own.name, own.kind)
-        for path in (self.log_file(), *self.replica_logs):
-            require_own(path, "file")
-        for path in self.path.iterdir() if self.path.is_dir() else ():
-            require_own(path, "")
 
 
 def _content(path: Path) -> str:
@@ -239,9 +217,8 @@ class Workspace:
         return StackFolder(self.state / stack)
 
     def folders(self) -> list[StackFolder]:
-        """The folders of the stacks that were ever brought up here; a link is none of them."""
-        paths = (path for path in self.state.glob("*") if path.is_dir() and not path.is_symlink())
-        return [StackFolder(path) for path in sorted(paths)]
+        """The folders of the stacks that were ever brought up here."""
+        return [StackFolder(path) for path in sorted(self.state.glob("*")) if path.is_dir()]
 
     def results_dir(self, lab: str) -> Path:
         return self.root / "results" / lab

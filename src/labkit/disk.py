@@ -1,4 +1,4 @@
-"""Writing whole files, and the faults of a disk in words: each names the folder, the cause and what to do."""
+"""Read small files, write whole ones, and say the faults of a disk: the folder, the cause and what to do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError
+from labsched.files import json_object, open_to_read
 
 FULL = {errno.ENOSPC: "no space left on that disk", errno.EDQUOT: "the disk quota is used up"}
 FORBIDDEN = (errno.EACCES, errno.EPERM)
 LONGEST_SHOWN = 200  # characters of a path
+MOST_JSON = 16 * 2**20  # bytes; none of our small files comes near
 FAULTS = (*FULL, *FORBIDDEN, errno.EROFS)
 
 
@@ -72,6 +75,20 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
             if temporary:
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def read_text(path: Path) -> str:
+    """Read a small file. Raises OSError as :func:`open_to_read` does, ValueError for a large one or no UTF-8."""
+    with open_to_read(path) as stream:
+        data = stream.read(MOST_JSON + 1)
+    if len(data) > MOST_JSON:
+        raise ValueError(f"{path} is too large")
+    return data.decode()
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a small file. Raises as :func:`read_text` does, and ValueError for anything else."""
+    return json_object(read_text(path))
 
 
 def _concerns(error: OSError, target: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.lane import Lane
@@ -60,7 +60,7 @@ def read_prediction(path: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        document = nofollow.read_object(file)
+        document = disk.read_object(file)
         prediction_table(document)
         prediction_remarks(document)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.records import RequestRecord
@@ -68,7 +68,7 @@ def sent_requests(recording: Recording) -> dict[str, Sent]:
     from labsched.recording import Sent
 
     try:
-        lines = nofollow.read_text(Path(recording.source).parent / "requests.jsonl").splitlines()
+        lines = disk.read_text(Path(recording.source).parent / "requests.jsonl").splitlines()
         times = {
             str(data["id"]): Sent(data["start"], data.get("due", 0.0), data.get("end", 0.0))
             for data in map(json.loads, lines)

@@ -8,9 +8,9 @@ from pathlib import Path
 from labctl import unfinished, workspace
 from labctl.bundle.pack import FOLDER, checkout_files
 from labctl.runtimes import leftovers
-from labkit import nofollow
 from labkit.disk import disk_errors, need_space
 from labkit.errors import LabError
+from labsched.files import open_to_read
 
 IN_WHEEL = Path(__file__).resolve().parents[1] / "checkout"  # the build of a wheel puts the files there (setup.py)
 SHIPPED = Path(FOLDER, "shipped")  # the shipped files, for `labctl undo`: the new folder has no git
@@ -78,7 +78,7 @@ def _require_free(target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     """Copy a file. It becomes the caller's to edit, whatever its mode was; a script stays executable."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with nofollow.open_to_read(source) as stream:
+    with open_to_read(source) as stream:
         data, mode = stream.read(), os.fstat(stream.fileno()).st_mode
     target.write_bytes(data)
     target.chmod(0o755 if mode & 0o100 else 0o644)

@@ -10,7 +10,6 @@ from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.stack import edits, faults, shipped
 from labctl.stack.replicas import DRAIN_S, replicas_in_words
-from labkit import nofollow
 from labkit.errors import LabError
 from labkit.printable import printable
 
@@ -106,7 +105,7 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: str, 
         for decision in autoscale(session, lab, name, scaler, patience=drain):
             line = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {decision}"
             click.echo(line)
-            with nofollow.open_to_append(log) as stream:
+            with log.open("ab") as stream:
                 stream.write(f"{line}\n".encode())
         return
     assert count is not None

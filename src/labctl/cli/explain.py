@@ -13,8 +13,8 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labkit import nofollow
 from labkit.errors import LabError
+from labkit.evidence.steplog import run_folders
 from labkit.printable import printable
 from labkit.tables import format_table
 
@@ -267,7 +267,7 @@ def _lanes(source: str) -> list[InstanceSteps]:
     run_dir, models = session.workspace.folder(name).run_dir(), tuple(running.record.models)
     held = [
         {**state, "replica": story.replica_of(folder, run_dir)}
-        for folder in nofollow.folders(run_dir)
+        for folder in run_folders(run_dir)
         for state in held_steps(Clock(folder, models))
     ]
     lanes = story.of_stack(run_dir, held)

@@ -7,6 +7,7 @@ has come it says in files of its own there.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -17,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Required, TypedDict, cast
 
-from labkit import nofollow
+from labkit import disk
 from labkit.errors import LabError
 from labkit.evidence import metrics
+from labsched.files import open_to_read
 
 CONTROL = "clock.json"
 EVERY = "*"  # in the place of a model's name: all models that are not named
@@ -74,7 +76,7 @@ class Clock:
     def modes(self) -> dict[str, Mode]:
         """The modes that are set, by model or EVERY; {} if all models run free."""
         try:
-            models = nofollow.read_object(self.run_dir / CONTROL)["models"]
+            models = disk.read_object(self.run_dir / CONTROL)["models"]
             now = time.monotonic()
             modes: dict[str, Mode] = {name: mode for name, mode in models.items() if mode.get("until", now) >= now}
             numbers = [mode.get(name, 0) for mode in modes.values() for name in ("since", "until", "factor")]
@@ -130,13 +132,13 @@ class Clock:
         """Lock the run folder while the control file is read and written, so that no change undoes another one."""
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            folder = os.open(self.run_dir, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise LabError(
                 f"{self.run_dir} cannot be used", error.strerror or str(error), code="clock-unusable"
             ) from error
         try:
-            nofollow.lock(folder, LOCK_S)
+            _lock(folder)
             yield
         except BlockingIOError as error:
             raise LabError(
@@ -158,9 +160,9 @@ class Clock:
         control = self.run_dir / CONTROL
         try:
             if all(mode["mode"] == "run" for mode in modes.values()):
-                nofollow.unlink(control)
+                control.unlink(missing_ok=True)
             else:
-                nofollow.write_atomically(control, json.dumps({"v": 1, "models": modes}))
+                disk.atomic_write(control, json.dumps({"v": 1, "models": modes}))
         except OSError as error:
             raise LabError(
                 f"{control} cannot be written", error.strerror or str(error), code="clock-unwritable"
@@ -191,7 +193,7 @@ class Clock:
         states: list[ClockState] = []
         for path in sorted(self.run_dir.glob(f"clock-{model}-*.json")):
             with contextlib.suppress(OSError, ValueError):
-                state = cast(ClockState, nofollow.read_object(path))
+                state = cast(ClockState, disk.read_object(path))
                 if state.get("model") == model and state.get("state") and _has_form(state):
                     states.append(state)
         return states
@@ -220,8 +222,8 @@ class Clock:
                 if own:
                     self._write({**modes, **own})
             for name in stepped:  # a model that takes a step holds this lock, and reads the grant again
-                with contextlib.suppress(OSError), nofollow.open_to_read(self._claims(name)) as claims:
-                    nofollow.lock(claims.fileno(), LOCK_S)
+                with contextlib.suppress(OSError), open_to_read(self._claims(name)) as claims:
+                    _lock(claims.fileno())
         deadline = time.monotonic() + PATIENCE_S
         while any(self._begun(name, grant) > self._done(name, grant) for name in stepped if name in self.paused):
             _not_for_ever(deadline)  # a step was begun that has not ended
@@ -257,13 +259,27 @@ class Clock:
     def _begun(self, model: str, grant: str) -> int:
         """How many of the granted steps a model has taken."""
         try:
-            name, _, begun = nofollow.read_text(self._claims(model)).partition(" ")
+            name, _, begun = disk.read_text(self._claims(model)).partition(" ")
             return int(begun or 0) if name == grant else 0
         except (OSError, ValueError):
             return 0
 
     def _claims(self, model: str) -> Path:
         return self.run_dir / f"clock-{model}.claims"
+
+
+def _lock(handle: int) -> None:
+    """Lock an opened file or folder, for which a step may be waited. Raises BlockingIOError after some seconds."""
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _not_for_ever(deadline: float) -> None:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit import nofollow
+from labkit.evidence.steplog import run_folders
 from labkit.waiting import call_repeatedly
 
 WATCHED = "watched"  # a file in the run folder; a model writes texts while it is fresh
@@ -16,9 +16,9 @@ RENEW_S = 3.0  # it is stale after ten
 
 def ask_for_texts(run_dir: Path) -> None:
     """Ask the models of a stack to write texts for the next seconds; nothing happens if the stack has gone."""
-    for folder in nofollow.folders(run_dir):
+    for folder in run_folders(run_dir):
         with contextlib.suppress(OSError):
-            nofollow.touch(folder / WATCHED)
+            (folder / WATCHED).touch()
 
 
 @contextlib.contextmanager

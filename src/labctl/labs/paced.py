@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labkit import nofollow
+from labsched.files import open_to_read
 from labsched.steplog import parse_step_line
 
 
@@ -12,7 +12,7 @@ def describe_pace(out: Path) -> str:
     """A sentence for people about a folder of results; "" where no step of its logs was paced."""
     steps = late = 0
     for path in sorted(out.glob("steps-*.jsonl")):
-        with nofollow.open_to_read(path) as stream:
+        with open_to_read(path) as stream:
             for line in stream:
                 data = parse_step_line(line) or {}
                 steps += "paced_us" in data

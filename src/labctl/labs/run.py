@@ -36,7 +36,6 @@ from labctl.stack.up import death_of_stack
 from labkit import contention
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
-from labkit.nofollow import require_own
 from labkit.results import flatten
 
 SCRIPT = ("-m", "labkit.script")
@@ -162,8 +161,6 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     base = session.workspace.results_dir(lab.folder)
     if session.dry:
         return base / "TIME"
-    for folder in (base.parent, base):
-        require_own(folder, "folder")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     with disk_errors(base):
         for suffix in ("", *(f"-{n}" for n in range(2, 100))):

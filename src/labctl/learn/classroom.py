@@ -24,7 +24,7 @@ from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.processes import Command
 from labctl.stack.session import Session
 from labctl.stack.up import make_artifact
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.tls import CertificatePair
@@ -145,7 +145,7 @@ class Classroom:
     def address(self) -> str:
         """Where JupyterHub was started last; "" where it never was."""
         with contextlib.suppress(OSError):
-            return nofollow.read_text(self.room.path / "address")
+            return disk.read_text(self.room.path / "address")
         return ""
 
     def users(self) -> dict[str, dict[str, Any]] | None:

@@ -12,7 +12,9 @@ from labctl.learn.exercise import Exercise
 from labctl.stack.faults import stack_explainer
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labkit import nofollow
+from labkit import disk
+from labkit.evidence.steplog import run_folders
+from labsched.files import json_object, open_to_read
 
 MOST_LINES = 10
 FRAME = re.compile(r"\s+\S+\(\d+\): ")  # of Triton's "At:"
@@ -33,16 +35,16 @@ class ObservedFault:
 def read_faults(run_dir: Path, since: float) -> list[ObservedFault]:
     """The faults of all models of a run folder since then (``time.monotonic()`` seconds), in order of time."""
     found = []
-    paths = [path for folder in nofollow.folders(run_dir) for path in folder.glob("faults-*.jsonl")]
+    paths = [path for folder in run_folders(run_dir) for path in folder.glob("faults-*.jsonl")]
     for path in paths:
         try:
-            with nofollow.open_to_read(path) as stream:
-                lines = stream.read(nofollow.MOST_JSON).splitlines()
+            with open_to_read(path) as stream:
+                lines = stream.read(disk.MOST_JSON).splitlines()
         except OSError:  # the observer wrote no such thing
             continue
         for line in lines:
             try:
-                data = nofollow.json_object(line)
+                data = json_object(line)
                 fault = ObservedFault(float(data["t"]), str(data["words"]), data["line"], bool(data["exception"]))
             except (ValueError, KeyError, TypeError):  # cut off when its process was killed
                 continue

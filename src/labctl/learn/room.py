@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.workspace import Workspace, key_lock
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -100,7 +100,7 @@ class Room:
         path = self.path / name
         if not path.exists():
             self.keep(name, secrets.token_hex(32))
-        return nofollow.read_text(path)
+        return disk.read_text(path)
 
     def keep(self, name: str, text: str) -> None:
         """A file of the room's, its owner's alone."""
@@ -119,7 +119,7 @@ class Room:
 
     def _passwords(self) -> dict[str, str]:
         try:
-            found = nofollow.read_object(self._file)
+            found = disk.read_object(self._file)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
@@ -156,7 +156,7 @@ class Room:
 
     def _give(self, path: Path) -> None:
         if os.getuid() == 0:
-            nofollow.change_owner(path, self.owner)
+            os.chown(path, self.owner, self.owner, follow_symlinks=False)
 
 
 def require_names(names: Iterable[str]) -> None:

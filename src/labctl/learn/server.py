@@ -24,7 +24,6 @@ from labctl.stack.stack import RunningStack
 from labctl.stack.up import refuse_unservable, up
 from labctl.triton import server_api
 from labctl.workspace import Workspace
-from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import metrics
@@ -155,7 +154,7 @@ def stop_exercise_server(session: Session) -> bool:
                 take_down(session, runtime, STACK, force=True)
     for note in session.workspace.folder(STACK).run_dir().glob("stuck-*.json"):  # of a process that is gone
         with contextlib.suppress(OSError):
-            nofollow.unlink(note)
+            note.unlink(missing_ok=True)
     return running is not None
 
 

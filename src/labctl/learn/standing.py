@@ -17,7 +17,7 @@ from typing import Any
 from labctl.learn.exercise import Exercise
 from labctl.learn.progress import PASSED, STARTED, Entry, entry_of, last_started
 from labctl.learn.room import HOME, LABS, Room
-from labkit import nofollow
+from labsched.files import json_object
 
 MOST_BYTES, MOST_COUNTED = 256 * 1024, 9999
 STATE = (LABS, ".labs")
@@ -93,7 +93,7 @@ def read_beneath(root: Path, parts: Sequence[str]) -> dict[str, Any]:
         if not stat.S_ISREG(os.fstat(handles[-1]).st_mode):
             return {}
         data = os.read(handles[-1], MOST_BYTES + 1)
-        return nofollow.json_object(data) if len(data) <= MOST_BYTES else {}
+        return json_object(data) if len(data) <= MOST_BYTES else {}
     except (OSError, ValueError):
         return {}
     finally:

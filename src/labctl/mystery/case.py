@@ -24,7 +24,7 @@ from labctl.stack.session import Session
 from labctl.stack.up import up
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labkit import nofollow
+from labkit import disk
 from labkit.clients.base import Tell
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -224,7 +224,7 @@ def current_case(session: Session) -> Case:
     folder = session.workspace.folder(NAME)
     there = session.find(STACK)
     try:
-        state = nofollow.read_object(folder.purpose_file)
+        state = disk.read_object(folder.purpose_file)
         code, rounds = str(state["code"]), int(state["rounds"])
     except (OSError, ValueError, KeyError, TypeError):
         there = None
@@ -232,7 +232,7 @@ def current_case(session: Session) -> Case:
         raise LabError("no sick server is up", "", START, code="mystery-none-up")
     faults = find_faults(session.workspace)
     try:
-        served = nofollow.read_text(session.workspace.folder(STACK).repository / FILE)
+        served = disk.read_text(session.workspace.folder(STACK).repository / FILE)
     except OSError:
         served = ""
     if served != sealed_scheduler(fault_of(code, faults)):

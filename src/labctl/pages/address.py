@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from labctl.workspace import Workspace
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -35,7 +35,7 @@ def publish_address(workspace: Workspace, stack: str, page: str, address: str) -
 def page_address(workspace: Workspace, stack: str, page: str) -> str:
     """The address of a page that answers; "" if there is none."""
     try:
-        address = nofollow.read_text(workspace.folder(stack).address_file(page))
+        address = disk.read_text(workspace.folder(stack).address_file(page))
         where = urlsplit(address)
         with socket.create_connection((where.hostname or "", where.port or 0), timeout=0.2):
             return address if where.scheme == "http" else ""

@@ -22,7 +22,7 @@ from labctl.runtimes.leftovers import REPLICA, keeper_command, kill, marks, regi
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.workspace import Workspace
-from labkit import nofollow
+from labkit import disk
 from labkit.errors import LabError
 
 EXIT_S = 1  # what Triton gives its requests if labctl is killed
@@ -77,7 +77,7 @@ def local(
         if process.poll() is None:
             return ""
         with contextlib.suppress(OSError, ValueError, KeyError):
-            return str(nofollow.read_object(ended)["how"])
+            return str(disk.read_object(ended)["how"])
         return processes.describe_exit(process.returncode)
 
     try:

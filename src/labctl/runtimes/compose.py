@@ -32,9 +32,9 @@ from labctl.runtimes.series import PROGRAM, Around, Series
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.evidence.steplog import run_folders
 
 KEPT_LINES = 20_000  # of a log, when its container goes
 
@@ -199,8 +199,8 @@ class ComposeRuntime:
             folder.make_token()
         if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
             tokens = [folder.token] if record.exposed else []
-            for path in (*nofollow.folders(folder.run_dir()), folder.secret, *tokens):
-                nofollow.change_owner(path, NOBODY)
+            for path in (*run_folders(folder.run_dir()), folder.secret, *tokens):
+                os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         if record.front:
             self._configure(record)
         values = self._projects.read(stack) if only else compose_commands.values(self._projects, plan, record)
@@ -264,8 +264,9 @@ class ComposeRuntime:
         shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
         # A file of nobody's in a folder of ours is handed back to the caller.
         if os.getuid() == 0:
-            with contextlib.suppress(OSError, RecursionError):  # whatever it wrote there, the stack goes down
-                nofollow.give_all(self.workspace.folder(stack).run_dir(), 0)
+            for folder, names, files in os.walk(self.workspace.folder(stack).run_dir()):
+                for name in (".", *names, *files):
+                    os.chown(Path(folder, name), 0, 0, follow_symlinks=False)
         return None
 
     def _stop_one(self, listener: Listener, stack: str, force: bool, number: int) -> None:

@@ -28,7 +28,7 @@ from labctl.runtimes.local_server import envoy_binary
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.tls import CertificatePair
@@ -101,7 +101,7 @@ def start_door_server(
 def door_url(workspace: Workspace, record: Record) -> str:
     """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
     with contextlib.suppress(OSError, ValueError, LabError):
-        address = nofollow.read_text(workspace.folder(record.stack).door_url)
+        address = disk.read_text(workspace.folder(record.stack).door_url)
         if record.runtime == "compose":
             containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
             lives = bool(docker_engine.running_containers(containers))
@@ -193,7 +193,7 @@ def _start(
             break
     how = "no answer" if process.poll() is None else processes.describe_exit(process.returncode)
     process.kill()
-    details = _tail(nofollow.read_text(log))
+    details = _tail(disk.read_text(log))
     raise LabError(FAILED, how, f"labctl openai {record.stack}", details=details, code="openai-not-started")
 
 

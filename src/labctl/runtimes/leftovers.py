@@ -6,6 +6,7 @@ Every command first ends and removes what a labctl or a server that was killed h
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import hashlib
 import os
@@ -24,7 +25,6 @@ from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Record
 from labctl.unfinished import HELD, NEW, OLD
 from labctl.workspace import Workspace
-from labkit import nofollow
 from labkit.disk import atomic_write, resolve_path
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
@@ -215,11 +215,11 @@ def sweep_beside(target: Path, first: Callable[[Path], None]) -> list[str]:
 def _sweep_one(left: Path, first: Callable[[Path], None] = lambda folder: None) -> bool:
     """Whether the folder was a killed maker's, and has gone."""
     with contextlib.suppress(OSError):
-        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
         try:
             promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
             if promised:
-                nofollow.lock(handle, 0)  # its maker has it for as long as it lives
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its maker has it for as long as it lives
                 first(left)
                 shutil.rmtree(left)
                 return True

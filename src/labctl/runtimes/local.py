@@ -35,7 +35,7 @@ from labctl.runtimes.record import Endpoints, Record, Replica, addresses, merge_
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
-from labkit import nofollow
+from labkit import disk
 from labkit.errors import LabError
 
 OUR_PROCESSES = (SERVER, STUB, keeper.NAME, ENVOY, PROMETHEUS, DOOR)
@@ -234,7 +234,7 @@ class LocalRuntime:
         folder, deaths = self.workspace.folder(stack), []
         for path in (folder.ended_file(number), *([] if number else folder.ended_files)):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                ended = nofollow.read_object(path)
+                ended = disk.read_object(path)
                 how = str(ended["how"])
                 if ended["restarts"]:
                     how += f", after {ended['restarts']} restarts"

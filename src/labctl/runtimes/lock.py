@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from labctl.runtimes.record import Proc
 from labctl.workspace import Workspace
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
 from labkit.waiting import attempts
@@ -34,7 +34,6 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
     """
     folder = workspace.folder(stack)
     path = folder.lock
-    folder.require_own()
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.parent.chmod(0o700)  # logs and step logs hold what clients ask and are answered
@@ -70,7 +69,7 @@ def _busy(workspace: Workspace, stack: str) -> Busy:
 def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
     """(pid, action) of the process that changes the stack now; (0, "") if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        data = nofollow.read_object(workspace.folder(stack).lock_note)
+        data = disk.read_object(workspace.folder(stack).lock_note)
         if Proc(int(data["pid"]), float(data["started"])).alive():
             return int(data["pid"]), str(data["action"])
     return 0, ""

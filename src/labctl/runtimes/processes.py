@@ -22,7 +22,6 @@ import psutil
 
 from labctl.listener import Listener
 from labctl.runtimes import keeper
-from labkit import nofollow
 from labkit.errors import LabError
 
 LOOK_S = 0.02
@@ -55,7 +54,7 @@ class Command:
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
     """Start a server in a group of its own, its output appended to ``log``; what it writes is its owner's alone."""
-    with nofollow.open_to_append(log) as stream:
+    with log.open("ab") as stream:
         return subprocess.Popen(
             argv,
             env=dict(env),

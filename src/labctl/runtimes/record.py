@@ -19,8 +19,8 @@ import psutil
 from pydantic import TypeAdapter
 
 from labctl.options import LOOPBACK, Options
-from labkit import nofollow
 from labkit.errors import LabError
+from labsched.files import json_object
 
 EPOCH_S = 1e9  # a process whose start is later was counted from 1970, by an earlier version
 FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
@@ -93,7 +93,7 @@ class Record:
     @classmethod
     def from_json(cls, text: str) -> Record:
         """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
-        data = nofollow.json_object(text)
+        data = json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
             options: dict[str, Any] = {key: data[key] for key in ("profile", "release", "gpus") if key in data}
             options |= {"set": data.get("settings"), "templates": data.get("templates") or None}

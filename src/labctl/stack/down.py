@@ -11,8 +11,8 @@ from labctl.runtimes.base import Runtime
 from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.stack import faults
 from labctl.stack.session import Session
-from labkit import nofollow
 from labkit.errors import LabError
+from labkit.evidence.steplog import run_folders
 from labkit.waiting import attempts
 
 GONE_S, LOOK_S = 5.0, 0.1
@@ -41,10 +41,10 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 
 
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
-    folders = nofollow.folders(session.workspace.folder(stack).run_dir())
+    folders = run_folders(session.workspace.folder(stack).run_dir())
     for folder in folders:
         with contextlib.suppress(OSError):  # Triton ends when what it executes has ended: that must not stand still
-            nofollow.unlink(folder / CONTROL)
+            (folder / CONTROL).unlink(missing_ok=True)
     stuck = [] if force else [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]
     if stuck:
         session.listener.note(f"{stuck[0].partition(';')[0]}: the server is killed")

@@ -21,7 +21,7 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
-from labkit import nofollow
+from labkit import disk
 from labkit.errors import LabError
 from labkit.waiting import attempts, call_repeatedly
 
@@ -121,7 +121,7 @@ def stuck_sentences(run_dir: Path) -> list[str]:
     for path in sorted(run_dir.glob("stuck-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
             if time.time() - path.lstat().st_mtime < FRESH_S:
-                note = nofollow.read_object(path)
+                note = disk.read_object(path)
                 after = f", after {note['steps']} steps" if note["steps"] else ""
                 since = time.strftime("%H:%M:%S", time.localtime(note["since"]))
                 sentences.append(

@@ -17,7 +17,6 @@ from labctl.triton.readiness import ServerOutside, wait_ready
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.nofollow import require_own
 from labkit.waiting import attempts
 
 LOOK_S = 0.1
@@ -63,7 +62,6 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
     folder = workspace.folder(record.stack)
     for server in servers:
         if number := record.folder(server.number):
-            require_own(folder.run_dir(number), "folder")  # the servers can write where it will be
             folder.run_dir(number).mkdir(parents=True, exist_ok=True)
             atomic_write(folder.log_file(number), b"", mode=0o600)
 

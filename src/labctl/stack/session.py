@@ -19,7 +19,7 @@ from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
 from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -226,7 +226,7 @@ class Session:
         """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""
         path = self.workspace.folder(stack).state_file
         try:
-            record = Record.from_json(nofollow.read_text(path))
+            record = Record.from_json(disk.read_text(path))
             if record.stack == stack:
                 return record
         except FileNotFoundError:

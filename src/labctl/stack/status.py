@@ -17,7 +17,7 @@ from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session, Unknown
 from labctl.triton import readiness, server_api
-from labkit import nofollow
+from labkit import disk
 from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.waiting import attempts
@@ -262,7 +262,7 @@ def _effective(session: Session, record: Record) -> dict[str, Any]:
     """What is really in force where it differs from what was asked; the models write it beside their step logs."""
     effective = dict(record.effective)
     with contextlib.suppress(OSError, ValueError):
-        effective |= nofollow.read_object(session.workspace.folder(record.stack).run_dir() / "effective.json")
+        effective |= disk.read_object(session.workspace.folder(record.stack).run_dir() / "effective.json")
     return effective
 
 

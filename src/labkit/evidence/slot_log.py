@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from labkit import nofollow
 from labkit.errors import LabError
+from labsched.files import open_to_read
 
 _STAMP = re.compile(r"^[IWE](?P<day>\d{4}) (?P<clock>\d\d:\d\d:\d\d\.\d{6}) ")
 _PLACE = r"batcher (?P<instance>\S+), (?:sequence )?slot (?P<slot>\d+)"
@@ -47,7 +47,7 @@ def read_slot_log(path: Path, model: str) -> list[SlotEvent]:
         LabError: there is no such log, or it is not a verbose one.
     """
     try:
-        with nofollow.open_to_read(path) as stream:
+        with open_to_read(path) as stream:
             lines = stream.read().decode(errors="replace").splitlines()
     except OSError as error:
         raise LabError(f"{path} cannot be read", str(error), "--set log_verbose=true", code="log-unreadable") from error

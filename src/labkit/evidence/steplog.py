@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.records import RequestRecord
 from labkit.waiting import attempts
+from labsched.files import open_to_read
 from labsched.steplog import REQUEST, SCHEDULER, StepRecord, parse_any_line, parse_step_line, step_of
 
 REPLICA = "replica-"  # the prefix of a replica's folder, before its number
@@ -80,9 +80,14 @@ def _unfinished(lines: Sequence[Mapping[str, Any]]) -> bool:
     return bool(live)
 
 
+def run_folders(run_dir: Path) -> list[Path]:
+    """Return the run folder of a stack and its replicas' folders in it."""
+    return [run_dir, *sorted(path for path in run_dir.glob(f"{REPLICA}*") if path.is_dir())]
+
+
 def _files(run_dir: Path) -> list[Path]:
     """The logs of a stack's server, or of all its replicas (one folder each)."""
-    return sorted(path for folder in nofollow.folders(run_dir) for path in folder.glob("steps-*.jsonl"))
+    return sorted(path for folder in run_folders(run_dir) for path in folder.glob("steps-*.jsonl"))
 
 
 def _lines(
@@ -95,7 +100,7 @@ def _lines(
     read: dict[int, tuple[Path, bytes]] = {}  # by inode
     for path in reversed(_files(run_dir)):  # a log before the one that it was rotated to: that may happen meanwhile
         try:
-            stream = nofollow.open_to_read(path)
+            stream = open_to_read(path)
         except OSError:
             continue
         with stream:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from labkit import nofollow
+from labkit import disk
 from labkit.errors import LabError
 from labkit.predict import cells
 from labsched.recording import Arrival
@@ -39,7 +39,7 @@ class Converted:
 def convert_trace(path: Path) -> Converted:
     """The requests in a file of another tool. Raises LabError: it is of none, or lacks what a trace needs."""
     try:
-        text = nofollow.read_text(path)
+        text = disk.read_text(path)
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read", str(error), KNOWN, code="trace-unreadable") from error
     try:

@@ -14,8 +14,8 @@ from typing import Any
 from labctl.clock.clock import Clock, pause_limit
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
-from labkit import nofollow
 from labkit.errors import LabError
+from labsched.files import open_to_read
 from labsched.steplog import parse_step_line
 
 Line = Mapping[str, Any]
@@ -97,7 +97,7 @@ class Instance:
 def read_step_lines(log: Path) -> Iterator[dict[str, Any]]:
     """The lines of one step log, without the warm-up. Raises LabError: it cannot be read."""
     try:
-        with nofollow.open_to_read(log) as stream:
+        with open_to_read(log) as stream:
             yield from (
                 line for text in stream if (line := parse_step_line(text)) is not None and not line.get("warm_up")
             )

@@ -11,7 +11,7 @@ from labctl.pages.live.lines import CHANGE, read_step_lines
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
 from labctl.pages.live.routes import RouteEvent, Routes
-from labkit import nofollow
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.names import LetterNames, Numbered
@@ -177,7 +177,7 @@ def asked_for(folder: Path, phase: str) -> dict[str, list[ClientRequest]]:
     """
     asked: dict[str, list[ClientRequest]] = {}
     try:
-        records = [json.loads(line) for line in nofollow.read_text(folder / "requests.jsonl").splitlines()]
+        records = [json.loads(line) for line in disk.read_text(folder / "requests.jsonl").splitlines()]
         for data in records:
             if data["phase"] == phase and data["id"]:
                 prompt = str(data.get("prompt", ""))[:LABEL]

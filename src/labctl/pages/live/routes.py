@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from labctl.pages.live.tail import StepLogTail
-from labkit import nofollow
-from labkit.evidence.steplog import REPLICA
+from labkit.evidence.steplog import REPLICA, run_folders
 from labkit.names import LetterNames
 from labsched.steplog import parse_step_line
 
@@ -150,7 +149,7 @@ class RouteTail:
         """The decisions since the last call; at first the recent ones."""
         lines = [
             line
-            for folder in nofollow.folders(self._run_dir)
+            for folder in run_folders(self._run_dir)
             for line in self._tails.setdefault(folder, StepLogTail(folder, _with_routes)).read()
         ]
         events = self._routes.events(sorted(lines, key=lambda line: line["t"]))

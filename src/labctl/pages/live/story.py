@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from labctl.pages.live.lines import CHANGE, HELD, Instance, Line, read_step_lines
 from labctl.pages.live.replay import asked_for
-from labkit import nofollow
+from labkit import disk
 from labkit.errors import LabError
-from labkit.evidence.steplog import REPLICA, refusal_reason, shortage_in_words
+from labkit.evidence.steplog import REPLICA, refusal_reason, run_folders, shortage_in_words
 from labkit.names import LetterNames, Numbered
 from labsched.vllm import reader
 
@@ -150,7 +150,7 @@ def _name(lanes: Sequence[InstanceSteps], names: LetterNames) -> None:
 def of_stack(run_dir: Path, held: Sequence[Line]) -> list[InstanceSteps]:
     """The lanes of a running stack, as far as its logs go back; ``held`` are the steps that wait for the clock."""
     lanes: dict[LaneKey, InstanceSteps] = {}
-    for folder in nofollow.folders(run_dir):
+    for folder in run_folders(run_dir):
         for file in folder.glob(f"{PREFIX}*{SUFFIX}"):
             _read(lanes, file, "", {}, replica_of(folder, run_dir))
     for state in held:
@@ -197,7 +197,7 @@ def _labels(folder: Path, phase: str) -> dict[str, str]:
     labels: dict[str, str] = {}
     counts: Counter[str] = Counter()  # several requests may have one label
     try:
-        lines = nofollow.read_text(folder / "requests.jsonl").splitlines()
+        lines = disk.read_text(folder / "requests.jsonl").splitlines()
         for data in map(json.loads, lines):
             if data["phase"] == phase and data["id"]:
                 label = str(data["label"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from labkit import nofollow
+from labsched.files import open_to_read
 from labsched.steplog import parse_step_line
 
 RECENT_BYTES = 2 * 2**20  # of each log: for a page that comes later, and at most at a time
@@ -39,7 +39,7 @@ class StepLogTail:
 
     def _lines(self, path: Path) -> list[Mapping[str, Any]]:
         try:
-            with nofollow.open_to_read(path) as stream:
+            with open_to_read(path) as stream:
                 status = os.fstat(stream.fileno())
                 file = self._files.get(path.name)
                 last: list[Mapping[str, Any]] = []
@@ -54,7 +54,7 @@ class StepLogTail:
 
     def _last_lines(self, path: Path, file: _File) -> list[Mapping[str, Any]]:
         """What was written to a file after the last look at it, and before it was rotated."""
-        with contextlib.suppress(OSError), nofollow.open_to_read(path.with_suffix(".1.jsonl")) as stream:
+        with contextlib.suppress(OSError), open_to_read(path.with_suffix(".1.jsonl")) as stream:
             if os.fstat(stream.fileno()).st_ino == file.inode:
                 return self._new_lines(file, stream)
         return []

@@ -10,8 +10,8 @@ from pathlib import Path
 from labctl.pages.live.events import WhatIfEvent
 from labctl.pages.live.lines import Instance, Line
 from labctl.pages.live.parting import differing_requests, side_of_parting
-from labkit import nofollow
 from labkit.errors import LabError
+from labsched.files import open_to_read
 from labsched.follow import Follower, StepPair
 from labsched.lines import MODEL
 from labsched.recording import SchedulerSettings, settings_of
@@ -133,7 +133,7 @@ def _head(stack: str, run_dir: Path) -> Line:
             code="what-if-instances",
         )
     for path in logs:
-        with nofollow.open_to_read(path) as stream:
+        with open_to_read(path) as stream:
             for text in reversed(stream.read().splitlines()):
                 if b'"scheduler"' in text and (line := parse_any_line(text)) and line.get("kind") == SCHEDULER:
                     return line

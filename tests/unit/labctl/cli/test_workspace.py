@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from lab_errors import lab_error
 
+from labctl.runtimes.lock import stack_lock
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock
 from labkit.disk import atomic_write, need_space
@@ -95,3 +96,10 @@ def test_what_cannot_fit_is_refused_before_it_is_begun(tmp_path: Path) -> None:
     with lab_error("disk-too-full", "1,000,000,000,000 MB"):
         need_space(tmp_path / "not" / "there" / "yet", 10**18)
     need_space(tmp_path, 1)
+
+
+def test_what_a_stack_writes_is_its_owners_alone(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "checkout", tmp_path / "cache")
+    workspace.folder("s").path.mkdir(parents=True)
+    with stack_lock(workspace, "s", "up"):
+        assert workspace.folder("s").path.stat().st_mode & 0o077 == 0

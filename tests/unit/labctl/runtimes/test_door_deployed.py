@@ -23,7 +23,6 @@ from labctl.runtimes.compose_commands import read_values
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
-from labkit import nofollow
 from labkit.tls import CertificatePair
 
 STACK, PORT = "iterative", 9123
@@ -86,7 +85,7 @@ def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_reader
     found = files.key.stat()
     another = max(found.st_uid, found.st_gid) + 1  # who runs the tests may be nobody
     monkeypatch.setattr(os, "getuid", lambda: 0)  # root's containers run as nobody
-    monkeypatch.setattr(nofollow, "change_owner", lambda path, owner: None)  # which only root can
+    monkeypatch.setattr(os, "chown", lambda path, uid, gid, **options: None)  # which only root can
     monkeypatch.setattr(door, "NOBODY", another)
     with lab_error("openai-file-unreadable", "server.key") as caught:
         started(tmp_path, files, expose=True)

@@ -1,9 +1,8 @@
-"""What a server writes into its run folder is never followed: a link there leads labctl, which may be root, nowhere."""
+"""What a model may leave in its run folder: nothing there hangs a command, or keeps its stack up."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +17,11 @@ from labctl.learn import server
 from labctl.learn.faults import read_faults
 from labctl.listener import Listener
 from labctl.pages.live.tail import StepLogTail
-from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults
 from labctl.stack.down import take_down
-from labctl.stack.replicas import make_room
 from labctl.stack.session import Session
 from labctl.stack.status import _effective
-from labkit import nofollow
 from labkit.evidence import slot_log, steplog
 
 PLACE = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -48,24 +44,6 @@ def run_dir(session: Session) -> Path:
     folder = session.workspace.folder("s").run_dir()
     folder.mkdir(parents=True)
     return folder
-
-
-@pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    """A folder of somebody's, with a file under each name that labctl reads, writes or removes in a run folder."""
-    folder = tmp_path / "outside"
-    folder.mkdir()
-    for name in READ:
-        (folder / name).write_text(
-            json.dumps({**STEP, **FAULT, "state": "held", "modes": {}, "v": 1, "models": {}}) + "\n"
-        )
-    return folder
-
-
-def contents(folder: Path) -> dict[str, Any]:
-    """Everything about a folder and what is in it but when it was last read."""
-    paths = [folder, *sorted(folder.rglob("*"))]
-    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns, path.lstat().st_uid) for path in paths}
 
 
 class Stopping:
@@ -94,41 +72,6 @@ def look_at(session: Session, folder: Path) -> list[Any]:
 
 
 NOTHING = [{}, [], 0, [], [], [], [], {}]
-
-
-def use_all(session: Session, folder: Path) -> None:
-    """All that commands write and remove there, down at last."""
-    runtime: Any = Stopping()
-    texts.ask_for_texts(folder)
-    for change in (Clock(folder, ("m",)).pause, Clock(folder, ("m",)).run):
-        change()
-    take_down(session, runtime, "s")
-
-
-def test_a_link_in_place_of_a_replicas_folder_leads_nowhere_and_the_stack_goes_down(
-    session: Session, run_dir: Path, outside: Path
-) -> None:
-    before = contents(outside)
-    (run_dir / "replica-9").symlink_to(outside)
-    assert nofollow.folders(run_dir) == [run_dir]
-    assert not steplog.read_step_log(run_dir) and not read_faults(run_dir, 0.0)
-    use_all(session, run_dir)
-    with lab_error("path-not-own", "replica-9"):
-        make_room(session.workspace, RECORD, RECORD.servers)
-    with lab_error("clock-unusable", "replica-9"):
-        Clock(run_dir / "replica-9", ("m",)).pause()
-    assert contents(outside) == before
-
-
-def test_links_in_place_of_files_lead_nowhere_and_the_stack_goes_down(
-    session: Session, run_dir: Path, outside: Path
-) -> None:
-    for name in (*READ, texts.WATCHED):
-        (run_dir / name).symlink_to(outside / name)  # the last one dangles
-    before = contents(outside)
-    assert look_at(session, run_dir) == NOTHING
-    use_all(session, run_dir)
-    assert contents(outside) == before
 
 
 def test_a_run_folder_that_a_model_holds_locked_keeps_no_command(
@@ -164,7 +107,7 @@ def test_a_folder_in_place_of_a_note_does_not_stop_the_end_of_the_exercise_serve
     assert not server.stop_exercise_server(session)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_a_log_of_triton_that_is_no_file_is_an_error_and_hangs_no_client(
     run_dir: Path, make: Callable[[Path], None]
 ) -> None:
@@ -196,29 +139,3 @@ def test_json_of_another_type_in_a_run_folder_is_ignored(session: Session, run_d
     found = look_at(session, run_dir)
     assert found[:-1] == NOTHING[:-1]
     assert isinstance(found[-1], dict)
-
-
-class Gone(ComposeRuntime):
-    """Containers that go as they are told to, without an engine."""
-
-    def leftovers(self, stack: str) -> list[str]:
-        return ["container c"]
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
-    session: Session, run_dir: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = outside / "secret"
-    secret.write_text("mine")
-    os.chown(secret, 1234, 1234)
-    (run_dir / "replica-1").mkdir()
-    for name, target in (("file", secret), ("folder", outside), ("dangling", outside / "nothing")):
-        (run_dir / name).symlink_to(target)
-        (run_dir / "replica-1" / name).symlink_to(target)
-    nofollow.give_all(run_dir, 65534)
-    before = contents(outside)
-    monkeypatch.setattr("labctl.runtimes.processes.run_tool", lambda *arguments: (0, "", []))
-    Gone(session.workspace).stop(session.listener, "s", force=True)
-    assert {path.lstat().st_uid for path in (run_dir, *run_dir.rglob("*"))} == {0}
-    assert contents(outside) == before
