@@ -32,8 +32,5 @@ class Listener:
     def file(self, path: str) -> None:
         """A file of the plan, or a folder with a final "/", would be written here (told in a dry run alone)."""
 
-    def given(self, line: str) -> None:
-        """A process that runs is given a line (shown with ``--verbose``)."""
-
 
 Silent = Listener  # where that is what it is for

@@ -72,9 +72,6 @@ class Console(Listener):
     def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None, container: str = "") -> None:
         self._detail(f"  $ {command_line(argv, env)}")
 
-    def given(self, line: str) -> None:
-        self._detail(f"  < {line}")
-
     def _detail(self, line: str) -> None:
         """Show a line with --verbose alone."""
         if self.verbose:
@@ -145,7 +142,7 @@ class Echo(Listener):
     dry = True
 
     def __init__(self, json_output: bool = False) -> None:
-        self.told: dict[str, list[Any]] = {"notices": [], "commands": [], "given": [], "files": []}
+        self.told: dict[str, list[Any]] = {"notices": [], "commands": [], "files": []}
         self._quiet, self._title = json_output, ""
 
     def step(self, text: str) -> None:
@@ -162,9 +159,6 @@ class Echo(Listener):
         self._tell("commands", told, f"$ {command_line(words, env)}")
         if container and not self._quiet:
             click.echo(f"    {container}")
-
-    def given(self, line: str) -> None:
-        self._tell("given", line, f"< {line}")
 
     def file(self, path: str) -> None:
         if path not in self.told["files"]:

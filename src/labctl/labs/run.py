@@ -27,7 +27,6 @@ from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import describe_exit
-from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
 from labctl.stack.down import sweep_dead_stacks
 from labctl.stack.session import Session
@@ -93,7 +92,7 @@ def run_lab(
             handle = servers.next(phase.stack, phase_run.options, keep and last)
             runtime, stack = handle.runtime, handle.name
             client_stack = replace(handle, record=handle.record.only(replica)) if replica else handle
-            client = partial(run_client, client_stack, phase, out, quick, servers.clients)
+            client = partial(run_client, client_stack, phase, out, quick)
             if session.dry:
                 client()
                 continue
@@ -171,8 +170,8 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
-def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> int:
-    """Run the client of a phase, in a process of its own or one of those that share one; its exit status."""
+def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool) -> int:
+    """Run the client of a phase; its exit status."""
     from labkit.context import Context  # with its clients: nothing before a run's first phase needs them
 
     runtime, record = stack.runtime, stack.record
@@ -198,8 +197,6 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared
         listener.step(f"the client of phase {phase.name}")
     else:
         context.write(path)
-    if shared:
-        return shared.client(listener, arguments, path)
     return runtime.client(listener, [*SCRIPT, *arguments], record.stack)
 
 

@@ -2,7 +2,7 @@
 
 With the manifest's ``share_server``, a phase keeps the server of the phase before: its models get the new settings, and
 only models whose files differ are loaded again. That takes a second or two; a new server takes five. If requests are
-spread in another way, only the balancer is started again. The clients of such phases share a process.
+spread in another way, only the balancer is started again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from operator import attrgetter
 from labctl.manifest.schema import Lab
 from labctl.options import Options
 from labctl.runtimes.record import Record
-from labctl.runtimes.series import Series
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
@@ -90,7 +89,6 @@ class Servers(ExitStack):
         super().__init__()
         self._session, self._lab = session, lab
         self._now: RunningStack | None = None
-        self.clients: Series | None = None  # of the server that is up, where phases share them
 
     def next(self, stack: str, options: Options, keep: bool = False) -> RunningStack:
         """The stack with these options, ready; the server before it goes on, or is taken down.
@@ -101,14 +99,10 @@ class Servers(ExitStack):
         now = self._now
         if now and not keep and not now.already and (reused := self._reuse(now, stack, options)) is not None:
             return reused
-        self._now = self.clients = None
+        self._now = None
         self.close()
-        fresh = self.enter_context(ephemeral_stack(self._session, self._lab, stack, options, keep))
-        self._now = fresh
-        if self._lab.run and self._lab.run.share_server:
-            self.clients = self.enter_context(fresh.runtime.clients(stack))
-            self.clients.start(self._session.listener)
-        return fresh
+        self._now = self.enter_context(ephemeral_stack(self._session, self._lab, stack, options, keep))
+        return self._now
 
     def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
         """The present server with the new settings; None if another one is needed."""

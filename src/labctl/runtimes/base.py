@@ -12,7 +12,6 @@ from labctl.listener import Listener
 from labctl.plan import Plan
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.record import Endpoints, Record
-from labctl.runtimes.series import Series
 
 FRONT = -1  # the number of what stands before the servers, where a server's is asked for
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
@@ -95,9 +94,6 @@ class Runtime(Protocol):
 
     def shell(self, listener: Listener, record: Record) -> int:
         """A shell for a person beside a stack that is up, with its addresses as variables; its exit status."""
-
-    def clients(self, stack: str) -> Series:
-        """Clients that talk to the stack one after another, in one process (and container) that all of them share."""
 
     def find(self, stack: str) -> Record | None:
         """The record of a stack, with its servers that exist now, from reality (not from a state file)."""

@@ -28,7 +28,6 @@ from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
 from labctl.runtimes.processes import Command, as_they_come
 from labctl.runtimes.record import Endpoints, Record, merge_records
-from labctl.runtimes.series import PROGRAM, Around, Series
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
@@ -149,19 +148,12 @@ class ComposeRuntime:
         return self._foreground(listener, ("bash",), record.stack)
 
     def _foreground(self, listener: Listener, words: Sequence[str], stack: str) -> int:
-        command, around = self._client(stack, words, terminal=os.isatty(0) and os.isatty(1))
-        with around(listener):
-            return processes.run_foreground(command, listener)
-
-    def clients(self, stack: str) -> Series:
-        """A container of the service ``client`` for all of them; its stdin is their list, and no terminal."""
-        return Series(*self._client(stack, ("python", *PROGRAM), terminal=False))
-
-    def _client(self, stack: str, argv: Sequence[str], terminal: bool) -> tuple[Command, Around]:
+        terminal = os.isatty(0) and os.isatty(1)
         workspace, (project, service) = self.workspace, (stack, "client") if stack else (REPORT, "report")
-        command = compose_commands.client(self._projects, self._name(project, service), stack, argv, terminal)
+        command = compose_commands.client(self._projects, self._name(project, service), stack, words, terminal)
         mounted = (workspace.cache, workspace.folder(project).run_dir(), workspace.root / "results")
-        return command, functools.partial(self._around, project, command, mounted)
+        with self._around(project, command, mounted, listener):
+            return processes.run_foreground(command, listener)
 
     # -- servers ---------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER,
 from labctl.runtimes.local_server import ENVOY, LocalServer, start_front
 from labctl.runtimes.processes import Command, as_they_come
 from labctl.runtimes.record import Endpoints, Record, Replica, addresses, merge_records
-from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
 from labkit import disk
@@ -120,9 +119,6 @@ class LocalRuntime:
         path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
         env = {**self._python(()).env, **addresses(self.client_endpoints(record)), "PATH": path}
         return processes.run_foreground(Command([os.environ.get("SHELL") or "sh"], env), listener)
-
-    def clients(self, stack: str) -> Series:
-        return Series(self._python(PROGRAM), contextlib.nullcontext)
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> LocalServer:
         started, workspace = record, self.workspace

@@ -27,7 +27,6 @@ from labkit.errors import LabError
 LOOK_S = 0.02
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
-LAST_LINE_S = 10.0  # a process that has its last line, and has worked on it, ends within
 NOTHING = ("true",)  # what a dry run has in the place of a command: it says nothing, and ends well
 describe_exit = keeper.describe_exit  # of a module that starts quickly
 
@@ -211,19 +210,6 @@ def run_foreground(command: Command, listener: Listener) -> int:
     # It stays in our process group, so that it owns the terminal; Ctrl-C reaches both of us.
     with _child(command, listener, stdin=None, start_new_session=False) as process:
         return int(process.wait())
-
-
-@contextlib.contextmanager
-def start_fed_process(command: Command, listener: Listener) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that works on lines, given to its stdin. It ends with the block: after its last line, or at once where
-    the block is cut short.
-    """
-    with _child(command, listener, stdin=subprocess.PIPE, bufsize=0) as process:
-        yield process
-        assert process.stdin
-        process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LAST_LINE_S)
 
 
 def follow_file(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:

@@ -64,7 +64,6 @@ def progress() -> str:
         listener.progress(EVIL)
         listener.note(EVIL)
         listener.command([EVIL])
-        listener.given(EVIL)
         listener.done(EVIL)
 
     return _said(tell)
