@@ -1,4 +1,5 @@
-"""Folders in the making: each is locked by its maker, so that what a killed one left is known, and swept.
+"""Folders in the making: each is locked by its maker, so that the next maker of the same folder removes what a killed
+one left.
 
 A folder is exchanged for another in one step where the file system can do that, else in two renames.
 """
@@ -9,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -18,16 +20,17 @@ from pathlib import Path
 from labkit.disk import disk_errors
 
 NEW, OLD = ".new-", ".old-"
-HELD = f"{NEW}held-"  # made under a lock
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 @contextlib.contextmanager
 def temporary_folder(target: Path) -> Iterator[Path]:
-    """An empty folder beside ``target``; whatever has not been renamed by the end of the block is removed."""
+    """Yield an empty folder beside ``target``; whatever has not been renamed by the end of the block is removed."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}{NEW}*"):
+        _remove_unless_locked(left)
     while True:
-        fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{HELD}"))
-        with contextlib.suppress(FileNotFoundError):  # it was swept before it was locked
+        fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{NEW}"))
+        with contextlib.suppress(FileNotFoundError):  # another maker removed it before it was locked
             handle = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
@@ -39,6 +42,17 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         os.close(handle)
+
+
+def _remove_unless_locked(left: Path) -> None:
+    """Remove a folder whose maker was killed: one that lives has it locked."""
+    with contextlib.suppress(OSError):
+        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left)
+        finally:
+            os.close(handle)
 
 
 @contextlib.contextmanager

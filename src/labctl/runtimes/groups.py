@@ -1,0 +1,147 @@
+"""The processes of a stack on the local runtime: each part (a server, Envoy, the OpenAI API) is a process group.
+
+A file in the stack's folder names the group, the start of its leader and the boot of the machine, so that a number
+which the kernel has given to another process since is never taken for ours. What a killed server leaves (Triton's
+stubs, which wait for it for ever) is in its group still: the stack's next ``up`` or ``down`` ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from labctl.runtimes.record import Proc
+from labctl.workspace import StackFolder
+from labkit import disk
+
+ENVOY, OPENAI = "envoy", "openai"
+ENDED_S = 10.0  # for all of them together; a process that cannot be killed must not keep a command for longer
+LOOK_S = 0.01
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+# The shell keeps how a server ended, whoever started it, and then ends its stubs. It ignores what ends the server.
+KEEP = 'trap : TERM INT HUP; ended=$1; shift; "$@"; echo $? >"$ended.new"; mv "$ended.new" "$ended"; kill -KILL 0'
+
+
+def server_part(number: int) -> str:
+    """Name the group of a server: of a replica by its number, 0 of a stack's only one."""
+    return f"server-{number}" if number else "server"
+
+
+@dataclass(frozen=True)
+class Group:
+    """One part of a stack, by the process that leads its group."""
+
+    part: str
+    leader: Proc
+    boot: str
+
+    @property
+    def number(self) -> int | None:
+        """The replica that it is, 0 for a stack's only server; None for another part."""
+        name, _, number = self.part.partition("-")
+        return int(number or 0) if name == "server" else None
+
+    def members(self) -> list[psutil.Process]:
+        """Return its living processes, the leader first."""
+        if self.boot != _boot():
+            return []
+        if psutil.pid_exists(self.leader.pid) and not self.leader.same():
+            return []  # the number is another process's by now, which it can only be when nothing of ours is left
+        found = []
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError, psutil.Error):  # it has just ended
+                if os.getpgid(pid) == self.leader.pid and is_alive(process := psutil.Process(pid)):
+                    found.append(process)
+        return sorted(found, key=lambda process: process.pid != self.leader.pid)
+
+
+def groups(folder: StackFolder) -> list[Group]:
+    """Return the parts of a stack that were started and not taken down, whether anything of them lives or not."""
+    found = []
+    for path in sorted(folder.groups.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            note = disk.read_object(path)
+            found.append(Group(path.stem, Proc(int(note["pid"]), float(note["started"])), str(note["boot"])))
+    return found
+
+
+def spawn(
+    folder: StackFolder,
+    part: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    cwd: Path,
+    outlive: bool,
+    ended: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a part in a group of its own, its output appended to ``log``; what it writes is its owner's alone.
+
+    Args:
+        outlive: else the kernel ends it with the thread that calls this.
+        ended: the file that says how it ended.
+    """
+    words = list(argv)
+    if not outlive:
+        words = ["setpriv", "--pdeathsig", "KILL", *words]
+    if ended:
+        words = ["sh", "-c", KEEP, "sh", str(ended), *words]
+    if not outlive and ended:
+        words = ["setpriv", "--pdeathsig", "KILL", *words]
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            words,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            umask=0o077,
+        )
+    note = {"pid": process.pid, "started": Proc.of(process.pid).started, "boot": _boot()}
+    disk.atomic_write(folder.groups / f"{part}.json", json.dumps(note))
+    return process
+
+
+def end(folder: StackFolder, parts: Sequence[Group]) -> None:
+    """Kill what lives of these parts and wait until it is gone; forget those of which nothing is left."""
+    deadline = time.monotonic() + ENDED_S
+    for group in parts:
+        while (living := group.members()) and time.monotonic() < deadline:
+            send(living, signal.SIGKILL)  # again: a server may have started a stub meanwhile
+            psutil.wait_procs(living, timeout=LOOK_S)
+        if not living:
+            (folder.groups / f"{group.part}.json").unlink(missing_ok=True)
+
+
+def send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to those that are still there."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it may still do anything: a process that waits to be reaped holds neither memory nor ports."""
+    try:
+        # In a process that is killed, the first thread may end before the others, which still hold memory and ports.
+        return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _boot() -> str:
+    """Name this boot of the machine: pids and the times of their starts count from it."""
+    with contextlib.suppress(OSError):
+        return BOOT.read_text(encoding="ascii").strip()
+    return ""
