@@ -26,7 +26,6 @@ from benchmarks import (
     door_slow,
     door_upstream,
     engines,
-    ensembles,
     exercises,
     gpu,
     gpu_levels,
@@ -35,10 +34,8 @@ from benchmarks import (
     kv_precision,
     llm,
     load_tools,
-    museum,
     mutants,
     mystery,
-    pbtxt,
     predict,
     record_cost,
     record_load,
@@ -95,14 +92,11 @@ LONG = {
     "door-upstream": door_upstream.run,
     "load-tools": load_tools.run,
     "exercises": exercises.run,
-    "museum": museum.run,
     "mutants": mutants.run,
     "gpu": gpu.run,
     "gpu-levels": gpu_levels.run,
     "pace": beside_a_gpu,
     "step-cost": lambda options: step_cost.run(options.rounds),
-    "pbtxt": lambda options: pbtxt.run(options.count or pbtxt.COUNT),
-    "ensembles": lambda options: ensembles.run(options.count or ensembles.COUNT),
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
@@ -139,7 +133,6 @@ def main() -> None:
     exercises.options(parser)
     gpu.options(parser)
     load_tools.options(parser)
-    museum.options(parser)
     predict.options(parser)
     record_load.options(parser)
     start_up.options(parser)

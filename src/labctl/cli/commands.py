@@ -34,11 +34,6 @@ GROUPS: dict[str, dict[str, Listed]] = {
                 "exercise verify 02a",
             ),
         ),
-        "reproduce": Listed(
-            "reproduce",
-            "See a fault of Triton happen here, and know why.",
-            ("reproduce list", "reproduce server#8870", "reproduce 8870 --workaround"),
-        ),
         "arena": Listed(
             "arena",
             "Play scheduling policies against each other.",
