@@ -35,7 +35,6 @@ from benchmarks import (
     llm,
     load_tools,
     mutants,
-    mystery,
     predict,
     record_cost,
     record_load,
@@ -84,7 +83,6 @@ LONG = {
     "record-load": record_load.run,
     "kv-precision": kv_precision.run,
     "arena": arena.run,
-    "mystery": lambda options: mystery.run(options.count or mystery.RUNS),
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "door-fuzz": door_fuzz.run,
@@ -116,7 +114,7 @@ def main() -> None:
         "--count",
         type=int,
         help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); arena: policies (200); "
-        "mystery: runs (100); record-load: requests (10000); kv-precision: prompts (16); exercises: seeds (200)",
+        "record-load: requests (10000); kv-precision: prompts (16); exercises: seeds (200)",
     )
     parser.add_argument(
         "--part",
