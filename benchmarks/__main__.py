@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks import (
     answers,
-    arena,
     balancer,
     checks,
     codegen,
@@ -82,7 +81,6 @@ LONG = {
     "record-cost": lambda options: record_cost.run(options.rounds),
     "record-load": record_load.run,
     "kv-precision": kv_precision.run,
-    "arena": arena.run,
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "door-fuzz": door_fuzz.run,
@@ -113,17 +111,16 @@ def main() -> None:
     parser.add_argument(
         "--count",
         type=int,
-        help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); arena: policies (200); "
+        help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); "
         "record-load: requests (10000); kv-precision: prompts (16); exercises: seeds (200)",
     )
     parser.add_argument(
         "--part",
         action="append",
-        choices=(*predict.PARTS, "ranks", *gpu.PARTS),
-        help="only this part; may be repeated (predict: its five; gpu: yardstick, a lab's; arena: ranks, with servers)",
+        choices=(*predict.PARTS, *gpu.PARTS),
+        help="only this part; may be repeated (predict: its five; gpu: yardstick, a lab's)",
     )
     answers.options(parser)
-    arena.options(parser)
     decode.options(parser)
     door_slow.options(parser)
     door_upstream.options(parser)

@@ -34,11 +34,6 @@ GROUPS: dict[str, dict[str, Listed]] = {
                 "exercise verify 02a",
             ),
         ),
-        "arena": Listed(
-            "arena",
-            "Play scheduling policies against each other.",
-            ("arena list", "arena run --public fcfs my_policy.py", "arena attack my_policy.py"),
-        ),
         "doctor": Listed("doctor", "Check this machine, and say what to do.", ("doctor", "doctor modern")),
     },
     "Serve": {
