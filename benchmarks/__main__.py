@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks import (
     answers,
-    arena,
     balancer,
     checks,
     codegen,
@@ -26,7 +25,6 @@ from benchmarks import (
     door_slow,
     door_upstream,
     engines,
-    ensembles,
     exercises,
     gpu,
     gpu_levels,
@@ -35,10 +33,7 @@ from benchmarks import (
     kv_precision,
     llm,
     load_tools,
-    museum,
     mutants,
-    mystery,
-    pbtxt,
     predict,
     record_cost,
     record_load,
@@ -86,8 +81,6 @@ LONG = {
     "record-cost": lambda options: record_cost.run(options.rounds),
     "record-load": record_load.run,
     "kv-precision": kv_precision.run,
-    "arena": arena.run,
-    "mystery": lambda options: mystery.run(options.count or mystery.RUNS),
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "door-fuzz": door_fuzz.run,
@@ -95,14 +88,11 @@ LONG = {
     "door-upstream": door_upstream.run,
     "load-tools": load_tools.run,
     "exercises": exercises.run,
-    "museum": museum.run,
     "mutants": mutants.run,
     "gpu": gpu.run,
     "gpu-levels": gpu_levels.run,
     "pace": beside_a_gpu,
     "step-cost": lambda options: step_cost.run(options.rounds),
-    "pbtxt": lambda options: pbtxt.run(options.count or pbtxt.COUNT),
-    "ensembles": lambda options: ensembles.run(options.count or ensembles.COUNT),
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
@@ -121,17 +111,16 @@ def main() -> None:
     parser.add_argument(
         "--count",
         type=int,
-        help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); arena: policies (200); "
-        "mystery: runs (100); record-load: requests (10000); kv-precision: prompts (16); exercises: seeds (200)",
+        help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); "
+        "record-load: requests (10000); kv-precision: prompts (16); exercises: seeds (200)",
     )
     parser.add_argument(
         "--part",
         action="append",
-        choices=(*predict.PARTS, "ranks", *gpu.PARTS),
-        help="only this part; may be repeated (predict: its five; gpu: yardstick, a lab's; arena: ranks, with servers)",
+        choices=(*predict.PARTS, *gpu.PARTS),
+        help="only this part; may be repeated (predict: its five; gpu: yardstick, a lab's)",
     )
     answers.options(parser)
-    arena.options(parser)
     decode.options(parser)
     door_slow.options(parser)
     door_upstream.options(parser)
@@ -139,7 +128,6 @@ def main() -> None:
     exercises.options(parser)
     gpu.options(parser)
     load_tools.options(parser)
-    museum.options(parser)
     predict.options(parser)
     record_load.options(parser)
     start_up.options(parser)

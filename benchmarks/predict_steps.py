@@ -8,6 +8,7 @@ requests as a recording has them.
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from labsched import figures, recording, replay
 from labsched.recording import HASH_BYTES, Arrival, Recording, SchedulerSettings
 from labsched.replay import ReplayResult
 
+HELPERS = str(Path(__file__).parents[1] / "tests" / "helpers")
 STACK = "inflight-batching"
 EACH = 40  # workloads on one server, one after the other
 APART = 10_000  # steps between them: the server is idle
@@ -52,7 +54,10 @@ class Server:
             return recording.read_recording(file).since_sent({record.id: record.start for record in records}).numbered()
 
     def pinned(self, arrivals: Sequence[Arrival]) -> Recording:
-        return self.play(lambda: rerun.send_step_by_step(self.endpoint, self.run_dir, arrivals, VOCABULARY))
+        sys.path.append(HELPERS)
+        from pinned_requests import send_step_by_step
+
+        return self.play(lambda: send_step_by_step(self.endpoint, self.run_dir, arrivals, VOCABULARY))
 
     def timed(self, arrivals: Sequence[Arrival], in_flight: int = 0) -> list[Any]:
         return rerun.send_on_time(self.endpoint, arrivals, VOCABULARY, in_flight, 600.0)

@@ -8,4 +8,3 @@ cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 .venv/site/bin/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir scripts/site --doctree-dir "$work" . "$folder"
-[ ! -d labs ] || .venv/site/bin/python scripts/site/practice/pack.py "$folder"

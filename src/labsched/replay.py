@@ -134,7 +134,6 @@ class Replay:
     gather_s: float = GATHER_S
     rows: list[StepRow] = field(default_factory=list)
     arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
-    after: dict[str, int] = field(default_factory=dict)  # and how many steps were over then
     now: float = 0.0
     steps: int = 0
 
@@ -248,7 +247,6 @@ class Replay:
             ) from error
         self.live[arrival.name] = request, arrival
         self._left_at = max(self._left_at, arrival.left_at)
-        self.after[arrival.name] = self.steps
         self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else self._at(arrival)
 
     def _leave(self) -> None:

@@ -11,15 +11,12 @@ from labsched.request import DEFAULT_PRIORITY
 
 @dataclass(frozen=True)
 class SmallTrace:
-    """A trace, the figure of a policy on it, and that of another one, or the most that it may be.
-
-    ``foul`` is why the policy was disqualified, or what the figure counts.
-    """
+    """A trace, the scheduler's figure on it, and the most that it may be; ``counted``: what the figure counts."""
 
     trace: Sequence[Arrival]
     figure: float
-    reference: float
-    foul: str = ""
+    most: float
+    counted: str = ""
 
 
 Refute = Callable[[Sequence[Arrival]], SmallTrace | None]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pinned_requests import send_step_by_step
 from random_workloads import ORDERS, POLICIES, settings, workloads
 
 from labctl.labs import rerun
@@ -22,7 +23,7 @@ RECORDED = {"scheduling": "fcfs", "batch_scheduler_policy": "guaranteed_no_evict
 
 def played(server: Any, arrivals: list[recording.Arrival], folder: Path, vocabulary: int) -> recording.Recording:
     began = time.monotonic()
-    records = rerun.send_step_by_step(server.grpc, server.run_dir, arrivals, vocabulary)
+    records = send_step_by_step(server.grpc, server.run_dir, arrivals, vocabulary)
     assert [record.error for record in records] == [""] * len(arrivals)
     return recording.read_recording(
         rerun.log_of(server.run_dir, folder / "steps-played.jsonl", began, records)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from layer import require_vllm
+from pinned_requests import send_step_by_step
 from random_workloads import vllm_settings, workloads
 
 from labctl.cli.predict import predict_command
@@ -29,7 +30,7 @@ VOCABULARY = 1000
 def played(server: Any, arrivals: list[recording.Arrival], folder: Path) -> recording.Recording:
     """The requests, each before its step, and what the server recorded of them."""
     began = time.monotonic()
-    records = rerun.send_step_by_step(server.grpc, server.run_dir, arrivals, VOCABULARY)
+    records = send_step_by_step(server.grpc, server.run_dir, arrivals, VOCABULARY)
     assert [record.error for record in records] == [""] * len(arrivals)
     found = recording.read_recording(
         rerun.log_of(server.run_dir, folder / "steps-played.jsonl", began, records)

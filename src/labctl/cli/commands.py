@@ -34,19 +34,6 @@ GROUPS: dict[str, dict[str, Listed]] = {
                 "exercise verify 02a",
             ),
         ),
-        "reproduce": Listed(
-            "reproduce",
-            "See a fault of Triton happen here, and know why.",
-            ("reproduce list", "reproduce server#8870", "reproduce 8870 --workaround"),
-        ),
-        "arena": Listed(
-            "arena",
-            "Play scheduling policies against each other.",
-            ("arena list", "arena run --public fcfs my_policy.py", "arena attack my_policy.py"),
-        ),
-        "mystery": Listed(
-            "mystery", "Find the fault of a sick server.", ("mystery start", "mystery answer ghosts --evidence step=12")
-        ),
         "doctor": Listed("doctor", "Check this machine, and say what to do.", ("doctor", "doctor modern")),
     },
     "Serve": {

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.arena import show_class
 from labctl.labs.bundle import create
 from labctl.learn import group
 from labkit.errors import LabError
@@ -43,15 +42,11 @@ def workshop_command() -> None:
 
 @workshop_command.command("report")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--seed", default="1", metavar="WORD", help="Of the arena's hidden traces.")
-def report_command(files: tuple[Path, ...], seed: str) -> None:
-    """Show the progress of a group, or a round of the arena, as one table.
+def report_command(files: tuple[Path, ...]) -> None:
+    """Show the progress of a group as one table.
 
-    FILES are what `labctl exercise list --json` printed on each machine (ada.json), or policies of the arena (ada.py).
+    FILES are what `labctl exercise list --json` printed on each machine.
     """
-    if all(path.suffix == ".py" for path in files):
-        show_class(files, seed)
-        return
     learners, bad = group.read_group_progress(files)
     for sentence in bad:
         click.echo(f"left out: {sentence}", err=True)

@@ -1,18 +1,16 @@
-"""Sends recorded requests to a running server again: at their recorded times, or pinned to steps by the clock."""
+"""Sends recorded requests to a running server again, at their recorded times."""
 
 from __future__ import annotations
 
 import itertools
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from labctl.clock.clock import PATIENCE_S, Clock, ClockState
+from labctl.clock.clock import PATIENCE_S
 from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral_stack
 from labctl.manifest.schema import Lab
@@ -27,13 +25,12 @@ from labkit.waiting import attempts
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
 from labsched.counting import Tokens
-from labsched.lines import MODEL, RECORD
+from labsched.lines import RECORD
 from labsched.recording import Arrival, Recording, read_recording
 
 LOOK_S = 0.005
 PHASE = "rerun"
 WARM_UP = 4  # requests
-MANY = 100_000  # steps: until every request has ended
 STACKS = {"V1": "static-batching", "inflight_fused_batching": "inflight-batching"}
 OWN = ("gpt_model_type", "decoupled_mode")  # what `run` itself decides
 LEAST_ID, MULTIPLIER = 5, 2_654_435_761  # ids below stand for special tokens; the other spreads ids (Knuth)
@@ -66,7 +63,7 @@ def send_on_time(
     ids = prompts(arrivals, vocabulary)
 
     def ask(stream: EngineStream, number: int) -> RequestRecord:
-        return _send_recorded(stream, arrivals[number], ids[number])
+        return send_recorded(stream, arrivals[number], ids[number])
 
     def ask_at(stream: EngineStream, begin: int, number: int) -> RequestRecord:
         return ask(stream, begin + number)
@@ -87,100 +84,10 @@ def send_on_time(
     return records
 
 
-def _send_recorded(
-    stream: EngineStream, arrival: Arrival, ids: Sequence[int], answer: Sequence[int] = (), **more: str
-) -> RequestRecord:
-    """Send one request with its recorded tenant and priority; it stops after ``answer``, if that is given."""
-    if arrival.tenant:
-        more["tenant"] = arrival.tenant
-    return stream.ask(ids, arrival.limit, "", answer, request_priority=arrival.priority, **more)
-
-
-def send_step_by_step(
-    endpoint: str,
-    run_dir: Path,
-    arrivals: Sequence[Arrival],
-    vocabulary: int,
-    timeout: float = PATIENCE_S,
-    answers: Mapping[str, Sequence[int]] | None = None,
-) -> list[RequestRecord]:
-    """Send each request before the step that its ``after`` names, while the clock stands still, and step to the end.
-
-    Where nothing is left to compute before that step, the next request comes at once, as in a replay.
-
-    Args:
-        answers: the model's answer to a request whose answer ends before its limit, by the request's name. Requests
-            then have their names as ids.
-
-    Raises LabError: a request failed.
-    """
-    ids = prompts(arrivals, vocabulary)
-    records: list[RequestRecord] = []
-    steps = live = 0
-    with _standing(Clock(run_dir, (MODEL,))) as clock, EngineStream(endpoint) as stream:
-        while len(records) < len(arrivals) or live:
-            if not live:
-                steps = max(steps, arrivals[len(records)].after)
-            while len(records) < len(arrivals) and arrivals[len(records)].after <= steps:
-                arrival, prompt = arrivals[len(records)], ids[len(records)]
-                named: dict[str, Any] = {}
-                if answers is not None:
-                    named = {"answer": answers.get(arrival.name, ()), "id": arrival.name}
-                records.append(_send_recorded(stream, arrival, prompt, **named))
-                live += 1
-                _await(clock, live, timeout, stream, records)  # so that they come in this order
-            until = arrivals[len(records)].after if len(records) < len(arrivals) else steps + MANY
-            steps += clock.step(until - steps, MODEL).get(MODEL, 0)
-            live = _left(clock, timeout)
-            _check(stream, records)
-        stream.wait(*records, timeout=timeout)
-    return records
-
-
-@contextmanager
-def _standing(clock: Clock) -> Iterator[Clock]:
-    clock.pause()
-    try:
-        yield clock
-    finally:
-        clock.run()
-
-
-def _requests(state: ClockState) -> int:
-    """The requests in the model, as its clock file says."""
-    if state["state"] == "held":
-        return len(state["ids"]) + state.get("queue", 0)
-    return state.get("left", 0)
-
-
-def _left(clock: Clock, timeout: float) -> int:
-    """The requests in the model when its step has ended. Raises LabError: it does not end in time."""
-    for _ in attempts(timeout, LOOK_S):
-        for state in clock.states(MODEL):
-            if state["state"] in ("held", "idle"):
-                return _requests(state)
-    raise LabError(f"{MODEL} has not ended a step within {timeout:g} s", "", "labctl logs STACK", code="step-unended")
-
-
-def _check(stream: EngineStream, records: Sequence[RequestRecord]) -> None:
-    """Raise LabError if a request has failed."""
-    if failed := [record for record in records if record.error]:
-        stream.wait(*failed, timeout=0.0)
-    stream.check()
-
-
-def _await(clock: Clock, live: int, timeout: float, stream: EngineStream, records: Sequence[RequestRecord]) -> None:
-    """Wait until the model has ``live`` requests. Raises LabError: it does not get them in time, or one failed."""
-    for _ in attempts(timeout, LOOK_S):
-        _check(stream, records)
-        if any(state["state"] == "held" and _requests(state) == live for state in clock.states(MODEL)):
-            return
-    raise LabError(
-        f"{MODEL} has not received {live} requests within {timeout:g} s",
-        "",
-        "labctl logs STACK",
-        code="requests-missing",
-    )
+def send_recorded(stream: EngineStream, arrival: Arrival, ids: Sequence[int]) -> RequestRecord:
+    """Send one request with its recorded tenant and priority."""
+    tenant = {"tenant": arrival.tenant} if arrival.tenant else {}
+    return stream.ask(ids, arrival.limit, request_priority=arrival.priority, **tenant)
 
 
 def log_of(run_dir: Path, file: Path, since: float, records: Sequence[RequestRecord]) -> Path:

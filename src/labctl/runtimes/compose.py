@@ -364,7 +364,7 @@ class ComposeRuntime:
     def stacks(self) -> set[str]:
         things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
         names = (docker_engine.labels(thing).get(docker_engine.STACK) for thing in things)
-        return set(filter(None, names))  # a bare server (bare.py) is of no stack
+        return set(filter(None, names))
 
 
 def _unloaded(container: Any) -> bool:

@@ -12,14 +12,12 @@ import argparse
 import contextlib
 import ctypes
 import json
-import math
 import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -83,10 +81,10 @@ class _Keeper:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options, self._log = options, Log(sys.stdout.fileno(), options.longest_log)
         self._server: subprocess.Popen[bytes] | None = None
-        self._stopping, self._until = False, math.inf
+        self._stopping = False
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopping, self._until = True, time.monotonic() + self._options.grace
+        self._stopping = True
         if self._server:
             self._server.send_signal(number)
 
@@ -138,8 +136,6 @@ class _Keeper:
             try:
                 return server.wait(HIDE_EVERY_S)
             except subprocess.TimeoutExpired:
-                if time.monotonic() > self._until:
-                    os.killpg(server.pid, signal.SIGKILL)
                 for region in self._regions():
                     with contextlib.suppress(OSError):  # it has just gone
                         region.chmod(0o600)
@@ -155,7 +151,6 @@ def main() -> None:
     parser.add_argument("--regions", required=True, help="how the names of its shared memory begin")
     parser.add_argument("--largest", type=int, default=LARGEST_REGION, help="bytes of any file, and so of a region")
     parser.add_argument("--longest-log", type=int, default=LONGEST_LOG, help="bytes")
-    parser.add_argument("--grace", type=float, default=math.inf, help="seconds to end in, once told to stop")
     parser.add_argument("argv", nargs="+")
     keeper = _Keeper(parser.parse_args())
     take_name(NAME)

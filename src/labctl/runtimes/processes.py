@@ -12,7 +12,6 @@ import queue
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,32 +143,6 @@ def run_tool(
         if process.stderr:
             reading.join()
         return process.wait(), "".join(out), list(tail)
-
-
-def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> Iterator[tuple[int, str, str]]:
-    """Run commands, at most ``at_once`` at a time, each for at most so many seconds; none outlives the block.
-
-    Yields:
-        for each as it ends: its index, its stdout (at most a pipe's 64 KB), and how it ended with its last line.
-    """
-    waiting = collections.deque(enumerate(commands))
-    running: dict[int, tuple[subprocess.Popen[str], float]] = {}
-    with contextlib.ExitStack() as cleaning:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                index, command = waiting.popleft()
-                started = _child(command, Listener(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **TEXT)
-                running[index] = cleaning.enter_context(started), time.monotonic()
-            for index, (process, began) in list(running.items()):
-                late = time.monotonic() - began > seconds
-                if process.poll() is None and not late:
-                    continue
-                del running[index]
-                _end(process)
-                out, err = process.communicate()
-                how = f"took longer than {seconds:g} s" if late else describe_exit(process.returncode)
-                yield index, out, ": ".join([how, *err.strip().splitlines()[-1:]])
-            time.sleep(LOOK_S)
 
 
 def run_to_end(

@@ -4,4 +4,3 @@ MODEL = "tensorrt_llm"
 PROMPT, PROMPT_LENGTH, OUTPUT_LENGTH = "input_ids", "input_lengths", "request_output_len"
 ANSWER = "output_ids"
 STREAMED = "streaming"  # the answer token by token, where the model is decoupled
-STOP_WORDS = "stop_words_list"  # ids one after the other, and below them where each word ends, then -1

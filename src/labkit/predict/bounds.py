@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.errors import LabError
-from labkit.predict.audit import ANSWER, PROMPT, service_gap
 from labkit.predict.field import PlayingField
 from labsched.own import scheduler_beside, with_line
 from labsched.recording import Arrival, StepRow
@@ -23,6 +23,7 @@ from labsched.scheduler import Scheduler
 from labsched.smallest import SmallTrace, fewer_requests, smallest
 
 FAIR_TRACES, TRIES = 150, 40  # traces of a search; smaller traces that are tried, each with thousands of steps
+PROMPT, ANSWER = 1, 2  # the weight of a token in a tenant's service (VTC: Sheng et al., OSDI 2024)
 # One slot: small traces show what is unfair.
 ROOMY = PlayingField(slots=1, blocks=10_000, block_size=32, step_tokens=256)
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
@@ -82,6 +83,25 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
     return None
 
 
+def service_gap(rows: Sequence[StepRow], tenants: Mapping[str, str]) -> float:
+    """How far two tenants got apart in service while both waited, in counted tokens; 0 with one tenant."""
+    served: dict[str, int] = defaultdict(int)
+    worst = 0
+    for tenant, other in itertools.combinations(sorted(set(tenants.values())), 2):
+        least = most = apart = 0
+        for row in rows:
+            if not {tenant, other} <= {tenants[name] for name in row.waiting}:
+                least = most = apart = 0
+                continue
+            served.clear()
+            for name, letter, tokens, made in zip(row.batch, row.phase, row.tokens, row.made, strict=True):
+                served[tenants[name]] += PROMPT * tokens * (letter == "p") + ANSWER * made
+            apart += served[tenant] - served[other]
+            least, most = min(least, apart), max(most, apart)
+            worst = max(worst, apart - least, most - apart)
+    return float(worst)
+
+
 def grows(folder: str, seed: int) -> dict[str, Any] | None:
     """The smallest trace found on which far more is preempted, or far less runs, than with the shipped `reserve`."""
     kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
@@ -109,7 +129,7 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
 
 def _counterexample(small: SmallTrace) -> dict[str, Any]:
     requests = [[arrival.tenant, arrival.prompt, arrival.made] for arrival in small.trace]
-    return {"requests": requests, "measured": small.figure, "most": small.reference, "what": small.foul}
+    return {"requests": requests, "measured": small.figure, "most": small.most, "what": small.counted}
 
 
 def _tenants(rng: random.Random) -> list[Arrival]:

@@ -37,10 +37,8 @@ class EngineStream(TextStream):
         super().__init__(endpoint)
         self._length = kind_of(endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
 
-    def ask(
-        self, ids: Sequence[int], tokens: int, name: str = "", stop: Sequence[int] = (), **more: Any
-    ) -> RequestRecord:
-        """Send a prompt for exactly ``tokens`` tokens, or up to those of ``stop``.
+    def ask(self, ids: Sequence[int], tokens: int, name: str = "", **more: Any) -> RequestRecord:
+        """Send a prompt for exactly ``tokens`` tokens.
 
         ``more``: an id, a priority, or parameters of the request.
         """
@@ -50,9 +48,6 @@ class EngineStream(TextStream):
             tensor(trtllm.OUTPUT_LENGTH, tokens, self._length),
             tensor(trtllm.STREAMED, True, np.bool_),
         ]
-        if stop:
-            ends = [len(stop)] + [-1] * (len(stop) - 1)
-            inputs.append(tensor(trtllm.STOP_WORDS, [list(stop), ends], np.int32))
         return self.send_inputs(trtllm.MODEL, name, inputs, trtllm.ANSWER, **more)
 
     def fill(self, tokens: int) -> RequestRecord:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
 from tritonclient.grpc import service_pb2
-from waiting import eventually
 
 from labctl.cli import metrics as metrics_command
 from labctl.learn.classroom import Classroom
@@ -36,7 +31,6 @@ from labkit import fetch
 from labkit.clients import ask
 from labkit.errors import LabError
 from labkit.evidence import metrics
-from labkit.predict.policy import Foul, Player
 from labkit.printable import printable
 
 Answer = Callable[[socket.socket], None]
@@ -239,47 +233,3 @@ def test_an_infer_ends_whatever_the_stream_does(
     with lab_error("model-error") as unread:
         generated()
     assert "cannot be read" in str(unread.value)
-
-
-FORKS = """
-import os, time
-if os.fork() == 0:
-    time.sleep(600)
-    os._exit(0)
-def line(view): return []
-"""
-
-
-def families(path: Path) -> list[psutil.Process]:
-    """The processes of a policy, its children's included."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline", "status"])
-        if str(path) in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE
-    ]
-
-
-@pytest.mark.parametrize("then", ["", "os._exit(0)\n", "raise ValueError\n"])
-def test_what_a_policy_starts_ends_with_it(tmp_path: Path, then: str) -> None:
-    path = tmp_path / "policy.py"
-    path.write_text(FORKS + then)
-    with pytest.raises(Foul) if then else contextlib.nullcontext() as foul, Player(path):
-        pass
-    assert foul is None or foul.value.word == "crashed"  # it does not hang: its child does, for 600 s
-    eventually(lambda: not families(path))
-
-
-def test_a_referee_that_is_killed_leaves_no_policy(tmp_path: Path) -> None:
-    path = tmp_path / "policy.py"
-    path.write_text("def line(view):\n while True: pass\n")
-    play = (
-        "import sys, time\nfrom pathlib import Path\nfrom labkit.predict.policy import Player\n"
-        "with Player(Path(sys.argv[1])):\n    print('up', flush=True)\n    time.sleep(600)"
-    )
-    referee = subprocess.Popen([sys.executable, "-c", play, str(path)], stdout=subprocess.PIPE)
-    assert referee.stdout and referee.stdout.readline() == b"up\n"
-    assert families(path)
-    referee.send_signal(signal.SIGKILL)
-    referee.wait()
-    referee.stdout.close()
-    eventually(lambda: not families(path))

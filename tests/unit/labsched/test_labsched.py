@@ -1,4 +1,4 @@
-"""The scheduler's package by itself: what a browser, a notebook, vLLM's environment and an exercise import of it."""
+"""The scheduler's package by itself: what a notebook, vLLM's environment and an exercise import of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from checkout import ROOT
 PACKAGE = ROOT / "src" / "labsched"
 FITTED = "fitting"  # needs NumPy, and is imported when a step's time is fitted
 MOST_S = 0.1  # of the processor
-ABSENT = {"fcntl", "multiprocessing", "pwd", "resource", "subprocess"}  # of Python in a browser
 IMPORT = """
 import importlib, json, sys, time
 began, before = time.process_time(), {*sys.modules}
@@ -30,7 +29,7 @@ def imported(*names: str) -> tuple[float, set[str]]:
 
 def test_it_needs_nothing_but_python() -> None:
     _, modules = imported(*(path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", FITTED)))
-    assert modules <= {"labsched", *sys.stdlib_module_names} - ABSENT
+    assert modules <= {"labsched", *sys.stdlib_module_names}
 
 
 def test_the_scheduler_is_imported_within_a_tenth_of_a_second() -> None:

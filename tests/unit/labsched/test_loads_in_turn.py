@@ -99,7 +99,7 @@ def test_a_load_that_followed_is_sent_when_the_first_is_answered(monkeypatch: py
 
     monkeypatch.setattr(rerun, "EngineStream", Stream)
     monkeypatch.setattr(load, "open_loop", at_once)
-    monkeypatch.setattr(rerun, "_send_recorded", ask)
+    monkeypatch.setattr(rerun, "send_recorded", ask)
     sent = rerun.as_sent(recording.arrivals)
     rerun.send_on_time("", sent, 1000, 0, 1)
     first, _, second, _ = events

@@ -22,13 +22,12 @@ COMMANDS = [
     words.split()
     for words in (
         "list|status|infer|logs|reload|undo|metrics|explain|predict|plan|compare|scale|models load|models unload|"
-        "clock|down|openai|reproduce list|arena list|mystery list|"
-        "mystery answer|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
+        "clock|down|openai|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
         "weights list|engines list|workshop report|up --dry-run|run --dry-run|restart|"
         "bench --dry-run|render --output @/out|bench --dry-run --trace|render --target kubernetes --output @/k8s"
     ).split("|")
 ]
-NAMES = ["iterative", "batching", "codegen", "inflight-batching", "scaled", "llama", "02a", "8870", "fcfs"]
+NAMES = ["iterative", "batching", "codegen", "inflight-batching", "scaled", "llama", "02a"]
 FILES = [f"@/{name}" for name in ("empty", "bytes", "deep.json", "list.json", "folder", "pipe", "circle", "closed")]
 NOT_UTF_8 = st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF)  # bytes, as Python reads them in a word
 TEXTS = st.text(st.one_of(st.characters(codec="utf-8", exclude_characters="\0"), NOT_UTF_8), max_size=12)

@@ -1,7 +1,4 @@
-"""Triton's verdict on a config.pbtxt and on an ensemble is ours. Each row was judged by a real Triton 2.51.
-
-``make bench ARGS=pbtxt`` and ``ARGS=ensembles`` judge generated ones; what they find is a row here.
-"""
+"""Triton's verdict on a config.pbtxt and on an ensemble is ours. Each row was judged by a real Triton 2.51."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from checkout import ROOT
@@ -143,14 +142,3 @@ def test_a_compose_plugin_that_is_slow_is_not_called_missing(tmp_path: Path, mon
     monkeypatch.setattr(docker_engine, "ANSWER_S", 0.1)
     with lab_error("docker-plugin-missing", "did not answer"):
         docker_engine.require_plugin()
-
-
-def test_a_container_of_no_stack_is_no_name_for_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`labctl down --all` beside a museum's server, whose container belongs to the checkout but to no stack."""
-    bare, served = (
-        SimpleNamespace(attrs={"Labels": {docker_engine.ROOT: str(tmp_path), **more}})
-        for more in ({}, {docker_engine.STACK: "iterative"})
-    )
-    monkeypatch.setattr(docker_engine, "containers", lambda root: [bare, served])
-    monkeypatch.setattr(docker_engine, "networks", lambda root: [])
-    assert ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).stacks() == {"iterative"}

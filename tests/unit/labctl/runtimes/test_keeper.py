@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,9 +99,3 @@ def test_a_full_disk_costs_lines_of_the_log_and_no_print(tmp_path: Path) -> None
     (tmp_path / "server.log").symlink_to("/dev/full")
     done, _ = kept(tmp_path, "print('x' * 100, flush=True)")
     assert done.returncode == 0
-
-
-def test_a_server_that_does_not_end_when_told_is_killed_after_its_grace(tmp_path: Path) -> None:
-    deaf = "import os, signal; signal.signal(15, signal.SIG_IGN); os.kill(os.getppid(), 15)\nwhile True: signal.pause()"
-    done, _ = kept(tmp_path, deaf, "--grace", "0.5")
-    assert done.returncode == -signal.SIGKILL

@@ -1,7 +1,0 @@
-"""Nothing is wrong."""
-
-from labsched import scheduler
-
-
-class Scheduler(scheduler.Scheduler):
-    pass

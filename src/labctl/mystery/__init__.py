@@ -1,1 +1,0 @@
-"""The sick server: a fault to be found from telemetry (docs/guide/mystery.md)."""
