@@ -51,6 +51,7 @@ class StackFolder:
     secret = _In("path", "secret")  # by which Triton tells labctl from a stranger (labctl.triton.arguments)
     token = _In("path", "token")  # that other machines need (docs/operate/security.md)
     repository = _In("path", "repository")  # as rendered; the server reads it
+    groups = _In("path", "groups")  # the process groups of its parts (local runtime)
     front = _In("path", "front")  # from which a balancer reads its servers
     envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
     env_file = _In("path", "compose.env")  # for docker compose --env-file: the project, its files, their variables
@@ -91,13 +92,13 @@ class StackFolder:
         return sorted(self.path.glob("server-*.log"))
 
     def ended_file(self, replica: int = 0) -> Path:
-        """How the server died, as its keeper says (local runtime)."""
-        return self.path / (f"ended-{replica}.json" if replica else "ended.json")
+        """How the server ended: the exit status that its shell saw (local runtime)."""
+        return self.path / (f"ended-{replica}" if replica else "ended")
 
     @property
     def ended_files(self) -> list[Path]:
         """The ended files of the stack's replicas."""
-        return sorted(self.path.glob("ended-*.json"))
+        return sorted(self.path.glob("ended-*[0-9]"))
 
     def address_file(self, page: str) -> Path:
         """Where one of the stack's pages (chat, watch) listens."""

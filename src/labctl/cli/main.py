@@ -69,17 +69,6 @@ def cli() -> None:
 
     Begin with `labctl run iterative --quick`, then `labctl learn`.
     """
-    _tidy()
-
-
-def _tidy() -> None:
-    """Remove what a killed command left behind."""
-    from labctl.runtimes.leftovers import tidy
-    from labctl.workspace import Workspace
-
-    with contextlib.suppress(LabError, OSError):  # no checkout, or nothing that is ours to remove
-        for what in tidy(Workspace.find()):
-            click.echo(f"  --  ended what a killed command had left behind: {what}", err=True)
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:

@@ -28,7 +28,6 @@ from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import describe_exit
 from labctl.stack import edits, faults
-from labctl.stack.down import sweep_dead_stacks
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.stack.up import death_of_stack
@@ -77,7 +76,6 @@ def run_lab(
     """
     runtime = session.choose(options.runtime, options.profile)
     phases = resolve_phases(session, lab, options, runtime, quick, only)
-    sweep_dead_stacks(session)
     out = new_results_folder(session, lab)
     edited: set[str] = set()
     taken: list[float] = []  # shares of the machine's processors, by other programs

@@ -87,7 +87,6 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     try:
         server = runtime.start(session.listener, plan, record, numbers)
         replicas.await_ready(stack, server.record, starting, server.exited)
-        server.serves()
         runtime.spread(record)
         replicas.await_balancer(runtime, record)
     except BaseException:

@@ -28,9 +28,6 @@ class Server(Protocol):
     def exited(self) -> str | None:
         """None while it runs; otherwise how it ended: "exit status 1", "killed by SIGKILL", "OOM-killed"."""
 
-    def serves(self) -> None:
-        """Told once every model answers."""
-
     record: Record  # completed with the runtime's own way to find the server
 
 

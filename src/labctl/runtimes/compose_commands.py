@@ -20,9 +20,8 @@ from labctl.options import ANY_ADDRESS, LOOPBACK
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, whales
 from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
-from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import CLIENT, Endpoints, Record, addresses
+from labctl.runtimes.record import CLIENT, REPLICA, Endpoints, Record, addresses
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write

@@ -354,9 +354,6 @@ class ComposeServer:
         self.record, self._containers = record, containers
         self._silent_since: float | None = None
 
-    def serves(self) -> None:
-        """Its shared memory is the container's own."""
-
     def exited(self) -> str | None:
         """Raises LabError when the engine itself stays silent."""
         import docker.errors

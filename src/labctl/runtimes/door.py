@@ -21,9 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import docker_engine, images, processes
+from labctl.runtimes import docker_engine, groups, images, processes
 from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up, door_arguments, door_inside
-from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
 from labctl.runtimes.local_server import envoy_binary
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Record
@@ -106,7 +105,8 @@ def door_url(workspace: Workspace, record: Record) -> str:
             containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
             lives = bool(docker_engine.running_containers(containers))
         else:
-            lives = any(env[STACK] == record.stack for _, env in our_processes(workspace.root, (DOOR,)))
+            parts = groups.groups(workspace.folder(record.stack))
+            lives = any(group.members() for group in parts if group.part == groups.OPENAI)
         return address if lives else ""
     return ""
 
@@ -184,8 +184,9 @@ def _start(
     listener.command(program.argv)
     if listener.dry:
         return None
-    env = {**os.environ, **marks(workspace.root, record.stack)}
-    process = processes.spawn(program.argv, env, log, workspace.root, outlive)
+    process = groups.spawn(
+        workspace.folder(record.stack), part, program.argv, os.environ, log, workspace.root, outlive
+    )
     for _ in attempts(PATIENCE_S, LOOK_S):
         if _answers(address):
             return process

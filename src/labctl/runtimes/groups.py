@@ -52,10 +52,8 @@ class Group:
 
     def members(self) -> list[psutil.Process]:
         """Return its living processes, the leader first."""
-        if self.boot != _boot():
-            return []
-        if psutil.pid_exists(self.leader.pid) and not self.leader.same():
-            return []  # the number is another process's by now, which it can only be when nothing of ours is left
+        if self.boot != _boot() or self.leader.replaced():
+            return []  # the kernel gives a number away when nothing is left of its group
         found = []
         for pid in psutil.pids():
             with contextlib.suppress(OSError, psutil.Error):  # it has just ended

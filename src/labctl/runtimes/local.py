@@ -1,13 +1,13 @@
 """The local runtime: the same real ``tritonserver``, from its PyPI wheel, as a process of this machine.
 
-It is found again through its own environment, which carries the stack's record: a process that is gone takes its record
-with it.
+A stack is found again by its state file, as far as the process groups that were started for it live (``groups``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import os
 import platform
@@ -25,19 +25,19 @@ from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
 from labctl.options import LOOPBACK
 from labctl.plan import Plan
-from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
+from labctl.runtimes import groups, layers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
 from labctl.runtimes.envoy.admin import UpstreamHealth
-from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, is_alive
-from labctl.runtimes.local_server import ENVOY, LocalServer, start_front
+from labctl.runtimes.local_server import LocalServer, admin_socket, how_it_ended, start_front
 from labctl.runtimes.processes import Command, as_they_come
-from labctl.runtimes.record import Endpoints, Record, Replica, addresses, merge_records
+from labctl.runtimes.record import REPLICA, Endpoints, Record, Replica, addresses
 from labctl.triton import arguments
 from labctl.workspace import Workspace
 from labkit import disk
 from labkit.errors import LabError
 
-OUR_PROCESSES = (SERVER, STUB, keeper.NAME, ENVOY, PROMETHEUS, DOOR)
+SERVER = "tritonserver"
+SHM = Path("/dev/shm")
 
 # what, why and remedy of whatever only NVIDIA's image can do
 NEEDS_IMAGE = (
@@ -121,7 +121,7 @@ class LocalRuntime:
         return processes.run_foreground(Command([os.environ.get("SHELL") or "sh"], env), listener)
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> LocalServer:
-        started, workspace = record, self.workspace
+        workspace = self.workspace
         parts = start_front(workspace, record, listener) if record.front and not only else {}
         for server in record.starting(only):
             command = self._server(plan, record, server, arguments.SHOWN)
@@ -129,13 +129,12 @@ class LocalRuntime:
             if not listener.dry:
                 process = self._spawn(plan, record, server)
                 parts[f"replica {server.number}" if record.balance else ""] = process
-                started = dataclasses.replace(record, server={"pid": process.pid})
-        return LocalServer(parts, started, workspace.root)
+        return LocalServer(parts, record, workspace)
 
     def _server(self, plan: Plan, record: Record, server: Replica, secret: str) -> Command:
         folder, triton = self.workspace.folder(record.stack), wheel.find_wheel()
         number = record.folder(server.number)
-        prefix = leftovers.shm_prefix(self.workspace.root, record.stack, number)
+        prefix = shm_prefix(self.workspace.root, record.stack, number)
         argv = plan.arguments(
             str(folder.repository),
             LOOPBACK,
@@ -146,8 +145,7 @@ class LocalRuntime:
         )
         # Triton takes the secret in no other way (docs/operate/security.md).
         argv += arguments.closing_arguments(record.options.client_shm, secret)
-        ended, restarts = folder.ended_file(number), str(record.options.supervise)
-        argv = leftovers.keeper_command([str(triton.binary), *argv], ended, prefix, "--restarts", restarts)
+        argv = [str(triton.binary), *argv]
         env = {**plan.server_env, **({REPLICA: str(number)} if number else {})}
         if layer := layers.packages_of(plan.stack.packages, self.workspace, record.profile):
             env |= layer.environment
@@ -156,18 +154,25 @@ class LocalRuntime:
         return Command(argv, env, cwd=folder.run_dir())
 
     def _spawn(self, plan: Plan, record: Record, server: Replica) -> subprocess.Popen[bytes]:
-        """Start a server; its environment has the stack's record, by which it is found again."""
         folder, number = self.workspace.folder(record.stack), record.folder(server.number)
         folder.ended_file(number).unlink(missing_ok=True)
         command = self._server(plan, record, server, folder.read_secret())
-        marks = {**leftovers.marks(self.workspace.root, record.stack), RECORD: record.to_json()}
-        env = wheel.environment(wheel.find_wheel()) | dict(command.env) | marks
-        log, outlive = folder.log_file(number), record.owner is None
-        return processes.spawn(command.argv, env, log, folder.run_dir(), outlive)
+        env = wheel.environment(wheel.find_wheel()) | dict(command.env)
+        return groups.spawn(
+            folder,
+            groups.server_part(number),
+            command.argv,
+            env,
+            folder.log_file(number),
+            folder.run_dir(),
+            outlive=record.owner is None,
+            ended=folder.ended_file(number),
+        )
 
     def front(self, listener: Listener, record: Record) -> None:
         if not listener.dry:
-            _end([process for process, _ in self._ours(record.stack, (ENVOY,))])
+            folder = self.workspace.folder(record.stack)
+            groups.end(folder, [group for group in groups.groups(folder) if group.part == groups.ENVOY])
         start_front(self.workspace, record, listener)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
@@ -180,66 +185,57 @@ class LocalRuntime:
         root, folder = self.workspace.root, self.workspace.folder(stack)
         if listener.dry:  # no command ends it
             return
-
-        def ours(*names: str) -> list[psutil.Process]:
-            every = self._ours(stack, names or OUR_PROCESSES)
-            return [process for process, env in every if not number or env.get(REPLICA) == str(number)]
-
-        servers, keepers = ours(SERVER), ours(keeper.NAME)
+        parts = [group for group in groups.groups(folder) if number in (0, group.number)]
+        servers = {group: process for group in parts if (process := server_process(group))}
         if servers and not force:
             if not number:  # Triton waits for its connections to close: the balancer closes the idle ones
                 local_server.let_go_of_servers(self.workspace, stack)
-            unloaded = {server: unloaded_check(folder.log_file(_replica(server))) for server in servers}
-            leftovers.send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
-            grace = 5 + max(map(_exit_timeout, servers))
-            if not wait_until_stopped(lambda: [unloaded[server] for server in servers if is_alive(server)], grace):
+            unloaded = {group: unloaded_check(folder.log_file(group.number or 0)) for group in servers}
+            groups.send(list(servers.values()), signal.SIGTERM)
+            grace = 5 + max(map(_exit_timeout, servers.values()))
+            living = lambda: [unloaded[group] for group, process in servers.items() if groups.is_alive(process)]  # noqa: E731
+            if not wait_until_stopped(living, grace):
                 listener.note(too_late(grace))
-        _end(ours())
-        for path in leftovers.regions(root, stack, number) if number else leftovers.leftover_paths(root, stack):
+        groups.end(folder, parts)
+        for path in regions(root, stack, number):
             path.unlink(missing_ok=True)
         if not number:
+            admin_socket(root, stack).unlink(missing_ok=True)
             folder.envoy_file.unlink(missing_ok=True)
             shutil.rmtree(folder.front, ignore_errors=True)
 
-    def _ours(
-        self, stack: str | None = None, names: Collection[str] = OUR_PROCESSES
-    ) -> list[tuple[psutil.Process, dict[str, str]]]:
-        """The processes of that name of this checkout's stacks, with their environment."""
-        every = leftovers.our_processes(self.workspace.root, names)
-        return [(process, env) for process, env in every if stack in (None, env.get(STACK))]
-
     def running(self) -> list[Record]:
-        by_stack: dict[str, dict[int, Record]] = {}  # and by the number of the server
-        for process, env in self._ours(names=(SERVER,)):
-            if not leftovers.is_unkillable(process.pid):
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    record = dataclasses.replace(Record.from_json(env[RECORD]), server={"pid": process.pid})
-                    by_stack.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = record
-        return [
-            dataclasses.replace(merge_records(records), server=records[min(records)].server)
-            for records in by_stack.values()
-        ]
+        return [record for folder in self.workspace.folders() if (record := self.find(folder.name))]
 
     def stacks(self) -> set[str]:
-        return {env[STACK] for _, env in self._ours()}
+        return {folder.name for folder in self.workspace.folders() if groups.groups(folder)}
 
     def find(self, stack: str) -> Record | None:
-        return next((record for record in self.running() if record.stack == stack), None)
+        folder = self.workspace.folder(stack)
+        try:
+            record = Record.read(folder.state_file)
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        if (record.runtime, record.stack) != (self.name, stack):
+            return None
+        living = {group.number: process for group in groups.groups(folder) if (process := server_process(group))}
+        servers = [server for server in record.servers if record.folder(server.number) in living]
+        if not servers:
+            return None
+        first = living[record.folder(servers[0].number)]
+        return dataclasses.replace(record, servers=servers, server={"pid": first.pid})
 
     def death_of(self, stack: str, number: int = 0) -> str:
         folder, deaths = self.workspace.folder(stack), []
         for path in (folder.ended_file(number), *([] if number else folder.ended_files)):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                ended = disk.read_object(path)
-                how = str(ended["how"])
-                if ended["restarts"]:
-                    how += f", after {ended['restarts']} restarts"
+            if how := how_it_ended(path):
                 replica = "" if number else path.stem.partition("-")[2]
                 deaths.append(f"replica {replica}: {how}" if replica else how)
         return "; ".join(deaths)
 
     def front_death(self, record: Record) -> str:
-        ended = record.front and not self._ours(record.stack, (ENVOY,))
+        parts = groups.groups(self.workspace.folder(record.stack))
+        ended = record.front and not any(group.members() for group in parts if group.part == groups.ENVOY)
         return f"its {record.front} ended" if ended else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
@@ -259,20 +255,33 @@ class LocalRuntime:
         yield from as_they_come(streams) if follow else itertools.chain(*streams)
 
     def leftovers(self, stack: str) -> list[str]:
-        running = [f"process {process.pid} ({process.info['name']})" for process, _ in self._ours(stack)]
-        return running + [str(path) for path in leftovers.leftover_paths(self.workspace.root, stack)]
+        found = []
+        for group in groups.groups(self.workspace.folder(stack)):
+            for process in group.members():
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    found.append(f"process {process.pid} ({process.name()})")
+        return found + [str(path) for path in regions(self.workspace.root, stack)]
 
 
-def _end(remaining: list[psutil.Process]) -> None:
-    remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first what would restart the others
-    leftovers.kill(remaining, time.monotonic() + 10)
-    psutil.wait_procs(remaining, timeout=0)  # those that are our own children
+def server_process(group: groups.Group) -> psutil.Process | None:
+    """Return the tritonserver of a group; None where it has ended, or the group is no server's."""
+    if group.number is not None:
+        for process in group.members():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if process.name() == SERVER:
+                    return process
+    return None
 
 
-def _replica(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error, ValueError):
-        return int(process.environ().get(REPLICA, 0))
-    return 0
+def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
+    """How the names of a server's shared memory begin (a replica's as its stack's); none is the start of another's."""
+    digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
+    return f"labs-{digest}-{f'{number}-' if number else ''}"
+
+
+def regions(root: Path, stack: str, number: int = 0) -> list[Path]:
+    """Return the shared memory of a stack's servers, or of that replica."""
+    return sorted(SHM.glob(f"{shm_prefix(root, stack, number)}*"))
 
 
 def _exit_timeout(process: psutil.Process) -> int:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import processes
+from labctl.runtimes import groups, processes
 from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.envoy.config import Address, BackendServer, Balance, Places, Published, assignments
-from labctl.runtimes.leftovers import admin_socket, hide, marks
 from labctl.runtimes.record import Endpoints, Record
 from labctl.triton.arguments import receiver
 from labctl.workspace import Workspace
+from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -32,18 +34,32 @@ TRIES, PAUSE_S = 10, 0.05  # the kernel takes one such value each 100 ms from al
 class LocalServer:
     """Watched processes of servers and of what stands before them, each with its name in errors ("": the only one)."""
 
-    def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], record: Record, root: Path) -> None:
-        self.record, self._parts, self._root = record, parts, root
-
-    def serves(self) -> None:
-        hide(self._root, self.record.stack)
+    def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], record: Record, workspace: Workspace) -> None:
+        self.record, self._parts, self._workspace = record, parts, workspace
 
     def exited(self) -> str | None:
         for name, process in self._parts.items():
             if (code := process.poll()) is not None:
-                how = processes.describe_exit(code)
+                _, _, number = name.partition("replica ")
+                ended = self._workspace.folder(self.record.stack).ended_file(int(number or 0))
+                how = how_it_ended(ended) or processes.describe_exit(code)
                 return f"{name}: {how}" if name else how
         return None
+
+
+def how_it_ended(path: Path) -> str:
+    """Say how a server ended, by the exit status that a shell left in a file; "" where it left none."""
+    try:
+        code = int(disk.read_text(path))
+    except (OSError, ValueError):
+        return ""
+    return processes.describe_exit(128 - code if code > 128 else code)  # 128 and the number of a signal
+
+
+def admin_socket(root: Path, stack: str) -> Path:
+    """Where the balancer tells what it sees: not in the checkout, whose path may be longer than a socket's may be."""
+    digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"labs-{digest}-admin"
 
 
 def envoy_binary() -> Path:
@@ -95,8 +111,8 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
     if listener.dry:
         return {}
     write_envoy(workspace, record)
-    env = {**os.environ, **marks(workspace.root, record.stack)}
-    process = processes.spawn(argv, env, folder.log_file(), Path("/"), outlive=record.owner is None)
+    outlive = record.owner is None
+    process = groups.spawn(folder, groups.ENVOY, argv, os.environ, folder.log_file(), Path("/"), outlive)
     let_others_first(process.pid)
     return {f"its {record.front}": process}
 

@@ -1,12 +1,13 @@
 """The one place that starts processes. It shows each command and runs it; a dry run only shows it.
 
-Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
+Every child dies with us (``PR_SET_PDEATHSIG``); servers, which may outlive the command, are started in ``groups``.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import os
 import queue
 import signal
@@ -20,14 +21,14 @@ from typing import IO, Any, NamedTuple, cast
 import psutil
 
 from labctl.listener import Listener
-from labctl.runtimes import keeper
 from labkit.errors import LabError
 
 LOOK_S = 0.02
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
 NOTHING = ("true",)  # what a dry run has in the place of a command: it says nothing, and ends well
-describe_exit = keeper.describe_exit  # of a module that starts quickly
+PR_SET_PDEATHSIG = 1  # prctl(2)
+_LIBC = ctypes.CDLL(None)  # loaded before fork: the child may only call it
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,19 @@ class Command:
     grace: float = 10.0
 
 
-def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
-    """Start a server in a group of its own, its output appended to ``log``; what it writes is its owner's alone."""
-    with log.open("ab") as stream:
-        return subprocess.Popen(
-            argv,
-            env=dict(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            umask=0o077,
-            preexec_fn=None if outlive else keeper.die_with_parent,
-        )
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent has ended."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, number)
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words; a negative one is the signal that ended the process."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def _child(command: Command, listener: Listener, **options: Any) -> Iterator[sub
     options = {
         "stdin": subprocess.DEVNULL,
         "start_new_session": True,
-        "preexec_fn": keeper.die_with_parent,
+        "preexec_fn": die_with_parent,
         "env": {**inherited, **command.env},
         "cwd": command.cwd,
         **options,
@@ -192,9 +192,6 @@ def follow_file(path: Path, alive: Callable[[], bool], wait: Callable[[float], o
         buffer = ""
         while True:
             running = alive()
-            size = os.fstat(stream.fileno()).st_size
-            if size < os.lseek(stream.fileno(), 0, os.SEEK_CUR):  # its older half was dropped
-                stream.seek(0)
             if chunk := stream.read():
                 *complete, buffer = (buffer + chunk).split("\n")
                 yield from complete

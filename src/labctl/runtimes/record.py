@@ -1,6 +1,6 @@
 """Where the servers of a stack are, and the record by which it is found again.
 
-The record travels with the server itself (an environment variable of the process, a label of the container).
+It is the stack's state file; containers carry it as a label, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labctl.options import LOOPBACK, Options
 from labkit.errors import LabError
 from labsched.files import json_object
 
-EPOCH_S = 1e9  # a process whose start is later was counted from 1970, by an earlier version
+REPLICA = "LABS_REPLICA"  # a server's number, where a stack has several; labserve reads it too
 FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
 
@@ -100,6 +100,11 @@ class Record:
             options |= {new: data[old] for old, new in FORMER.items() if old in data}
             data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **options}
         return _adapter().validate_json(json.dumps(data), strict=True)
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        """Read a state file. Raises OSError, or ValueError and the like where it is damaged."""
+        return cls.from_json(disk.read_text(path))
 
     @property
     def asked(self) -> Options:
@@ -209,10 +214,16 @@ class Proc:
         return cls(pid, _started(pid))
 
     def alive(self) -> bool:
+        """Whether it is there and is not just waiting to be reaped."""
         try:
-            process = psutil.Process(self.pid)
-            started = process.create_time() if self.started > EPOCH_S else _started(self.pid)
-            return abs(started - self.started) < 0.05 and process.status() != psutil.STATUS_ZOMBIE
+            return not self.replaced() and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def replaced(self) -> bool:
+        """Whether another process has its number now."""
+        try:
+            return abs(_started(self.pid) - self.started) >= 0.05
         except (psutil.Error, OSError, ValueError):
             return False
 

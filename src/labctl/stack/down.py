@@ -1,4 +1,4 @@
-"""Take stacks down, and check that nothing of them is left; sweep away what a killed labctl left behind."""
+"""Take stacks down, and check that nothing of them is left."""
 
 from __future__ import annotations
 
@@ -78,29 +78,6 @@ def down(session: Session, stack: str) -> bool:
                 take_down(session, runtime, stack)
         session.forget(stack)
         return was_up
-
-
-def sweep_dead_stacks(session: Session, but_for: str = "") -> list[str]:
-    """Take down the stacks whose ``run`` or ``bench`` died without doing so (kill -9).
-
-    ``but_for``: the stack whose lock the caller holds. A stack of another name that cannot be taken down stays.
-    Raises LabError: ``but_for`` cannot be taken down.
-    """
-    swept = []
-    for stack in [record.stack for record in session.running() if record.orphaned()]:
-        held = contextlib.nullcontext() if stack == but_for else stack_lock(session.workspace, stack, "down")
-        try:
-            with held:
-                there = session.find(stack)  # looked up again: another command may have had the lock meanwhile
-                if there and there.record.orphaned():
-                    session.listener.note(f"taking down {stack}, left behind by a labctl that was killed")
-                    take_down(session, there.runtime, stack, force=True)
-                    swept.append(stack)
-        except LabError as error:
-            if stack == but_for:
-                raise
-            session.listener.note(f"{stack}, left behind by a labctl that was killed, stays for now: {error.what}")
-    return swept
 
 
 def down_all(session: Session) -> Sequence[str]:

@@ -23,7 +23,7 @@ from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.record import Endpoints, Proc, Record, Replica
 from labctl.stack import edits, faults, replicas
-from labctl.stack.down import sweep_dead_stacks, take_down
+from labctl.stack.down import take_down
 from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack, balancing_policy, option_differences, with_servers
@@ -41,8 +41,10 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
     behind.
     """
     with session.lock(stack, "up"):
-        sweep_dead_stacks(session, stack)
-        if running := session.find(stack):
+        running = session.find(stack)
+        if running and running.record.orphaned():  # its `run` was killed
+            take_down(session, running.runtime, stack, force=True)
+        elif running:
             return _already(replace(running, own=lab, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
         endpoints = chosen_endpoints(options.ports, options.bind)
@@ -230,7 +232,6 @@ def _start(stack: Stack, record: Record) -> Record:
         server = runtime.start(listener, plan, record)
         session.remember(server.record)
         replicas.await_ready(stack, server.record, record.servers, server.exited)
-        server.serves()
         if record.balance:
             replicas.await_balancer(runtime, record)
     except BaseException as error:
