@@ -1,9 +1,8 @@
-"""The parent of a server on the local runtime: it alone learns how the server ended, and may start it again.
+"""The parent of a server on the local runtime: it alone learns how the server ended.
 
-It outlives the command that started it, ends when the server has ended for good, and then ends as the server did.
-SIGTERM is handed on, and nothing is restarted any more. What a dead server leaves (its stubs, their shared memory) goes
-at once. The server prints into a pipe, and the keeper writes that to the log: the limit on the server's files is not
-one on its log, and a full disk costs lines of the log but never a request.
+It outlives the command that started it, and ends when and as the server does. SIGTERM is handed on. What a dead server
+leaves (its stubs, their shared memory) goes at once. The server prints into a pipe, and the keeper writes that to the
+log: the limit on the server's files is not one on its log, and a full disk costs lines of the log but never a request.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Log:
 
 
 class _Keeper:
-    """Keeps one server until it ends in good order, is told to stop, or has died too often."""
+    """Keeps one server until it ends."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options, self._log = options, Log(sys.stdout.fileno(), options.longest_log)
@@ -91,39 +90,36 @@ class _Keeper:
             self._server.send_signal(number)
 
     def keep(self) -> int:
-        """The exit status of the last server; negative: the signal that ended it."""
-        restarts: int = self._options.restarts
-        for attempt in range(restarts + 1):
-            read_end, write_end = os.pipe()
-            self._server = subprocess.Popen(
-                self._options.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # its stubs share its group, and are found by it
-                preexec_fn=self._limit,
-            )
-            if self._stopping:  # SIGTERM came while the server was being started
-                self._server.send_signal(signal.SIGTERM)
-            os.close(write_end)
-            copying = threading.Thread(target=self._log.copy, args=(read_end,), daemon=True)
-            copying.start()
-            code = self._wait(self._server)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._server.pid, signal.SIGKILL)  # stubs whose server has gone wait for it for ever
-            copying.join(LAST_WORDS_S)
-            if self._stopping or code == 0:
-                return code
-            how = describe_exit(code)
-            again = f"; restart {attempt + 1} of {restarts}" if attempt < restarts else ""
-            temporary: Path = self._options.ended.with_suffix(".new")
-            with contextlib.suppress(OSError):
-                temporary.write_text(json.dumps({"how": how, "restarts": attempt}))
-                temporary.replace(self._options.ended)
-            with contextlib.suppress(OSError):
-                print(f"labctl: the server ended: {how}{again}", flush=True)
-            for region in self._regions():
-                region.unlink(missing_ok=True)
+        """The exit status of the server; negative: the signal that ended it."""
+        read_end, write_end = os.pipe()
+        self._server = subprocess.Popen(
+            self._options.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=write_end,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # its stubs share its group, and are found by it
+            preexec_fn=self._limit,
+        )
+        if self._stopping:  # SIGTERM came while the server was being started
+            self._server.send_signal(signal.SIGTERM)
+        os.close(write_end)
+        copying = threading.Thread(target=self._log.copy, args=(read_end,), daemon=True)
+        copying.start()
+        code = self._wait(self._server)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._server.pid, signal.SIGKILL)  # stubs whose server has gone wait for it for ever
+        copying.join(LAST_WORDS_S)
+        if self._stopping or code == 0:
+            return code
+        how = describe_exit(code)
+        temporary: Path = self._options.ended.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps({"how": how}))
+            temporary.replace(self._options.ended)
+        with contextlib.suppress(OSError):
+            print(f"labctl: the server ended: {how}", flush=True)
+        for region in self._regions():
+            region.unlink(missing_ok=True)
         return code
 
     def _limit(self) -> None:
@@ -150,7 +146,6 @@ class _Keeper:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m labctl.runtimes.keeper")
-    parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--ended", type=Path, required=True, help="the file that says how the server died")
     parser.add_argument("--regions", required=True, help="how the names of its shared memory begin")
     parser.add_argument("--largest", type=int, default=LARGEST_REGION, help="bytes of any file, and so of a region")

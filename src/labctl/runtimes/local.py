@@ -126,7 +126,7 @@ class LocalRuntime:
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> LocalServer:
         started, workspace = record, self.workspace
-        parts = start_front(workspace, record, listener) if record.front and not only else {}
+        parts = start_front(workspace, record, listener) if record.balance and not only else {}
         for server in record.starting(only):
             command = self._server(plan, record, server, arguments.SHOWN)
             listener.command(command.argv, command.env)
@@ -150,8 +150,7 @@ class LocalRuntime:
         )
         # Triton takes the secret in no other way (docs/operate/security.md).
         argv += arguments.closing_arguments(record.options.client_shm, secret)
-        ended, restarts = folder.ended_file(number), str(record.options.supervise)
-        argv = leftovers.keeper_command([str(triton.binary), *argv], ended, prefix, "--restarts", restarts)
+        argv = leftovers.keeper_command([str(triton.binary), *argv], folder.ended_file(number), prefix)
         env = {**plan.server_env, **({REPLICA: str(number)} if number else {})}
         if layer := layers.packages_of(plan.stack.packages, self.workspace, record.profile):
             env |= layer.environment
@@ -236,15 +235,13 @@ class LocalRuntime:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 ended = nofollow.read_object(path)
                 how = str(ended["how"])
-                if ended["restarts"]:
-                    how += f", after {ended['restarts']} restarts"
                 replica = "" if number else path.stem.partition("-")[2]
                 deaths.append(f"replica {replica}: {how}" if replica else how)
         return "; ".join(deaths)
 
     def front_death(self, record: Record) -> str:
-        ended = record.front and not self._ours(record.stack, (ENVOY,))
-        return f"its {record.front} ended" if ended else ""
+        ended = record.balance and not self._ours(record.stack, (ENVOY,))
+        return "its balancer ended" if ended else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         folder = self.workspace.folder(stack)

