@@ -67,7 +67,7 @@ def served() -> Iterator[tuple[Record, int]]:
     lab, _ = session.catalog.stack(STACK)
     options = Options(set={"slots": MANY, "step_ms": 10, "token_ms": 0.1}, runtime="local", ports="auto", timeout=300.0)
     with ephemeral_stack(session, lab, STACK, options) as handle:
-        (port,) = ports.free_ports("127.0.0.1", 1)
+        (port,) = ports.free_ports(1)
         door.start_door_server(session.workspace, handle.record, port, Silent())
         yield handle.record, port
 

@@ -89,7 +89,7 @@ def live(browser: Any) -> dict[str, Any]:
         hub.head = {"k": "head", "title": "benchmark"}
         over = threading.Event()
         writer = threading.Thread(target=write, args=(Path(folder) / "steps-m-0.jsonl", over))
-        with WatchServer(document(), hub, {}, exposed=False).serving(0) as address:
+        with WatchServer(document(), hub, {}).serving(0) as address:
             page = browser.new_page(viewport={"width": 1280, "height": 720}, bypass_csp=True)
             page.goto(address)
             writer.start()

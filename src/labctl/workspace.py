@@ -49,7 +49,6 @@ class StackFolder:
     lock, lock_note = _In("path", "lock"), _In("path", "lock.json")  # the second says who holds it
     state_file = _In("path", "state.json")  # the record of the stack that was up last: a memory, never the proof
     secret = _In("path", "secret")  # by which Triton tells labctl from a stranger (labctl.triton.arguments)
-    token = _In("path", "token")  # that other machines need (docs/operate/security.md)
     repository = _In("path", "repository")  # as rendered; the server reads it
     groups = _In("path", "groups")  # the process groups of its parts (local runtime)
     front = _In("path", "front")  # from which a balancer reads its servers
@@ -110,27 +109,17 @@ class StackFolder:
 
     def make_secret(self) -> str:
         """A new secret for a server that is about to start; the old one is worth nothing any more."""
-        return self._new(self.secret, secrets.token_urlsafe(24))
+        with disk_errors(self.secret):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.secret.unlink(missing_ok=True)
+            text = secrets.token_urlsafe(24)
+            with os.fdopen(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(text)
+        return text
 
     def read_secret(self) -> str:
         """The running server's secret; "" where there is none, or another user's."""
         return _content(self.secret)
-
-    def make_token(self, text: str = "") -> str:
-        """A new token for clients on other machines, or ``text`` again, which was the stack's."""
-        return self._new(self.token, text or secrets.token_urlsafe(32))
-
-    def read_token(self) -> str:
-        """The stack's token; "" where it has none."""
-        return _content(self.token)
-
-    def _new(self, path: Path, text: str) -> str:
-        with disk_errors(path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-                stream.write(text)
-        return text
 
 
 def _content(path: Path) -> str:

@@ -1,28 +1,20 @@
 """``python -m labdoor --endpoint HOST:PORT --models NAME,NAME --port N``: serve until SIGTERM or Ctrl-C.
 
-It does not authenticate clients: on ``--port`` it serves this machine alone. If other machines may send requests, Envoy
-authenticates and limits them in front of it, and it listens on ``--socket`` (``labctl.runtimes.envoy.door``).
+It does not authenticate clients: it serves this machine alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
-import os
-import socket
 import sys
-import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-NAME = "labs-door"  # the process name by which labctl finds it
-PR_SET_NAME = 15
 LOOK_S = 1.0
 MOST_HEAD = 16 * 2**10  # bytes of a request's head
 KEEP_ALIVE_S = 10  # longer than clients keep a connection that they do not use (httpx: 5)
@@ -36,10 +28,6 @@ def main() -> int:
     parser.add_argument("--tokenizer", default="", metavar="FOLDER", help="the tokenizer of all of them")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on")
     parser.add_argument("--port", type=int, default=0, help="to listen on")
-    parser.add_argument("--socket", type=int, metavar="FD", help="a socket that listens, in their place")
-    parser.add_argument("--front", type=int, metavar="PID", help="our child, before us: we end when it does")
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="the certificate: it speaks TLS alone then")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the private key of --tls-cert")
     parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for Triton's models")
     parser.add_argument("--announce", default="", metavar="TEXT", help="printed when it listens")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for an answer")
@@ -51,21 +39,15 @@ def main() -> int:
         help="seconds after which a client that takes nothing is given up",
     )
     options = parser.parse_args()
-    ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
-    if options.front:
-        threading.Thread(target=_end_with, args=(options.front,), daemon=True).start()
-    import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
+    import uvicorn  # it takes seconds, and --help needs none of it
 
     from labdoor import app, models
     from labdoor.exchange import limit_send_buffer
     from labkit.errors import LabError
-    from labkit.tls import CertificatePair
 
     deadline = time.monotonic() + options.wait
     while True:
         try:
-            if options.tls_cert:
-                CertificatePair(options.tls_cert, options.tls_key).context()
             served = models.find_models(options.endpoint, options.models.split(","), options.tokenizer)
             break
         except LabError as error:
@@ -80,27 +62,18 @@ def main() -> int:
         if options.announce:
             print(options.announce, flush=True)
 
-    fronted = options.socket is not None
     limits = app.Limits(options.timeout, options.stalled)
-    door = app.make_app(options.endpoint, served, limits, fronted, started)
-    config = uvicorn_config(door, options.host, options.port, fronted, options.tls_cert, options.tls_key)
+    door = app.make_app(options.endpoint, served, limits, started)
+    config = uvicorn_config(door, options.host, options.port)
     server = uvicorn.Server(config)
-    listening = limit_send_buffer(socket.socket(fileno=options.socket) if fronted else config.bind_socket())
+    listening = limit_send_buffer(config.bind_socket())
     listening.listen(BACKLOG)  # before the application says that it is ready
     server.run([listening])
     return 0 if server.started else 1
 
 
-def _end_with(child: int) -> None:
-    os.waitpid(child, 0)
-    print("labctl: what stands before the OpenAI API has ended", file=sys.stderr, flush=True)
-    os._exit(1)
-
-
-def uvicorn_config(
-    app: ASGIApp, host: str, port: int, fronted: bool = False, certificate: Path | None = None, key: Path | None = None
-) -> uvicorn.Config:
-    """How uvicorn serves the API; ``fronted``: the proxy in front of it says whether its clients speak TLS."""
+def uvicorn_config(app: ASGIApp, host: str, port: int) -> uvicorn.Config:
+    """How uvicorn serves the API."""
     import uvicorn
 
     return uvicorn.Config(
@@ -114,12 +87,9 @@ def uvicorn_config(
         access_log=False,
         lifespan="on",
         ws="none",
-        proxy_headers=fronted,
-        forwarded_allow_ips="*",
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
     )
 
 

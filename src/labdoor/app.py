@@ -29,7 +29,7 @@ from labdoor.models import Model
 from labdoor.triton import RequestHeaders, Triton
 from labkit.records import request_id
 
-HERE = ("127.0.0.1", "localhost", "::1")  # the names of an API that is not exposed
+HERE = ("127.0.0.1", "localhost", "::1")
 SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 TRACE = ("traceparent", "tracestate")
 MOST_RUNNING = 1024  # requests; more are refused
@@ -46,25 +46,14 @@ class Limits:
 
 
 def make_app(
-    endpoint: str,
-    models: Mapping[str, Model],
-    limits: Limits = Limits(),
-    fronted: bool = False,
-    started: Callable[[], None] = lambda: None,
+    endpoint: str, models: Mapping[str, Model], limits: Limits = Limits(), started: Callable[[], None] = lambda: None
 ) -> ASGIApp:
-    """The application in front of the server at ``endpoint`` (gRPC).
-
-    Args:
-        fronted: a proxy in front of it has authenticated clients, so it answers under any host name.
-        started: called when it is ready to answer.
-    """
-    return _Door(endpoint, models, limits, fronted, started).app
+    """The application in front of the server at ``endpoint`` (gRPC); ``started`` is called when it is ready."""
+    return _Door(endpoint, models, limits, started).app
 
 
 class _Door:
-    def __init__(
-        self, endpoint: str, models: Mapping[str, Model], limits: Limits, fronted: bool, started: Callable[[], None]
-    ) -> None:
+    def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits, started: Callable[[], None]) -> None:
         self._endpoint, self._models, self._limits, self._started = endpoint, models, limits, started
         self._counters = DoorCounters()
         self._triton: Triton | None = None
@@ -83,8 +72,7 @@ class _Door:
         ]
         handlers: dict[Any, Any] = {ApiError: _refusal, HTTPException: _http_error, Exception: _unforeseen}
         self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
-        entrance: ASGIApp = self if fronted else _loopback_only(self)
-        self.app = ServerErrorMiddleware(entrance, handler=_unforeseen)
+        self.app = ServerErrorMiddleware(_loopback_only(self), handler=_unforeseen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers go the short way: the router and its exceptions cost as much as a few tokens."""
@@ -207,7 +195,7 @@ def _loopback_only(app: ASGIApp) -> ASGIApp:
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not _is_loopback(host := Headers(scope=scope).get("host", "")):
-            why = f"the host {host[:100]!r} is not this machine's loopback; labctl openai STACK --expose takes others"
+            why = f"the host {host[:100]!r} is not this machine's loopback"
             await ApiError(400, why, "host", "host_not_allowed").response()(scope, receive, send)
             return
         await app(scope, receive, send)

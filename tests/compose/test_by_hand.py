@@ -94,7 +94,7 @@ def rendered_for_hand(root: Path, stack: str, *settings: str, **change: Any) -> 
     """A stack's files, on free ports, with another text in the place of some in its compose.json."""
     labctl("render", stack, "--runtime", "compose", *settings, root=root)
     values, override = (root / ".labs" / stack / name for name in ("compose.env", "compose.json"))
-    ports = vars(claim_endpoints("auto", "127.0.0.1", []))
+    ports = vars(claim_endpoints("auto", []))
     lines = [line for line in values.read_text().splitlines() if not line.startswith("STACK_") or "_PORT=" not in line]
     lines += [f"STACK_{name.upper()}_PORT={endpoint.rpartition(':')[2]}" for name, endpoint in ports.items()]
     values.write_text("\n".join([*lines, "STACK_OPENAI_PORT=0"]))

@@ -56,7 +56,7 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
     root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
     folder = tmp_path / "deploy"
     labctl("render", "iterative", "--target", "swarm", "--output", str(folder), root=root)
-    where = vars(claim_endpoints("auto", "127.0.0.1", []))
+    where = vars(claim_endpoints("auto", []))
     variables = dict(word.split("=", 1) for word in shlex.split((folder / "stack.env").read_text()))
     variables |= {f"LABS_{name.upper()}_PORT": end.rpartition(":")[2] for name, end in where.items()}
     headers = {"authorization": f"Bearer {(folder / 'token').read_text()}"}

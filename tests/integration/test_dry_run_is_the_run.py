@@ -32,7 +32,7 @@ def own(tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def free_ports() -> list[str]:
-    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(claim_endpoints("auto", "127.0.0.1", [])).values())]
+    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(claim_endpoints("auto", [])).values())]
 
 
 def files_of(*folders: Path) -> set[str]:

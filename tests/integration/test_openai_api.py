@@ -6,25 +6,21 @@ import contextlib
 import json
 import math
 import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import openai
-import psutil
 import pytest
 import requests
 from each_lab import LABS, PROMPT
 from killing import kill_server
 from lab_server import LabServer
-from machinery import labctl, started
+from machinery import labctl
 from own_stack import leftovers, shown
 from waiting import eventually
 
 from labctl.clock.clock import Clock
-from labctl.runtimes.leftovers import our_processes
-from labctl.runtimes.local import OUR_PROCESSES
 from labkit.evidence import metrics
 from labkit.printable import printable
 
@@ -302,69 +298,11 @@ def test_up_with_openai_serves_it_and_down_leaves_nothing(own: Path) -> None:
         requests.get(address, timeout=10)
 
 
-def exposed(root: Path, *more: str) -> tuple[str, str]:
-    """An exposed stack with its door: the base URL and the token, as a person gets them."""
-    done = labctl("up", "iterative", "--openai", "--expose", "--ports", "auto", "--runtime", "local", *more, root=root)
-    token = labctl("status", "iterative", "--token", root=root).stdout.strip()
-    assert "exposed on 0.0.0.0; its API key is the token: labctl status iterative --token" in " ".join(
-        done.stdout.split()
-    )
-    assert (done.stdout + done.stderr).count(token) == 1
-    return shown(root)["openai"], token
-
-
-def test_an_exposed_api_answers_on_every_address_to_those_who_have_its_token(own: Path) -> None:
-    address, token = exposed(own)
-    file, config = (own / ".labs" / "iterative" / name for name in ("token", "envoy.json"))
-    assert (stat.S_IMODE(file.stat().st_mode), file.read_text()) == (0o600, token)
-    elsewhere = address.replace("127.0.0.1", "127.0.0.2")  # an address of this machine that loopback's door has not
-    asked: dict[str, Any] = {"model": "simple-gpt2", "prompt": PROMPT, "max_tokens": 2}
-    server = shown(own)["endpoints"]["metrics"]
-    before = metrics.scrape(server).models["simple-gpt2"].exec_count
-    with openai.OpenAI(base_url=elsewhere, api_key="none", max_retries=0) as stranger:
-        for _ in range(3):
-            with pytest.raises(openai.AuthenticationError, match="needs its token"):
-                stranger.completions.create(**asked)
-    assert metrics.scrape(server).models["simple-gpt2"].exec_count == before
-    assert requests.get(elsewhere.replace("/v1", "/health"), timeout=60).status_code == 200
-    with openai.OpenAI(base_url=elsewhere, api_key=token) as client:
-        assert client.completions.create(**asked).choices[0].text
-        assert client.models.list().data
-    assert metrics.scrape(server).models["simple-gpt2"].exec_count > before
-
-    everything = [process.cmdline() + list(process.environ().values()) for process in about(own)]
-    assert any("labdoor" in words for words in everything)
-    assert not [words for words in everything if token in " ".join(words)]
-    holding = {path for path in own.rglob("*") if path.is_file() and token in read(path)}
-    assert holding == {file, config} and {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
-    again = labctl("up", "iterative", "--openai", "--expose", "--runtime", "local", root=own)
-    assert address in again.stderr, "it was up already"
-    assert file.read_text() == token
-    labctl("down", "iterative", root=own)
-    assert leftovers(own) == []
-    assert not file.exists()
-
-
-@iterative
-def test_the_api_alone_can_be_exposed_beside_a_stack_that_is_not(
-    checkout: Path, lab_server: Callable[..., LabServer]
-) -> None:
-    server = lab_server(STREAMED)
-    with started(checkout, "openai", STREAMED, "--expose", "--port", "auto", "--json") as running:
-        assert running.stdout
-        address = json.loads(running.stdout.readline())["openai"].replace("127.0.0.1", "127.0.0.2")
-        token = labctl("status", STREAMED, "--token", root=checkout).stdout.strip()
-        assert requests.get(f"{address}/models", timeout=60).status_code == 401
-        with openai.OpenAI(base_url=address, api_key=token) as client:
-            assert [model.id for model in client.models.list()] == ["simple-gpt2", "iterative-gpt2"]
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", int(server.grpc.rpartition(":")[2])), timeout=60)
-
-
 def test_a_door_before_replicas_serves_on_when_one_is_killed(own: Path) -> None:
-    address, token = exposed(own, "--replicas", "2")
+    words = ("--openai", "--replicas", "2", "--ports", "auto", "--runtime", "local", "--json")
+    address = json.loads(labctl("up", "iterative", *words, root=own).stdout)["openai"]
     asked: dict[str, Any] = {"model": "simple-gpt2", "prompt": PROMPT, "max_tokens": 2}
-    with openai.OpenAI(base_url=address, api_key=token, max_retries=0) as client:
+    with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
         text = client.completions.create(**asked).choices[0].text
         eventually(lambda: [client.completions.create(**asked), replicas_that_answered(own) == {1, 2}][1])
         kill_server(own, "iterative", "local", 1)
@@ -383,12 +321,3 @@ def replicas_that_answered(root: Path) -> set[int]:
     servers = shown(root)["replicas"]
     counts = {one["number"]: metrics.scrape(one["endpoints"]["metrics"]).models for one in servers}
     return {number for number, models in counts.items() if models["simple-gpt2"].exec_count > 0}
-
-
-def about(root: Path) -> list[psutil.Process]:
-    """The processes of a checkout's stacks."""
-    return [process for process, _ in our_processes(root, OUR_PROCESSES)]
-
-
-def read(path: Path) -> str:
-    return path.read_text(errors="replace")

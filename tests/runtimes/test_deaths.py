@@ -1,4 +1,4 @@
-"""On loopback nothing stands before Triton: one request may end it, which is told with the signal, never in silence."""
+"""Nothing stands before Triton: one request may end it, which is told with the signal, never in silence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import http.client
 import json
 from pathlib import Path
 
-from machinery import labctl, runtime, status
+from machinery import labctl, status
 from waiting import eventually
 
 STACK = "quick"
@@ -17,8 +17,8 @@ CLASSIFICATION = {
 }
 
 
-def up(root: Path, where: str, *more: str) -> str:
-    labctl("up", STACK, "--runtime", where, "--ports", "auto", *more, root=root)
+def up(root: Path, where: str) -> str:
+    labctl("up", STACK, "--runtime", where, "--ports", "auto", root=root)
     return str(status(root, STACK)["endpoints"]["http"])
 
 
@@ -40,17 +40,6 @@ def test_fault_12_a_server_that_died_is_told_as_such_with_the_signal(own: Path, 
     assert "died: killed by SIGFPE" in asked.stderr and "Traceback" not in asked.stderr
     labctl("down", STACK, root=own)
     assert status(own, STACK)["state"] == "absent"
-
-
-def test_supervised_it_is_started_again_so_many_times_and_no_more(own: Path, where: str) -> None:
-    endpoint = up(own, where, "--supervise", "1")
-    labctl("restart", STACK, root=own)  # is no reason to forget it
-    end(endpoint)
-    eventually(lambda: status(own, STACK)["state"] == "ready")
-    end(endpoint)
-    eventually(lambda: status(own, STACK)["state"] == "failed")
-    labctl("down", STACK, root=own)
-    assert runtime(own, where).leftovers(STACK) == []
 
 
 def test_fault_26_a_model_whose_scheduler_has_ended_is_told_by_status_and_to_clients(own: Path, where: str) -> None:

@@ -158,8 +158,8 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     look, stolen = ports.require_endpoints, list[int]()
     with socket.socket() as listener:
 
-        def look_then_lose(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
-            look(endpoints, bind, running)
+        def look_then_lose(endpoints: Endpoints, running: Sequence[Record]) -> None:
+            look(endpoints, running)
             if not stolen:
                 stolen.append(int(endpoints.http.rpartition(":")[2]))
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -190,7 +190,7 @@ def test_fault_4_an_automatic_port_that_is_taken_before_the_server_listens_is_re
 def test_fault_4_a_port_of_a_person_that_is_taken_before_the_server_listens_is_named(
     own: Path, where: str, thief: list[int]
 ) -> None:
-    wanted = ",".join(map(str, ports.free_ports("127.0.0.1", 3)))
+    wanted = ",".join(map(str, ports.free_ports(3)))
     with lab_error("port-taken", "HTTP port"):
         brought_up(own, where, wanted)
     assert nothing_left(own, where)

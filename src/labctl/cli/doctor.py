@@ -10,7 +10,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
-from labctl.options import LOOPBACK, Options
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.stack.ports import claim_endpoints
 from labkit.errors import LabError
@@ -19,11 +19,10 @@ from labkit.tables import format_table
 
 @click.command("doctor")
 @click.argument("stack", required=False)
-@click.option("--expose", is_flag=True, help="Also check for a stack that listens beyond loopback.")
 @opt.plan_options
 @click.option("--workshop", is_flag=True, help="Also check room, memory and speed, the night before.")
 @opt.as_json
-def doctor_command(stack: str | None, options: Options, workshop: bool, expose: bool, json_output: bool) -> None:
+def doctor_command(stack: str | None, options: Options, workshop: bool, json_output: bool) -> None:
     """Say what is missing on this machine (for STACK), and what to do about it. Exit 1 if a lab could not run."""
     session = opt.open_session()
     plan = None
@@ -33,10 +32,9 @@ def doctor_command(stack: str | None, options: Options, workshop: bool, expose: 
     checks = checklist(
         session.workspace,
         session.runtime,
-        lambda: claim_endpoints(options.ports, LOOPBACK, session.running()),
+        lambda: claim_endpoints(options.ports, session.running()),
         plan,
         options.profile,
-        expose=expose,
         workshop=workshop,
     )
     if json_output:

@@ -10,14 +10,12 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.cli.openai import tls_options
 from labctl.learn.classroom import Classroom
 from labctl.learn.exercise import find_exercises
 from labctl.learn.room import TEACHER, require_names
 from labctl.learn.standing import standings
 from labkit.errors import LabError
 from labkit.tables import format_table
-from labkit.tls import CertificatePair
 
 PORT = 8888
 ENDED = (0, 130, -2)  # exit statuses of a JupyterHub that ended by itself, or by Ctrl-C
@@ -59,8 +57,6 @@ def hub_command() -> None:
 )
 @click.option("--trust-each-other", "trusting", is_flag=True, help="Without Docker: processes of your own user here.")
 @opt.number_option("--port", PORT, "Where JupyterHub listens.", click.IntRange(1, 65535), metavar="PORT")
-@opt.expose_option
-@tls_options
 @click.option(
     "--url", default="", metavar="URL", help="How learners reach it, for links (default: this machine's loopback)."
 )
@@ -74,24 +70,13 @@ def hub_command() -> None:
 )
 @opt.verbose
 def hub_up_command(
-    learners: int,
-    names: Path | None,
-    labs: str,
-    trusting: bool,
-    port: int,
-    expose: bool,
-    tls: CertificatePair | None,
-    url: str,
-    seats: _SeatLimits,
-    verbose: bool,
+    learners: int, names: Path | None, labs: str, trusting: bool, port: int, url: str, seats: _SeatLimits, verbose: bool
 ) -> None:
     """Start JupyterHub, and take in who is not in the room yet: their passwords are shown once.
 
     Again with more learners it is a larger room: who was in it keeps password and work. With --trust-each-other it runs
     until Ctrl-C, and every learner could read and change everything that you can.
     """
-    if trusting and expose:
-        raise click.UsageError("--trust-each-other listens on loopback alone: put a proxy of your own before it")
     session = opt.open_session(verbose)
     chosen = opt.labs_named(session, labs)
     classroom = Classroom(session)
@@ -100,19 +85,15 @@ def hub_up_command(
     invited += [f"learner-{number:02d}" for number in range(1, learners + 1)]
     require_names(invited)
     classroom.room.prepare()
-    scheme = "https" if tls else "http"
-    address = f"{scheme}://127.0.0.1:{port}"
-    url = url or ("" if expose else f"{address}/")
-    settings = {"HUB_URL": url, "HUB_LAB": chosen[0].number if labs else ""}
+    address = f"http://127.0.0.1:{port}"
+    settings = {"HUB_URL": url or f"{address}/", "HUB_LAB": chosen[0].number if labs else ""}
     if not trusting:
         with session.lock("hub", "hub up"):
-            classroom.start(chosen, port, expose, tls, {**settings, **seats.variables})
+            classroom.start(chosen, port, {**settings, **seats.variables})
     _show_passwords(classroom.room.admit(invited))
     say(f"{address}  the class: /services/class/ as {TEACHER}")
-    if expose and not tls:
-        say("--expose without --tls-cert: passwords cross the network in the clear", err=True)
     if trusting:
-        code = classroom.run_here(port, tls, {**settings, "HUB_IDLE_S": seats.variables["HUB_IDLE_S"]})
+        code = classroom.run_here(port, {**settings, "HUB_IDLE_S": seats.variables["HUB_IDLE_S"]})
         if code not in ENDED:
             raise LabError("JupyterHub ended", f"exit status {code}", "its own lines are above", code="hub-ended")
 

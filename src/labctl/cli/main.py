@@ -6,7 +6,6 @@ when that command is used: ``labctl --help`` answers at once.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import os

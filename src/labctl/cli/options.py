@@ -41,9 +41,6 @@ A_PATH = click.Path(exists=True, path_type=Path)
 observe_option = click.option(
     "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
 )
-expose_option = click.option(
-    "--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback."
-)
 
 
 def gathered(
@@ -158,7 +155,7 @@ def plan_options(command: Command) -> Command:
 
 
 def up_options(command: Command) -> Command:
-    """``plan_options`` and ``--runtime --ports --timeout --expose``; the command gets one ``options``."""
+    """``plan_options`` and ``--runtime --ports --timeout``; the command gets one ``options``."""
 
     @plan_options
     @runtime_option("Run the server in a container, or as a process of this machine.")
@@ -166,8 +163,6 @@ def up_options(command: Command) -> Command:
     @number_option(
         "--timeout", None, "Seconds to wait until every model answers (180; 900 on the gpu profile).", POSITIVE, "S"
     )
-    @expose_option
-    @number_option("--supervise", 0, "Restart a server that died, at most N times.", click.IntRange(0, 100))
     @click.option(
         "--allow-client-shm",
         "client_shm",

@@ -18,8 +18,6 @@ from labctl.pages.address import CHAT, PORTS, WATCH, page_address, publish_addre
 from labctl.stack import faults
 from labkit.errors import LabError
 
-MAY = "watch, send requests and cancel them"
-
 
 @click.command("chat")
 @opt.stack_argument
@@ -56,7 +54,6 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
 @click.command("watch")
 @click.argument("stack", metavar="STACK|RESULT")
 @opt.page_port(PORTS[WATCH])
-@opt.expose_option
 @opt.replica_option
 @click.option(
     "--forwarded-host",
@@ -74,13 +71,7 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     help="Also show what another setting of the scheduler would do with the same requests; may be repeated.",
 )
 def watch_command(
-    stack: str,
-    port: int | None,
-    expose: bool,
-    replica: int | None,
-    forwarded: str,
-    terminal: bool,
-    other: tuple[str, ...],
+    stack: str, port: int | None, replica: int | None, forwarded: str, terminal: bool, other: tuple[str, ...]
 ) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
@@ -118,19 +109,17 @@ def watch_command(
     if recorded or (Path(stack).is_dir() and "/" in stack):
         if other:
             raise click.UsageError("--what-if needs a stack that is up: labctl predict answers for a run that is over")
-        name, page = stack, server.page_of_run(Path(stack), expose)
+        name, page = stack, server.page_of_run(Path(stack))
     else:
         session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, session.require_up(name).record.one(replica)
-        page = server.page_of_stack(workspace, lab, record, expose, assignments)
+        page = server.page_of_stack(workspace, lab, record, assignments)
     in_class = opt.at_jupyter("proxy")  # jupyter-server-proxy, which asks who it is first
     page.forwarded = gate.ANY if in_class else forwarded.lower()
     with (
         page.serving(port) as address,
         publish_address(workspace, name, WATCH, address) if workspace else nullcontext(),
     ):
-        if expose:
-            click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
         where = urlsplit(address)
         shown = f"{in_class}/{where.port}{where.path}" if in_class else address
         click.echo(f"{name}: {shown}  (Ctrl-C ends it)")

@@ -10,7 +10,6 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.cli.openai import Front, front_options
 from labctl.options import Options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
@@ -22,7 +21,6 @@ from labctl.stack.stack import RunningStack
 from labctl.stack.status import Status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
-from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import format_table
 
@@ -38,12 +36,14 @@ SPREAD = {
 @opt.stack_argument
 @opt.up_options
 @opt.observe_option
-@front_options
+@click.option(
+    "--openai", "with_openai", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
+)
 @opt.dry_option
 @opt.as_json
 @opt.verbose
 def up_command(
-    stack: str, options: Options, observed: bool, front: Front | None, dry: bool, json_output: bool, verbose: bool
+    stack: str, options: Options, observed: bool, with_openai: bool, dry: bool, json_output: bool, verbose: bool
 ) -> None:
     """Bring STACK up and wait until every model answers."""
     session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
@@ -57,35 +57,22 @@ def up_command(
         session.listener.note(f"{name} was already up with these settings")
     if observed:
         observe.start_monitoring(session, handle.runtime, handle.record, options)
-    if front:
-        door.start_door(session, handle.record, options, front.tls)
+    if with_openai:
+        door.start_door(session, handle.record, options)
     if session.dry:
         return
     _print(status(session, name, ask=False), json_output)  # they have just answered
-    if handle.record.exposed and not handle.already and not json_output:
-        click.echo(f"\nThe token: {session.workspace.folder(name).read_token()}")
 
 
 @click.command("status")
 @click.argument("stack", required=False)
-@click.option("--token", "tell", is_flag=True, help="Print only the token that clients on other machines need.")
 @opt.as_json
-def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
+def status_command(stack: str | None, json_output: bool) -> None:
     """Show the state, endpoints and models of STACK, or of every stack that is up.
 
     The exercise server is the STACK "exercise".
     """
     session = opt.open_session(whatever_is_broken=True)
-    if tell:
-        if not stack:
-            raise click.UsageError("--token needs a STACK")
-        name = session.catalog.stack(stack)[1]
-        if not (token := session.workspace.folder(name).read_token()):
-            raise LabError(
-                f"{name} has no token", "nothing of it is exposed", f"labctl up {name} --expose", code="token-none"
-            )
-        click.echo(token)
-        return
     if stack:
         named = _stacks_named(session, stack)
         name = named[0] if len(named) == 1 else session.catalog.stack(stack)[1]
@@ -106,11 +93,10 @@ def status_command(stack: str | None, tell: bool, json_output: bool) -> None:
             shown["runtime"] or "-",
             shown["profile"] or "-",
             shown["endpoints"].get("http", "-"),
-            shown["exposed"] or "-",
         )
         for shown in stacks
     ]
-    click.echo(format_table(rows, ("stack", "state", "runtime", "profile", "http", "exposed on")))
+    click.echo(format_table(rows, ("stack", "state", "runtime", "profile", "http")))
 
 
 @click.command("logs")
@@ -146,7 +132,7 @@ def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, re
         for line in server_api.readable_log(runtime.logs(stack, follow, number)):
             yield f"{name} | {line}"
 
-    streams = [labelled(FRONT, record.front)]
+    streams = [labelled(FRONT, "balancer")]
     streams += [labelled(server.number, f"replica {server.number}") for server in record.servers]
     return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
 
@@ -220,16 +206,10 @@ def _describe(shown: Status) -> str:
     parts = [head]
     if shown["endpoints"]:
         parts.append("\n".join(f"  {name:<8} {where}" for name, where in shown["endpoints"].items()))
-    if shown["exposed"]:
-        ports = ", ".join(f"{name} {where.rpartition(':')[2]}" for name, where in shown["published"].items())
-        parts.append(
-            f"Exposed on {shown['exposed']}: {ports}. Clients there need the token: "
-            f"labctl status {shown['stack']} --token (docs/operate/security.md)."
-        )
     if env_file := shown.get("env_file", ""):
         parts.append(f"By hand: docker compose --env-file {env_file} ps")
     if address := shown.get("openai", ""):
-        parts.append(door.describe_door(shown["stack"], address, shown["exposed"]))
+        parts.append(f"OpenAI API: {address}")
     if shown["balance"]:
         parts.append(_replicas(shown))
     if shown["models"]:
@@ -255,10 +235,8 @@ def _describe(shown: Status) -> str:
     if shown["state"] == "degraded":
         what = "The other replicas serve on" if shown["balance"] else "Not every model answers"
         if shown["ended"]:
-            consequence = "Nothing reaches the servers" if shown["balance"] else "No other machine reaches the server"
-            what = f"{consequence} ({shown['ended']})"
-        restart_helps = shown["balance"] or shown["ended"]
-        then = f"labctl restart {shown['stack']}" if restart_helps else "labctl down, labctl up"
+            what = f"Nothing reaches the servers ({shown['ended']})"
+        then = f"labctl restart {shown['stack']}" if shown["balance"] else "labctl down, labctl up"
         parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: {then}")
     if shown["state"] == "unknown":
         parts.append(shown["ended"][:1].upper() + shown["ended"][1:])

@@ -12,7 +12,6 @@ from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, wheel
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.layers import NAMES, Layer, layer
-from labctl.runtimes.local_server import envoy_binary
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -26,7 +25,6 @@ def checklist(
     plan: Plan | None,
     profile: str,
     *,
-    expose: bool,
     workshop: bool,
 ) -> list[DoctorCheck]:
     """One row per check, in the order in which they are printed.
@@ -34,7 +32,6 @@ def checklist(
     Args:
         claim_ports: raises LabError where another program has Triton's usual ports.
         plan: what is to be served; None checks only what every stack needs.
-        expose: also check what a stack needs that listens beyond loopback.
         workshop: also measure this machine's room, memory and speed (takes about ``workshop.BUDGET_S`` seconds).
     """
     checks = [system_check(), *machine_checks(workspace.cache)]
@@ -45,10 +42,6 @@ def checklist(
     compose_answers = runtimes[-1].state == "ok"
     checks += [*runtimes, *([_engine_disk()] if compose_answers else [])]
     checks.append(from_error("ports 8000-8002", claim_ports, "warn", "free"))
-    if expose:
-        remedy = "only on a network that you trust (docs/operate/security.md)"
-        checks += [DoctorCheck(f"--expose on {name}", "warn", "a token, but no TLS", remedy) for name in names]
-        checks.append(from_error("Envoy", lambda: str(envoy_binary()), "warn"))
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
     checks += [_check_layer(layer(name, workspace, profile), plan) for name in NAMES]

@@ -58,12 +58,7 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
         return options
     record = found.record
     session.listener.note(f"{stack} is up: it is measured with the settings that it has (labctl status {stack} --json)")
-    return replace(
-        options,
-        **record.asked.of_plan,
-        expose=options.expose or record.exposed,
-        client_shm=options.client_shm or record.options.client_shm,
-    )
+    return replace(options, **record.asked.of_plan, client_shm=options.client_shm or record.options.client_shm)
 
 
 def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
@@ -75,9 +70,9 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     old, plan = before.record, wanted.plan
     if not (plan.lab.run and plan.lab.run.share_server) or plan.release:
         return False
-    if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
+    if (bool(old.balance), len(old.servers)) != (bool(new.balance), len(new.servers)):
         return False
-    if old.front and plan.effective != before.plan.effective:
+    if old.balance and plan.effective != before.plan.effective:
         return False
     return STARTED_WITH(before.plan) == STARTED_WITH(plan)
 

@@ -12,7 +12,7 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.labs.tool import Tool, ToolLoad, names_table
 from labctl.manifest.schema import Lab
-from labctl.options import LOOPBACK, Options
+from labctl.options import Options
 from labctl.runtimes import door, processes
 from labctl.stack import edits, ports
 from labctl.stack.session import Session
@@ -66,7 +66,7 @@ def bench_with_tool(
 @contextlib.contextmanager
 def _door(session: Session, stack: RunningStack) -> Iterator[str]:
     """Serve the OpenAI API for the time of a block, on a free port; yields its address without /v1."""
-    (port,) = ports.free_ports(LOOPBACK, 1)
+    (port,) = ports.free_ports(1)
     with door.door_server(session.workspace, stack.record, port, session.listener) as address:
         yield address.removesuffix("/v1")
 

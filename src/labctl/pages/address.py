@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from labctl.options import LOOPBACK
 from labctl.workspace import Workspace
 from labkit import disk
 from labkit.disk import atomic_write
@@ -43,7 +44,7 @@ def page_address(workspace: Workspace, stack: str, page: str) -> str:
         return ""
 
 
-def listening_socket(host: str, port: int | None, page: str) -> socket.socket:
+def listening_socket(port: int | None, page: str) -> socket.socket:
     """A bound socket for a page. Without a ``port`` it has the page's usual one, or a free one if that is taken.
 
     Raises LabError: the port is taken.
@@ -51,11 +52,11 @@ def listening_socket(host: str, port: int | None, page: str) -> socket.socket:
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, PORTS[page] if port is None else port))
+        bound.bind((LOOPBACK, PORTS[page] if port is None else port))
     except OSError as error:
         bound.close()
         if port is None:
-            return listening_socket(host, 0, page)
+            return listening_socket(0, page)
         raise LabError(
             f"port {port} is taken", str(error), "leave --port out: the page takes a free one", code="port-taken"
         ) from error

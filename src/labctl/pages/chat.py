@@ -129,7 +129,7 @@ def serve_chat(page: gr.ChatInterface, port: int | None = None) -> Iterator[str]
 
     Raises LabError: the port is taken.
     """
-    with listening_socket("127.0.0.1", port, CHAT) as probe:
+    with listening_socket(port, CHAT) as probe:
         port = probe.getsockname()[1]
     page.queue(default_concurrency_limit=8).launch(
         server_port=port,

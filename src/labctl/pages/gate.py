@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,14 +16,13 @@ if TYPE_CHECKING:
 ANY = "*"  # any forwarded name: the page is behind JupyterHub, which lets only its learner in
 
 
-def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") -> str:
+def objection(headers: Mapping[str, str], forwarded: str = "") -> str:
     """Why a request with these headers (names in lower case) is refused; "" if it is not.
 
-    ``exposed``: the page listens on every address of the machine, not only on loopback. ``forwarded``: another name,
-    under which a person has forwarded the page's port; browsers may add a port to it.
+    ``forwarded``: another name, under which a person has forwarded the page's port; browsers may add a port to it.
     """
     host = headers.get("host", "")
-    if not is_own(host, exposed) and forwarded not in (ANY, host.partition(":")[0] or ANY):
+    if not is_own(host) and forwarded not in (ANY, host.partition(":")[0] or ANY):
         return f"this page is not at {host[:100]!r}"
     origin = headers.get("origin")
     if origin is not None and _place(origin) not in (host, host if forwarded in ("", ANY) else forwarded):
@@ -50,15 +48,10 @@ def _place(origin: str) -> str:
         return ""
 
 
-def is_own(host: str, exposed: bool) -> bool:
-    """Whether a ``Host`` header names this machine. A foreign name that resolves to it (DNS rebinding) does not.
-
-    If the page listens on every address, any address is accepted: only a name can be made to point elsewhere.
-    """
+def is_own(host: str) -> bool:
+    """Whether a ``Host`` header names loopback. A foreign name that resolves to it (DNS rebinding) does not."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-        if name == "localhost" or (exposed and name == socket.gethostname().lower()):
-            return True
-        return ipaddress.ip_address(name).is_loopback or exposed
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:  # neither an address nor a name of ours
         return False

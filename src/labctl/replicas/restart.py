@@ -20,7 +20,7 @@ from labkit.errors import LabError
 
 
 def restart(session: Session, lab: Lab, stack: str) -> Record:
-    """Down and up with the same runtime, settings, release, templates, ports and token; Prometheus too if it was up.
+    """Down and up with the same runtime, settings, release, templates, and ports; Prometheus too if it was up.
 
     Where replicas or what stands before the servers have died, only they are started; the others serve on.
 
@@ -28,13 +28,11 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     """
     running = session.require_up(stack).in_lab(lab)
     record = running.record
-    if record.front and heal(running):
+    if record.balance and heal(running):
         return record
     require_sound(session, running.plan)
-    observed, token = running.folder.observe.is_dir(), running.folder.read_token()
+    observed = running.folder.observe.is_dir()
     down(session, stack)
-    if token:
-        running.folder.make_token(token)
     again = up(session, lab, stack, record.asked)
     if observed:
         try:
@@ -53,7 +51,7 @@ def heal(stack: RunningStack) -> bool:
     with stack.lock("restart"):
         dead = replicas.missing_replicas(stack)
         if ended := runtime.front_death(record):
-            listener.step(f"the {record.front} of {record.stack}")
+            listener.step(f"the balancer of {record.stack}")
             runtime.front(listener, record)
             listener.done("started again")
         if dead:

@@ -176,7 +176,7 @@ class ComposeRuntime:
             if (number := docker_engine.replica(container)) in starting:
                 watched.append((f"replica {number}" if record.balance else "", container))
         fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
-        watched += [(f"its {record.front}", container) for container in fronts]
+        watched += [("its balancer", container) for container in fronts]
         return ComposeServer(watched, record)
 
     def write_files(self, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
@@ -187,13 +187,10 @@ class ComposeRuntime:
         self._projects.require_readable_cache()
         if not folder.secret.exists():
             folder.make_secret()
-        if record.exposed and not folder.token.exists():
-            folder.make_token()
         if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
-            tokens = [folder.token] if record.exposed else []
-            for path in (*run_folders(folder.run_dir()), folder.secret, *tokens):
+            for path in (*run_folders(folder.run_dir()), folder.secret):
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-        if record.front:
+        if record.balance:
             self._configure(record)
         values = self._projects.read(stack) if only else compose_commands.values(self._projects, plan, record)
         services = compose_commands.services(self._projects, plan, record, only)
@@ -206,19 +203,17 @@ class ComposeRuntime:
             self._projects, record, [compose_commands.ENVOY], dependencies=False, force_recreate=True
         )
         command = dataclasses.replace(started, files=configure)
-        failed = f"the {record.front} of {record.stack} cannot be started"
+        failed = f"the balancer of {record.stack} cannot be started"
         processes.run_to_end(command, listener, failed, code="front-not-started")
 
     def _configure(self, record: Record) -> None:
-        """Write what Envoy's container reads: its configuration, without the token, and its servers' names."""
+        """Write what Envoy's container reads: its configuration, and its servers' names."""
         trace = receiver(str(record.settings.get("trace", "")))
-        first = service(record.servers[0].number)
-        configuration = config.in_container(record.balance, first, trace, record.exposed)
+        configuration = config.in_container(record.balance, trace)
         folder = self.workspace.folder(record.stack).front
         atomic_write(folder / CONFIG, json.dumps(configuration, indent=1))
         folder.chmod(0o755)  # Envoy may be nobody
-        if record.balance:
-            self.spread(record)
+        self.spread(record)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         hosts = {server.number: service(server.number) for server in record.servers}
@@ -325,11 +320,11 @@ class ComposeRuntime:
         return ""
 
     def front_death(self, record: Record) -> str:
-        if not record.front:
+        if not record.balance:
             return ""
         fronts = docker_engine.containers(self._root, record.stack, compose_commands.ENVOY)
         how = docker_engine.how_ended(fronts[0].attrs) if fronts else REMOVED
-        return f"its {record.front}: {how}" if how else ""
+        return f"its balancer: {how}" if how else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         path = self.workspace.folder(stack).log_file(max(number, 0))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from labctl.options import ANY_ADDRESS, LOOPBACK
+from labctl.options import LOOPBACK
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, whales
-from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
+from labctl.runtimes.envoy.config import INNER_PORTS
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import CLIENT, REPLICA, Endpoints, Record, addresses
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
@@ -36,6 +36,7 @@ GRACE_S = 5
 FRONT_DIR = "/labs/front"
 EVERY = "replicas"  # a host name that stands for every server of a stack
 DOOR_PORT = 9000  # of the OpenAI API in its container
+INSIDE = "0.0.0.0"  # where a container listens: Compose publishes it on loopback alone
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 NOBODY = 65534
 # What a person may export for `labctl up`, as LABS_X; the stack's file has it as STACK_X.
@@ -167,27 +168,16 @@ def network_endpoints(record: Record) -> Endpoints:
     return Endpoints(f"{host}:{HTTP}", f"{grpc}:{GRPC}", counters)
 
 
-def door_arguments(
-    record: Record, endpoint: str, tokenizer: str, port: int, token: str, host: str = LOOPBACK
-) -> list[str]:
-    """Python's arguments for the OpenAI API in front of the stack at ``endpoint`` (gRPC).
-
-    Args:
-        token: the path of a token; with it Envoy stands before the API, and listens on every address. "" is none.
-        host: where the API itself listens, without a token.
-    """
-    common = ["--endpoint", endpoint, "--models", ",".join(record.models)]
-    common += ["--tokenizer", tokenizer, "--port", str(port)]
-    if token:
-        return ["-m", "labctl.runtimes.envoy.door", *common, "--host", ANY_ADDRESS, "--token-file", token]
-    return ["-m", "labdoor", *common, "--host", host]
+def door_arguments(record: Record, endpoint: str, tokenizer: str, port: int, host: str = LOOPBACK) -> list[str]:
+    """Python's arguments for the OpenAI API in front of the stack at ``endpoint`` (gRPC)."""
+    served = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer]
+    return ["-m", "labdoor", *served, "--port", str(port), "--host", host]
 
 
 def door_inside(projects: Projects, record: Record) -> list[str]:
     """:func:`door_arguments` in the API's container: it speaks to the server, or to the balancer before several."""
     tokenizer = projects.inside(Path(record.tokenizer_dir), server=False) if record.tokenizer_dir else ""
-    token = "/run/secrets/token" if record.exposed else ""
-    return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, token, ANY_ADDRESS)
+    return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, INSIDE)
 
 
 def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int]) -> Command:
@@ -196,15 +186,15 @@ def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Col
     gpus = plan.ranks if record.profile == "gpu" else 0
     runs = f", runs launch-ranks {plan.launcher} {plan.ranks}" if plan.ranks > 1 else ""
     project = projects.name(record.stack)
-    where = f"on {', '.join(f'{record.bind}:{port}' for port in record.ports)}"
-    if record.front:
+    where = f"on {', '.join(f'{LOOPBACK}:{port}' for port in record.ports)}"
+    if record.balance:
         where = f"on loopback; before {project}-{ENVOY}-1: {images.client_image(projects.workspace)}, {where}"
     starting = [service(server.number) for server in record.starting(only)]
     names = " and ".join(f"{project}-{name}-1" for name in starting)
     container = f"{names}: {image}{_gpus(gpus, plan.devices)}{runs}, {where}"
     if only:
         return compose_up(projects, record, starting, container)
-    fronts = [ENVOY] if record.front else []
+    fronts = [ENVOY] if record.balance else []
     return compose_up(projects, record, [*starting, *fronts], container, remove_orphans=True)
 
 
@@ -248,7 +238,7 @@ def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
 
 def arguments_inside(plan: Plan) -> list[str]:
     """The arguments of ``tritonserver`` in a container."""
-    return plan.arguments("/models", ANY_ADDRESS, (HTTP, GRPC, METRICS), "labs-")
+    return plan.arguments("/models", INSIDE, (HTTP, GRPC, METRICS), "labs-")
 
 
 def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
@@ -277,7 +267,7 @@ def services(projects: Projects, plan: Plan, record: Record, only: Collection[in
     before = projects.services(record.stack) if only else {}
     starting = record.starting(only)
     common = _server_service(projects, plan, record)
-    if not record.front:
+    if not record.balance:
         return {"triton": common}
     result: dict[str, dict[str, Any]] = {"client": {"environment": addresses(network_endpoints(record))}}
     result[ENVOY] = _envoy_service(projects, record)
@@ -288,13 +278,14 @@ def services(projects: Projects, plan: Plan, record: Record, only: Collection[in
             continue
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
         extends = {} if server.number == 1 else {"extends": base}
-        result[name] = {**extends, **common, "ports": _port_mappings(server.endpoints, INNER_PORTS)}
-        if record.balance:
-            result[name] |= {
-                "labels": {**common["labels"], docker_engine.REPLICA: str(server.number)},
-                "environment": {**common["environment"], REPLICA: str(server.number)},
-                "networks": {"default": {"aliases": [EVERY]}},
-            }
+        result[name] = {
+            **extends,
+            **common,
+            "ports": _port_mappings(server.endpoints),
+            "labels": {**common["labels"], docker_engine.REPLICA: str(server.number)},
+            "environment": {**common["environment"], REPLICA: str(server.number)},
+            "networks": {"default": {"aliases": [EVERY]}},
+        }
     return result
 
 
@@ -305,8 +296,6 @@ def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str,
         "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
         "mem_limit": projects.memory(len(record.servers)),
     }
-    if record.options.supervise:
-        found["restart"] = f"on-failure:{record.options.supervise}"
     found["stop_grace_period"] = f"{plan.stack.server.exit_timeout + GRACE_S}s"
     found["healthcheck"] = {"start_period": f"{record.options.patience:g}s"}  # Compose waits as long as labctl does
     if plan.ranks > 1:
@@ -320,25 +309,17 @@ def _envoy_service(projects: Projects, record: Record) -> dict[str, Any]:
     """What the container before the servers has otherwise than compose.yaml's ``envoy``."""
     source = str(projects.workspace.folder(record.stack).front)
     folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
-    found: dict[str, Any] = {"scale": 1, "volumes": [folder]}
-    if record.published:
-        inner = _port_mappings(record.endpoints, INNER_PORTS) if record.balance else []
-        found["ports"] = inner + _port_mappings(record.published, PUBLISHED_PORTS)
-    return found
+    return {"scale": 1, "volumes": [folder]}
 
 
-def _port_mappings(endpoints: Endpoints, ports: Mapping[str, int]) -> list[str]:
-    """The addresses of this machine at which a container that listens on ``ports`` is reached, for Compose."""
-    return [f"{where}:{ports[name]}" for name, where in vars(endpoints).items()]
+def _port_mappings(endpoints: Endpoints) -> list[str]:
+    """The addresses of this machine at which a server's container is reached, for Compose."""
+    return [f"{where}:{INNER_PORTS[name]}" for name, where in vars(endpoints).items()]
 
 
 def secrets(projects: Projects, record: Record) -> dict[str, Any]:
     """The files of the stack's secrets. They are mounted: no environment, label or file of ours has what is in them."""
-    folder = projects.workspace.folder(record.stack)
-    files = {"triton_secret": folder.secret}
-    if record.exposed:
-        files["token"] = folder.token
-    return {name: {"file": str(path)} for name, path in files.items()}
+    return {"triton_secret": {"file": str(projects.workspace.folder(record.stack).secret)}}
 
 
 class Projects:

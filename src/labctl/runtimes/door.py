@@ -1,8 +1,4 @@
-"""The OpenAI-compatible front (``labdoor``): a program of its own beside a stack, or a container of its project.
-
-On loopback it asks for nothing. Where other machines reach it, an Envoy of its own stands before it
-(``labctl.runtimes.envoy.door``), and asks for the stack's token: a file that only its user can read.
-"""
+"""The OpenAI-compatible front (``labdoor``): a program of its own beside a stack, or a container of its project."""
 
 from __future__ import annotations
 
@@ -10,51 +6,38 @@ import contextlib
 import importlib.util
 import os
 import shlex
-import ssl
-import stat
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from labctl.listener import Listener
+from labctl.options import LOOPBACK
 from labctl.runtimes import docker_engine, groups, images, processes
-from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up, door_arguments, door_inside
-from labctl.runtimes.local_server import envoy_binary
+from labctl.runtimes.compose_commands import Projects, compose_up, door_arguments, door_inside
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.tls import CertificatePair
 from labkit.waiting import attempts
 
 PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
-SERVICE, SECRET = "openai", "/run/secrets/openai"  # compose.yaml's
+SERVICE = "openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"
 
 
-def url(port: int, tls: CertificatePair | None = None) -> str:
+def url(port: int) -> str:
     """The base URL that a client of OpenAI's on this machine is given."""
-    return f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
+    return f"http://127.0.0.1:{port}/v1"
 
 
-def command(
-    record: Record, port: int, announce: str = "", token: Path | None = None, tls: CertificatePair | None = None
-) -> Command:
-    """The program in front of a running stack. Raises LabError: it cannot run in this environment.
-
-    Args:
-        token: the file with the token that clients need; with it every address is listened on.
-        tls: with it TLS alone is spoken.
-    """
-    if token:
-        envoy_binary()
+def command(record: Record, port: int, announce: str = "") -> Command:
+    """The program in front of a running stack. Raises LabError: it cannot run in this environment."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise LabError(
@@ -63,34 +46,25 @@ def command(
             "make setup (or: pip install -e '.[openai]')",
             code="openai-libraries-missing",
         )
-    arguments = door_arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, str(token or ""))
-    if tls:
-        arguments += _tls(tls.certificate, tls.key)
+    arguments = door_arguments(record, record.endpoints.grpc, record.tokenizer_dir, port)
     if announce:
         arguments += ["--announce", announce]
     return Command([sys.executable, *arguments])
 
 
-def _tls(certificate: Path | str, key: Path | str) -> list[str]:
-    return ["--tls-cert", str(certificate), "--tls-key", str(key)]
-
-
-def start_door_server(
-    workspace: Workspace, record: Record, port: int, listener: Listener, tls: CertificatePair | None = None
-) -> str:
+def start_door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> str:
     """Start it so that it goes with the stack: a process, or a container of the stack's project; its base URL.
 
     Raises:
         LabError: as of :func:`command`; or it does not come up.
     """
-    address = url(port, tls)
+    address = url(port)
     folder = workspace.folder(record.stack)
     listener.step("the OpenAI API")
     if record.runtime == "compose":
-        _start_container(door_container(workspace, record, port, tls), workspace, record, listener)
+        _start_container(door_container(workspace, record, port), workspace, record, listener)
     else:
-        program = command(record, port, token=folder.token if record.exposed else None, tls=tls)
-        _start(program, workspace, record, address, listener, outlive=record.owner is None)
+        _start(command(record, port), workspace, record, address, listener, outlive=record.owner is None)
     if not listener.dry:
         atomic_write(folder.door_url, address)
     listener.done(address)
@@ -123,44 +97,17 @@ def door_server(workspace: Workspace, record: Record, port: int, listener: Liste
             process.wait()
 
 
-def door_container(workspace: Workspace, record: Record, port: int, tls: CertificatePair | None) -> Command:
-    """What starts the container in the stack's project. It speaks to the server, or to the balancer before several.
-
-    Raises LabError: the container's user cannot read the certificate or its key.
-    """
+def door_container(workspace: Workspace, record: Record, port: int) -> Command:
+    """What starts the container in the stack's project. It speaks to the server, or to the balancer before several."""
     projects = Projects(workspace)
-    arguments = door_inside(projects, record)
-    added = {"STACK_OPENAI_BIND": record.bind, "STACK_OPENAI_PORT": str(port)}
-    if tls:
-        _require_readable_inside(tls)
-        arguments += _tls(f"{SECRET}_cert", f"{SECRET}_key")
-        added["STACK_OPENAI_SCHEME"] = "https"
-        added["STACK_OPENAI_CERT_FILE"] = str(tls.certificate.absolute())
-        added["STACK_OPENAI_KEY_FILE"] = str(tls.key.absolute())
-    added["STACK_OPENAI_ARGS"] = shlex.join(arguments)
+    added = {"STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
     image = images.client_image(workspace)
-    shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}"
+    shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {LOOPBACK}:{port}"
     # Started without its dependencies, its configuration differs for Compose, and `up -d` would make it again. But a
     # first server that was scaled away must not start again.
     first = record.servers[0].number == 1
     command = compose_up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
     return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
-
-
-def _require_readable_inside(tls: CertificatePair) -> None:
-    """Root's containers run as nobody, and get the files as they are."""
-    for path in (tls.certificate, tls.key):
-        status = path.stat()
-        by_owner = status.st_uid == NOBODY and status.st_mode & stat.S_IRUSR
-        by_group = status.st_gid == NOBODY and status.st_mode & stat.S_IRGRP
-        by_others = status.st_mode & stat.S_IROTH
-        if os.getuid() == 0 and not (by_owner or by_group or by_others):
-            raise LabError(
-                f"the container of the OpenAI API cannot read {path}",
-                f"it runs as user {NOBODY}",
-                f"chgrp {NOBODY} {path} && chmod g+r {path}",
-                code="openai-file-unreadable",
-            )
 
 
 def _start_container(command: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
@@ -184,9 +131,7 @@ def _start(
     listener.command(program.argv)
     if listener.dry:
         return None
-    process = groups.spawn(
-        workspace.folder(record.stack), part, program.argv, os.environ, log, workspace.root, outlive
-    )
+    process = groups.spawn(workspace.folder(record.stack), groups.OPENAI, program.argv, os.environ, log, workspace.root, outlive)
     for _ in attempts(PATIENCE_S, LOOK_S):
         if _answers(address):
             return process
@@ -203,12 +148,10 @@ def _tail(text: str) -> Sequence[str]:
 
 
 def _answers(address: str) -> bool:
-    """Whether the API at that base URL answers. Its certificate has another name than loopback's address."""
-    any_certificate = ssl.create_default_context()
-    any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
+    """Whether the API at that base URL answers."""
     health = f"{address.removesuffix('/v1')}/health"
     try:
-        with urllib.request.urlopen(health, timeout=2, context=any_certificate) as answer:
+        with urllib.request.urlopen(health, timeout=2) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

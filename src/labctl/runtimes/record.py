@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from labctl.options import LOOPBACK, Options
+from labctl.options import Options
+from labkit import disk
 from labkit.errors import LabError
 from labsched.files import json_object
 
 REPLICA = "LABS_REPLICA"  # a server's number, where a stack has several; labserve reads it too
-FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
 
 
@@ -60,8 +60,7 @@ class Record:
     Attributes:
         settings: every setting as asked, defaults included.
         models: the models that must be READY.
-        endpoints: where clients on this machine reach it: its server, or the balancer of its servers.
-        published: where other machines reach it, with its token; None unless it is exposed.
+        endpoints: where clients reach it: its server, or the balancer of its servers.
         balance: how requests are spread over its servers; "" for a single server without a balancer.
         options: what was asked when it was brought up, with the release that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
@@ -75,7 +74,6 @@ class Record:
     settings: Mapping[str, Any]
     models: Sequence[str]
     endpoints: Endpoints
-    published: Endpoints | None = None
     tokenizer_dir: str = ""
     balance: str = ""
     servers: Sequence[Replica] = ()
@@ -92,13 +90,8 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
+        """The record in a text. Raises ValueError."""
         data = json_object(text)
-        if "options" not in data:  # version 0.1 kept them as fields of their own
-            options: dict[str, Any] = {key: data[key] for key in ("profile", "release", "gpus") if key in data}
-            options |= {"set": data.get("settings"), "templates": data.get("templates") or None}
-            options |= {new: data[old] for old, new in FORMER.items() if old in data}
-            data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **options}
         return _adapter().validate_json(json.dumps(data), strict=True)
 
     @classmethod
@@ -123,25 +116,9 @@ class Record:
         )
 
     @property
-    def bind(self) -> str:
-        return self.options.bind
-
-    @property
-    def exposed(self) -> bool:
-        """Whether other machines can reach it, and so Envoy asks for its token."""
-        return self.options.expose
-
-    @property
-    def front(self) -> str:
-        """What stands before its servers: "balancer" (also where it is exposed), "Envoy", or "" for nothing."""
-        if self.balance:
-            return "balancer"
-        return "Envoy" if self.exposed else ""
-
-    @property
     def ports(self) -> list[str]:
         """Those that a person chose; "0" for gRPC where clients spread their requests themselves: no port listens."""
-        http, grpc, metrics = map(str, (self.published or self.endpoints).ports)
+        http, grpc, metrics = map(str, self.endpoints.ports)
         return [http, "0" if self.balance == CLIENT else grpc, metrics]
 
     @property

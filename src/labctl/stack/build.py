@@ -10,7 +10,7 @@ from labctl import repository
 from labctl.artifacts import weights
 from labctl.artifacts.engines import Build
 from labctl.manifest.schema import Lab
-from labctl.options import LOOPBACK, Options
+from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
@@ -75,7 +75,7 @@ def render_stack(
         models = repository.render_repository(plan.request)
         if by_hand:
             planned = Stack(session, lab, stack, by_hand, options)
-            endpoints = named_endpoints(planned.options.ports, LOOPBACK)
+            endpoints = named_endpoints(planned.options.ports)
             assert endpoints
             by_hand.write_files(planned.plan, record_of(planned, endpoints))
             listener.note(f"by hand: docker compose --env-file {own.env_file} up --wait")

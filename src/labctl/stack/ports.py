@@ -7,8 +7,6 @@ import itertools
 import random
 import re
 import socket
-import sys
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,55 +24,53 @@ CLIENTS_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports of conne
 CLIENTS_FROM = 32_768  # where nothing says so
 # Triton's words, the kernel's (Envoy, Docker), and Docker's own.
 LOST = re.compile(r"Socket '\S+' already in use|address already in use|port is already allocated", re.IGNORECASE)
-_reserved: deque[socket.socket] = deque()
-MOST_RESERVED = 128  # more than the 32 replicas of one stack and its own three need
 
 
-def chosen_endpoints(wanted: str, bind: str) -> Endpoints:
+def chosen_endpoints(wanted: str) -> Endpoints:
     """The endpoints that ``--ports`` stands for, taken or not. Raises LabError if the text is not three ports."""
-    return named_endpoints(wanted, bind) or free_endpoints(1, bind)[0]
+    return named_endpoints(wanted) or free_endpoints(1)[0]
 
 
-def claim_endpoints(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
+def claim_endpoints(wanted: str, running: Sequence[Record]) -> Endpoints:
     """The endpoints for a new stack. Raises LabError as :func:`require_endpoints` does."""
-    endpoints = chosen_endpoints(wanted, bind)
-    require_endpoints(endpoints, bind, running)
+    endpoints = chosen_endpoints(wanted)
+    require_endpoints(endpoints, running)
     return endpoints
 
 
-def require_endpoints(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
+def require_endpoints(endpoints: Endpoints, running: Sequence[Record]) -> None:
     """Raise LabError where one of these is taken; it is named, with who listens there."""
     named = dict(zip(NAMES, endpoints.ports, strict=True))
-    require_free(named, bind, running, "--ports auto takes free ones, --ports H,G,M takes yours")
+    require_free(named, running, "--ports auto takes free ones, --ports H,G,M takes yours")
 
 
-def require_free(named: Mapping[str, int], bind: str, running: Sequence[Record], remedy: str) -> None:
+def require_free(named: Mapping[str, int], running: Sequence[Record], remedy: str) -> None:
     """Raise LabError where one of these ports is taken; it is named, with who listens there."""
-    taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(bind, port)]
+    taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(port)]
     if taken:
         why = "; ".join(f"so is {text}" for text in taken[1:])
         raise LabError(f"{taken[0]} is already in use", why, remedy, code="port-taken")
 
 
-def _is_free(bind: str, port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((bind, port))
+            listener.bind((LOOPBACK, port))
         except OSError:
             return False
     return True
 
 
-def free_endpoints(count: int, bind: str = LOOPBACK) -> list[Endpoints]:
-    """Endpoints on loopback, and on that address, for so many servers, no port twice."""
-    picked = iter(free_ports(bind, 3 * count))
+def free_endpoints(count: int) -> list[Endpoints]:
+    """Endpoints for so many servers, no port twice."""
+    picked = iter(free_ports(3 * count))
     return [Endpoints(*(f"{LOOPBACK}:{next(picked)}" for _ in NAMES)) for _ in range(count)]
 
 
 def are_still_free(endpoints: Endpoints) -> bool:
     """Whether nobody has taken the ports of a server that has gone."""
-    return all(_is_free(LOOPBACK, port) for port in endpoints.ports)
+    return all(_is_free(port) for port in endpoints.ports)
 
 
 def lost_port(error: LabError) -> bool:
@@ -82,36 +78,16 @@ def lost_port(error: LabError) -> bool:
     return any(LOST.search(text) for text in (error.what, error.why, *error.details))
 
 
-def free_ports(bind: str, count: int) -> list[int]:
-    """Free ports, none of them twice in this process, nor picked by another labctl whose server does not listen yet."""
+def free_ports(count: int) -> list[int]:
+    """Free ports, none of them twice in this process."""
     offered, most = _offered()
     picked: list[int] = []
     for port in itertools.islice(offered, most):
-        if _is_free(bind, port) and _reserve(port):
+        if _is_free(port):
             picked.append(port)
         if len(picked) == count:
             return picked
     raise LabError(f"no {count} ports are free", f"{most} were tried", "labctl down --all", code="ports-exhausted")
-
-
-def _reserve(port: int) -> bool:
-    """Keep the port from every other labctl of this machine until this process ends; False where one has it.
-
-    An abstract socket's name (unix(7)) is a lock of the same network namespace as the port, and leaves no file. Other
-    systems than Linux have none: there two commands that pick the same port find out when a server starts.
-    """
-    if sys.platform != "linux":
-        return True
-    holder = socket.socket(socket.AF_UNIX)
-    try:
-        holder.bind(f"\0triton-labs-port-{port}")
-    except OSError:
-        holder.close()
-        return False
-    _reserved.append(holder)
-    if len(_reserved) > MOST_RESERVED:
-        _reserved.popleft().close()
-    return True
 
 
 @cache
@@ -131,8 +107,6 @@ def _who(port: int, running: Sequence[Record]) -> str:
     """ " (by ...)": the stack or the program that listens on a port, where that can be known."""
     for record in running:
         places = [record.endpoints, *(server.endpoints for server in record.servers)]
-        if record.published:
-            places.append(record.published)
         if any(port in place.ports for place in places):
             return f" (by stack {record.stack}: labctl down {record.stack})"
     with contextlib.suppress(psutil.Error, OSError):

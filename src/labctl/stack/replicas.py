@@ -47,7 +47,7 @@ def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, a
     session.listener.step(f"the balancer of {record.stack}, {policy}")
     front = record.endpoints
     if record.balance == CLIENT:
-        front = replace(front, grpc=chosen_endpoints(asked, record.bind).grpc)
+        front = replace(front, grpc=chosen_endpoints(asked).grpc)
     turned = with_servers(replace(record, balance=policy, endpoints=front), record.servers)
     runtime.front(session.listener, turned)
     if not session.dry:

@@ -191,7 +191,7 @@ class Session:
     def _as_set(self, record: Record) -> Record:
         """The record, updated from the state file: settings loaded since the start, dead replicas, the balancer now."""
         kept = self.remembered(record.stack)
-        if kept is None or (kept.front, kept.bind) != (record.front, record.bind):
+        if kept is None or bool(kept.balance) != bool(record.balance):
             return record
         if kept.balance != record.balance and not set(kept.servers) & set(record.servers):
             return record  # of others, that had the stack's name before
@@ -238,7 +238,7 @@ class Session:
 
     def forget(self, stack: str) -> None:
         folder = self.workspace.folder(stack)
-        paths = (folder.state_file, folder.secret, folder.token, folder.door_url, folder.env_file)
+        paths = (folder.state_file, folder.secret, folder.door_url, folder.env_file)
         for path in (*paths, folder.ended_file(), *folder.ended_files):
             path.unlink(missing_ok=True)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from labctl import repository
 from labctl.manifest.schema import Lab
-from labctl.options import ANY_ADDRESS, LOOPBACK, Options
+from labctl.options import LOOPBACK, Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import CLIENT, Endpoints, Record, Replica
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # The options on the command line that are not called as their field in Options.
 FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}
-CHECKED = ("l7", "hash")  # the policies under which Envoy sees requests, and so their token
 
 
 @dataclass(frozen=True)
@@ -100,15 +99,14 @@ class RunningStack(Stack):
         return replace(self.record, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
 
 
-def named_endpoints(ports: str, bind: str) -> Endpoints | None:
+def named_endpoints(ports: str) -> Endpoints | None:
     """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError if the text is not three ports."""
     if ports == "auto":
         return None
-    host = LOOPBACK if bind == ANY_ADDRESS else bind
     with contextlib.suppress(ValueError):
         numbers = [int(item) for item in ports.split(",")]
         if len(numbers) == len(set(numbers)) == 3 and all(0 < number < 65536 for number in numbers):
-            return Endpoints(*(f"{host}:{number}" for number in numbers))
+            return Endpoints(*(f"{LOOPBACK}:{number}" for number in numbers))
     raise LabError(
         f"--ports {ports} cannot be used",
         "it takes three different ports (HTTP, gRPC, metrics) or auto",
@@ -120,7 +118,7 @@ def named_endpoints(ports: str, bind: str) -> Endpoints | None:
 def balancing_policy(plan: Plan, options: Options) -> str:
     """How requests are spread; "" for a stack that is one server and has no balancer.
 
-    Raises LabError: Envoy could not ask for the token, or GPUs would be shared.
+    Raises LabError: GPUs would be shared.
     """
     chosen = options.balance
     if not chosen and (options.replicas or 1) > 1:
@@ -131,13 +129,6 @@ def balancing_policy(plan: Plan, options: Options) -> str:
             "on one machine they would share its GPUs",
             "--profile cpu, or many machines",
             code="replicas-need-gpus",
-        )
-    if options.expose and chosen and chosen not in CHECKED:
-        raise LabError(
-            f"--expose does not go with --balance {chosen}",
-            "Envoy would see connections, and not the token of a request (docs/operate/security.md)",
-            f"--balance {' or '.join(CHECKED)}",
-            code="expose-without-balancer",
         )
     return chosen
 
@@ -165,8 +156,8 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
 def option_differences(stack: RunningStack) -> list[str]:
     """How a stack runs otherwise than with these options, one line for each option; [] if it does not.
 
-    What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
-    time to wait are no reason to refuse a stack that runs.
+    What a person leaves open is as it is: the runtime, the replicas and their balancer. Ports and the time to wait
+    are no reason to refuse a stack that runs.
     """
     plan, options, record, settled = stack.plan, stack.options, stack.record, stack.settled
     spread = options.replicas is not None or options.balance != ""
@@ -175,7 +166,6 @@ def option_differences(stack: RunningStack) -> list[str]:
     running, wanted = _by_name(record.asked, record.settings), _by_name(settled, plan.stack_settings)
     compared = {
         "--runtime": options.runtime != "auto",
-        "--supervise": options.supervise > 0,
         "--ports": False,
         "--timeout": False,
         FLAGS["replicas"]: spread,

@@ -65,8 +65,6 @@ class Status(TypedDict):
     stuck: list[str]
     edited: list[edits.EditedFile]
     balance: str
-    exposed: str
-    published: dict[str, str]
     replicas: list[_ReplicaRow]
     clock: NotRequired[Mapping[str, Mode]]
     openai: NotRequired[str]
@@ -289,7 +287,5 @@ def _object(
         "stuck": [],
         "edited": [],
         "balance": record.balance,
-        "exposed": record.bind if record.exposed else "",
-        "published": vars(record.published) if record.published else {},
         "replicas": [],
     }

@@ -47,14 +47,14 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
         elif running:
             return _already(replace(running, own=lab, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
-        endpoints = chosen_endpoints(options.ports, options.bind)
+        endpoints = chosen_endpoints(options.ports)
         wanted = Stack(session, lab, stack, runtime, options)
         record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
         refuse_unservable(wanted.plan, runtime, session.workspace)
         if not session.dry:
             if runtime.leftovers(stack):  # its server died: what stood around it has its ports
                 take_down(session, runtime, stack, force=True)
-            require_endpoints(endpoints, options.bind, session.running())
+            require_endpoints(endpoints, session.running())
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(preparation_minutes(wanted.plan, runtime), options.runtime, wanted.plan.profile)
         prepare_artifacts(session, wanted.plan, runtime)
@@ -68,7 +68,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
                 if not (left and lost_port(error)):
                     raise
             session.listener.note("another program took a port before the server listened on it: started again")
-            endpoints = claim_endpoints(options.ports, options.bind, session.running())
+            endpoints = claim_endpoints(options.ports, session.running())
             record = record_of(wanted, endpoints, record.owner)
         return RunningStack.of(session, lab, runtime, record)
 
@@ -95,11 +95,7 @@ def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> 
     """What will be known of the stack when it is up. Raises LabError: it cannot be balanced as asked."""
     plan, options = stack.plan, stack.options
     policy = balancing_policy(plan, options)
-    places = free_endpoints(options.replicas or 1) if policy or options.expose else []
-    published = None
-    if options.expose:  # those are for other machines; this one's clients need no token
-        published = Endpoints(*(f"{options.bind}:{port}" for port in endpoints.ports))
-        endpoints = free_endpoints(1)[0] if policy else places[0]
+    places = free_endpoints(options.replicas or 1) if policy else []
     record = Record(
         stack=stack.name,
         lab=stack.lab.folder,
@@ -108,7 +104,6 @@ def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> 
         settings=plan.settings,
         models=plan.stack.models,
         endpoints=endpoints,
-        published=published,
         tokenizer_dir=plan.tokenizer_dir,
         effective=plan.effective,
         owner=owner,
@@ -225,8 +220,6 @@ def _start(stack: Stack, record: Record) -> Record:
         path.unlink()
     replicas.make_room(session.workspace, record, record.servers)
     folder.make_secret()
-    if record.exposed and not folder.read_token():
-        folder.make_token()
     began = time.monotonic()
     try:
         server = runtime.start(listener, plan, record)

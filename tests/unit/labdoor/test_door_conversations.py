@@ -147,14 +147,11 @@ def test_a_slash_too_many_redirects(client: TestClient, path: str) -> None:
 @pytest.mark.parametrize(
     "host", ["testserver", "rebound.example", "localhost.example:9000", "[::2]:1", "[::1", "", "127.0.0.2"]
 )
-def test_a_foreign_host_is_refused_in_the_apis_form_with_the_option_that_takes_it(
-    client: TestClient, host: str
-) -> None:
+def test_a_foreign_host_is_refused_in_the_apis_form(client: TestClient, host: str) -> None:
     answer = client.get("/v1/models", headers={"host": host})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("host_not_allowed", "host")
-    assert "--expose" in error["message"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1:1", "[::1]", "[::1]:9000"])

@@ -124,7 +124,7 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
 ) -> None:
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
-    given = Options(set={"max_batch_size": "2"}, expose=True)
+    given = Options(set={"max_batch_size": "2"})
     runs = record_of(Stack(session, lab, stack, runtime, given), free_endpoints(1)[0])
     there = RunningStack.of(session, lab, runtime, runs, already=True)
     monkeypatch.setattr(LocalRuntime, "find", lambda self, name: runs)
@@ -132,7 +132,7 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     asked = as_it_runs(session, stack, Options())
     assert asked.set["max_batch_size"] == 2
     assert up._already(there, asked).already
-    other = Options(set={"max_batch_size": "8"}, expose=True)
+    other = Options(set={"max_batch_size": "8"})
     assert as_it_runs(session, stack, other) == other
     with lab_error("stack-up-otherwise"):
         up._already(there, other)

@@ -103,7 +103,7 @@ def test_fault_49_no_view_lets_a_stranger_drive_the_terminal(view: Callable[[], 
 
 STATUS: dict[str, Any] = {
     **{"stack": "s", "state": "degraded", "runtime": "local", "profile": "cpu", "triton": "2", "endpoints": {}},
-    **{"balance": "", "effective": {}, "stuck": [EVIL], "ended": EVIL, "replicas": [], "exposed": "", "published": {}},
+    **{"balance": "", "effective": {}, "stuck": [EVIL], "ended": EVIL, "replicas": []},
     "models": [{"name": EVIL, "version": "1", "state": "UNAVAILABLE", "reason": EVIL}],
     "edited": [{"model": "m", "file": EVIL, "loaded": True}],
 }

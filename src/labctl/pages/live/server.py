@@ -49,12 +49,11 @@ class WatchServer:
     """Serves one page at an address that contains a secret; without the secret a client gets nothing.
 
     ``hub`` has the page's events (None for a run that is over). ``acts`` are the page's actions by name; each gets the
-    call's JSON object. ``exposed``: it listens on every address of the machine. ``forwarded``: another name for
-    it, if it has one.
+    call's JSON object. ``forwarded``: another name for it, if it has one.
     """
 
-    def __init__(self, html: str, hub: Audience | None, acts: Mapping[str, Act], exposed: bool) -> None:
-        self._html, self._hub, self._acts, self._exposed = html, hub, acts, exposed
+    def __init__(self, html: str, hub: Audience | None, acts: Mapping[str, Act]) -> None:
+        self._html, self._hub, self._acts = html, hub, acts
         self.token, self.forwarded = secrets.token_urlsafe(16), ""
         routes = [Route("/", self._page), Route("/events", self._events), Route("/{act}", self._act, methods=["POST"])]
         self._app = Starlette(routes=routes, lifespan=self._life)
@@ -65,7 +64,7 @@ class WatchServer:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        why, status = gate.objection(Headers(scope=scope), self._exposed, self.forwarded), 403
+        why, status = gate.objection(Headers(scope=scope), self.forwarded), 403
         first, _, rest = scope["path"].lstrip("/").partition("/")
         if not why and not secrets.compare_digest(first.encode(), self.token.encode()):
             why, status = "there is nothing here: the whole address of the page is in the terminal", 404
@@ -132,7 +131,7 @@ class WatchServer:
 
         Raises LabError: the port is taken.
         """
-        with address.listening_socket("0.0.0.0" if self._exposed else "127.0.0.1", port, address.WATCH) as listening:
+        with address.listening_socket(port, address.WATCH) as listening:
             listening.listen()
             port = listening.getsockname()[1]
             server = uvicorn.Server(
@@ -150,7 +149,7 @@ class WatchServer:
 
 
 def page_of_stack(
-    workspace: Workspace, lab: Lab, record: Record, exposed: bool, other: Mapping[str, str] | None = None
+    workspace: Workspace, lab: Lab, record: Record, other: Mapping[str, str] | None = None
 ) -> WatchServer:
     """The server of a stack's page, not started yet; ``other`` are settings of a policy to show beside its own.
 
@@ -174,17 +173,17 @@ def page_of_stack(
     if what_if:
         hub.head["what_if"] = [what_if.lane, what_if.policy, MODEL]
         hub.head["models"].insert(record.models.index(MODEL) + 1, what_if.lane)
-    return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics), exposed)
+    return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics))
 
 
-def page_of_run(folder: Path, exposed: bool) -> WatchServer:
+def page_of_run(folder: Path) -> WatchServer:
     """The server of a finished run's page, not started yet; a recording of vLLM that is being written is followed.
 
     Raises LabError: it has no step log.
     """
     if reader.is_recording(folder) and reader.is_written(folder):
-        return WatchServer(document(), PageFollower(folder), {}, exposed)
-    return WatchServer(replay.replay_page(folder), None, {}, exposed)
+        return WatchServer(document(), PageFollower(folder), {})
+    return WatchServer(replay.replay_page(folder), None, {})
 
 
 def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:

@@ -1,1 +1,1 @@
-"""Envoy before Triton: it balances replicas; under ``--expose`` it checks the token, before the OpenAI API too."""
+"""Envoy before Triton: it spreads requests over replicas."""

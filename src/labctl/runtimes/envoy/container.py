@@ -1,16 +1,13 @@
 """Envoy's container: ``python -m labctl.runtimes.envoy.container FILE``.
 
-It runs Envoy with the configuration FILE. A configuration that asks for a token gets it from the secret ``TOKEN_FILE``
-and then lies in the container's memory alone; without the secret the container ends. Where SERVERS lies beside FILE, it
-names the replicas by host name, and Envoy gets their addresses whenever one changes.
+It runs Envoy with the configuration FILE. SERVERS, beside FILE, names the replicas by host name, and Envoy gets their
+addresses whenever one changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import signal
 import socket
 import subprocess
@@ -22,12 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from labctl.runtimes.envoy import config
-from labctl.runtimes.envoy.config import PLACEHOLDER, Address, BackendServer, assignments
+from labctl.runtimes.envoy.config import Address, BackendServer, assignments
 from labctl.triton.arguments import GRPC, HTTP
 
 CONFIG, SERVERS = "envoy.json", "servers.json"
-TOKEN_FILE = Path("/run/secrets/token")
-TOKEN = re.compile(r"[\w.~+/=-]{16,512}", re.ASCII)  # of RFC 6750's characters
 LOOK_S = 0.25
 
 
@@ -35,19 +30,6 @@ def servers_json(hosts: Mapping[int, str], draining: Collection[int]) -> str:
     """The text of SERVERS: the servers' host names, by their numbers."""
     servers = [{"number": number, "host": host, "draining": number in draining} for number, host in hosts.items()]
     return json.dumps({"servers": servers})
-
-
-def with_token(text: str, secret: Path = TOKEN_FILE) -> str:
-    """A configuration with the token of a secret. Raises ValueError: the secret holds none, or cannot be read."""
-    if PLACEHOLDER not in text:
-        return text
-    try:
-        token = secret.read_text(encoding="ascii", errors="replace").strip()
-    except OSError as error:
-        raise ValueError(f"the token in {secret} cannot be read: {error.strerror}") from None
-    if not TOKEN.fullmatch(token):
-        raise ValueError(f"{secret} holds no token: 16 to 512 letters, digits and -._~+/=")
-    return text.replace(PLACEHOLDER, token)
 
 
 class _Followed:
@@ -87,25 +69,15 @@ class _Followed:
 
 
 def main() -> int:
-    given, filled = Path(sys.argv[1]), config.FOLDER / CONFIG
+    given = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        text = with_token(given.read_text(encoding="utf-8"))
-    except ValueError as error:
-        print(f"envoy: {error}", file=sys.stderr, flush=True)
-        return 1
-    with os.fdopen(os.open(filled, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(text)
-    servers = given.with_name(SERVERS)
-    followed = _Followed(servers, config.FOLDER) if servers.exists() else None
-    if followed:
-        followed.write_changes()  # Envoy wants the files, if only empty ones
-    command = [str(config.binary()), *config.envoy_arguments(str(filled))]
+    followed = _Followed(given.with_name(SERVERS), config.FOLDER)
+    followed.write_changes()  # Envoy wants the files, if only empty ones
+    command = [str(config.binary()), *config.envoy_arguments(str(given))]
     envoy = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         while envoy.poll() is None:
-            if followed:
-                followed.write_changes()
+            followed.write_changes()
             time.sleep(LOOK_S)
         code = envoy.returncode
         how = f"exit status {code}" if code >= 0 else f"killed by signal {-code}"

@@ -38,20 +38,14 @@ def test_an_amount_that_is_no_number_is_wrong_usage(action: str, amount: str) ->
 
 @pytest.mark.parametrize("origin", ["http://[::1", "null", "http://evil.example"])
 def test_a_foreign_origin_is_refused_whatever_it_looks_like(origin: str) -> None:
-    assert objection({"host": "127.0.0.1:7861", "origin": origin}, exposed=False)
-    assert not objection({"host": "127.0.0.1:7861", "origin": "http://127.0.0.1:7861"}, exposed=False)
+    assert objection({"host": "127.0.0.1:7861", "origin": origin})
+    assert not objection({"host": "127.0.0.1:7861", "origin": "http://127.0.0.1:7861"})
 
 
-def test_where_a_page_is_exposed_addresses_are_good_hosts_and_foreign_names_are_not() -> None:
-    assert is_own("192.0.2.7:7860", exposed=True) and is_own("[2001:db8::1]:7860", exposed=True)
-    assert not is_own("192.0.2.7:7860", exposed=False)
-    assert not is_own("evil.example:7860", exposed=True)
-    assert not is_own("", exposed=True)
-
-
-def test_the_machines_own_name_is_good_only_where_other_machines_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "Lab-Machine")
-    assert is_own("lab-machine:7860", exposed=True) and not is_own("lab-machine:7860", exposed=False)
+@pytest.mark.parametrize("host", ["192.0.2.7:7860", "[2001:db8::1]:7860", "evil.example:7860", ""])
+def test_only_loopback_is_a_good_host_of_a_page(host: str) -> None:
+    assert is_own("localhost:7860") and is_own("127.0.0.1:7860") and is_own("[::1]:7860")
+    assert not is_own(host)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "Error while fetching server API version: "])

@@ -118,12 +118,6 @@ def test_somebody_who_is_not_in_the_room_is_an_error_with_the_names_of_those_who
 
 
 @pytest.mark.usefixtures("checkout")
-def test_trust_each_other_listens_on_loopback_alone() -> None:
-    result = CliRunner().invoke(cli, ["hub", "up", "--learners", "1", "--trust-each-other", "--expose"])
-    assert result.exit_code == 2 and "loopback" in str(result.output or result.exception)
-
-
-@pytest.mark.usefixtures("checkout")
 def test_a_machine_without_jupyterhub_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(cli, ["hub", "up", "--learners", "1", "--trust-each-other"])
@@ -132,9 +126,9 @@ def test_a_machine_without_jupyterhub_is_told_what_to_install(monkeypatch: pytes
 
 def test_behind_jupyterhub_a_page_has_any_name_and_still_takes_no_calls_from_other_pages() -> None:
     own = {"host": "room.example.org"}
-    assert gate.objection(own, exposed=False) and not gate.objection(own, False, gate.ANY)
-    assert not gate.objection({**own, "origin": "https://room.example.org"}, False, gate.ANY)
-    assert gate.objection({**own, "origin": "https://elsewhere.example.org"}, False, gate.ANY)
+    assert gate.objection(own) and not gate.objection(own, gate.ANY)
+    assert not gate.objection({**own, "origin": "https://room.example.org"}, gate.ANY)
+    assert gate.objection({**own, "origin": "https://elsewhere.example.org"}, gate.ANY)
 
 
 @pytest.mark.parametrize(

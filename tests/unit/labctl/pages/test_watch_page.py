@@ -42,7 +42,7 @@ class Clock:
             raise LabError("too fast", code="any")
         return {"m": amount} if action == "step" else {}
 
-with WatchServer("<p>the page</p>", None, acts(Asker(), Clock(), ""), exposed=False).serving(0) as address:
+with WatchServer("<p>the page</p>", None, acts(Asker(), Clock(), "")).serving(0) as address:
     print(address, flush=True)
     threading.Event().wait()
 """
@@ -96,14 +96,14 @@ def test_fault_30_a_call_from_another_page_is_refused(address: str) -> None:
 def test_a_forwarded_name_is_answered_only_where_it_was_named() -> None:
     name = "space-7861.app.example"
     for headers in ({"host": name}, {"host": "localhost:7861", "origin": f"https://{name}"}):
-        assert gate.objection(headers, exposed=False)
-        assert gate.objection(headers, exposed=False, forwarded="other.example")
-        assert not gate.objection(headers, exposed=False, forwarded=name)
-    assert gate.objection({"host": name, "origin": "https://evil.example"}, exposed=False, forwarded=name)
-    assert gate.objection({"host": f"evil.{name}"}, exposed=False, forwarded=name)
-    assert not gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8080"}, False, forwarded=name)
-    assert gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8081"}, False, forwarded=name)
-    assert gate.objection({}, exposed=False, forwarded="")
+        assert gate.objection(headers)
+        assert gate.objection(headers, forwarded="other.example")
+        assert not gate.objection(headers, forwarded=name)
+    assert gate.objection({"host": name, "origin": "https://evil.example"}, forwarded=name)
+    assert gate.objection({"host": f"evil.{name}"}, forwarded=name)
+    assert not gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8080"}, forwarded=name)
+    assert gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8081"}, forwarded=name)
+    assert gate.objection({}, forwarded="")
 
 
 def test_a_forwarded_name_that_is_an_address_is_refused_by_its_option() -> None:
@@ -175,14 +175,14 @@ def test_a_page_finds_the_other_one_where_it_answers_by_a_file_of_its_user_alone
 
 @pytest.mark.parametrize("page", ["watch", "chat"])
 def test_a_taken_port_is_another_one_unless_somebody_asked_for_it(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with page_address.listening_socket("127.0.0.1", 0, page) as first:
+    with page_address.listening_socket(0, page) as first:
         first.listen()
         taken = first.getsockname()[1]
         monkeypatch.setitem(page_address.PORTS, page, taken)
-        with page_address.listening_socket("127.0.0.1", None, page) as second:
+        with page_address.listening_socket(None, page) as second:
             assert second.getsockname()[1] not in (0, taken)
         with lab_error("port-taken", taken):
-            page_address.listening_socket("127.0.0.1", taken, page)
+            page_address.listening_socket(taken, page)
 
 
 @pytest.mark.parametrize("command", ["watch", "chat"])

@@ -101,16 +101,12 @@ def planned(session: Session, options: Options) -> list[list[str]]:
     return [command["argv"] for command in dry.told["commands"]]
 
 
-@pytest.mark.parametrize("expose", [False, True])
-def test_up_runs_the_commands_that_its_dry_run_tells_and_nothing_else(
-    docker: Docker, session: Session, expose: bool
-) -> None:
+def test_up_runs_the_commands_that_its_dry_run_tells_and_nothing_else(docker: Docker, session: Session) -> None:
     lab, name = session.catalog.stack(STACK)
-    options = replace(OPTIONS, expose=expose)
-    told = planned(session, options)
+    told = planned(session, OPTIONS)
     assert docker.told() == []
     assert not session.workspace.state.exists()
-    handle = up(session, lab, name, options)
+    handle = up(session, lab, name, OPTIONS)
     assert [[word.replace(f"-{os.getpid()}", "-PID") for word in argv] for argv, _ in docker.told()] == told
     assert [argv[2:4] for argv, _ in docker.told() if "up" in argv] == [
         ["--env-file", str(session.workspace.folder(name).env_file)]
@@ -138,12 +134,11 @@ def test_what_a_person_exports_reaches_no_compose(
 
 
 def test_the_stacks_file_is_its_owners_alone_and_has_no_secret(docker: Docker, session: Session) -> None:
-    up(session, *session.catalog.stack(STACK), replace(OPTIONS, expose=True))
+    up(session, *session.catalog.stack(STACK), OPTIONS)
     folder = session.workspace.folder(STACK)
     assert folder.env_file.stat().st_mode & 0o777 == 0o600
     written = folder.env_file.read_text() + folder.compose_file.read_text()
-    for secret in (folder.read_secret(), folder.read_token()):
-        assert secret and secret not in written
+    assert folder.read_secret() and folder.read_secret() not in written
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Z_]+", fullmatch=True), st.text(st.characters(exclude_categories=["Cs"]))))

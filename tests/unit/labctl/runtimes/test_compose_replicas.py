@@ -7,12 +7,10 @@ from typing import Any
 
 import compose_view
 import psutil
-import pytest
 from machinery import of_its_own
 
 from labctl.options import Options
 from labctl.runtimes import compose_commands
-from labctl.runtimes.envoy.config import INNER_PORTS, PUBLISHED_PORTS
 from labctl.runtimes.envoy.container import CONFIG
 
 
@@ -56,17 +54,3 @@ def test_where_clients_spread_their_requests_no_port_is_published_twice(tmp_path
     found = services(tmp_path, "client")
     ports_of = [port["published"] for name in ("envoy", "triton", "triton-2") for port in found[name]["ports"]]
     assert len([port for port in ports_of if port != "0"]) == len({port for port in ports_of if port != "0"}) == 8
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_of_an_exposed_stack_only_the_ports_that_need_the_token_are_published_beyond_loopback(
-    tmp_path: Path, replicas: int
-) -> None:
-    found = services(tmp_path, replicas=replicas, expose=True)
-    published = [(name, port["host_ip"], port["target"]) for name in found for port in found[name].get("ports", ())]
-    beyond = {(name, target) for name, host, target in published if host != "127.0.0.1"}
-    assert beyond == {("envoy", port) for port in PUBLISHED_PORTS.values()}
-    assert found["envoy"]["scale"] == 1
-    inner = {target for name, _, target in published if name == "envoy"} - {*PUBLISHED_PORTS.values()}
-    assert inner == ({*INNER_PORTS.values()} if replicas > 1 else set())
-    assert [secret["source"] for secret in found["envoy"]["secrets"]] == ["token"]

@@ -50,12 +50,12 @@ def taken() -> Any:
 
 
 def test_fault_4_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> None:
-    free = claim_endpoints("auto", "127.0.0.1", [])
+    free = claim_endpoints("auto", [])
     grpc, metrics = free.grpc.split(":")[1], free.metrics.split(":")[1]
     with lab_error("port-taken", f"HTTP port {taken}"):
-        claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [])
+        claim_endpoints(f"{taken},{grpc},{metrics}", [])
     with lab_error("port-taken", "labctl down other"):
-        claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [record(taken)])
+        claim_endpoints(f"{taken},{grpc},{metrics}", [record(taken)])
 
 
 def test_an_automatic_port_is_none_that_a_connection_may_be_given_before_a_server_listens_on_it() -> None:
@@ -73,23 +73,23 @@ def test_fault_4_a_port_that_another_labctl_has_picked_is_not_picked_again(monke
     pick = (
         "import sys; from labctl.stack import ports; offered = [int(word) for word in sys.argv[1:]]\n"
         "ports._offered = lambda: (iter(offered), len(offered))\n"
-        "print(*ports.free_ports('127.0.0.1', 3), flush=True); sys.stdin.read()"
+        "print(*ports.free_ports(3), flush=True); sys.stdin.read()"
     )
     monkeypatch.setattr(ports, "_offered", lambda: (iter(offered), len(offered)))
     arguments = [sys.executable, "-c", pick, *map(str, offered)]
     with subprocess.Popen(arguments, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
         theirs = [int(word) for word in other.stdout.readline().split()]
-        mine = ports.free_ports("127.0.0.1", 3)
+        mine = ports.free_ports(3)
         other.communicate()
     assert (theirs, mine) == (offered[:3], offered[3:])
-    assert ports.free_ports("127.0.0.1", 3) == theirs, "the other one has gone"
+    assert ports.free_ports(3) == theirs, "the other one has gone"
 
 
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
     with lab_error("ports-invalid"):
-        named_endpoints(text, "127.0.0.1")
+        named_endpoints(text)
 
 
 def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(workspace: Workspace) -> None:

@@ -28,7 +28,6 @@ MEANINGFUL: list[tuple[str, Any]] = [("owner", None), ("servers", {})]
 MEANINGFUL_OPTIONS: list[tuple[str, Any]] = [
     ("templates", None),
     ("templates", "x"),
-    ("supervise", True),
     *((name, None) for name in ("timeout", "replicas")),
     *(("timeout", number) for number in (5, 0.5, True)),
     *(("replicas", number) for number in (5, True)),

@@ -123,10 +123,9 @@ def test_the_passwords_of_a_stack_go_with_it(session: Session) -> None:
     folder.observe.mkdir(parents=True)
     (folder.observe / "password").write_text("secret")
     folder.make_secret()
-    folder.make_token()
     runtime: Any = Runtime()
     take_down(session, runtime, "s")
-    assert not [path for path in (folder.observe, folder.secret, folder.token) if path.exists()]
+    assert not [path for path in (folder.observe, folder.secret) if path.exists()]
 
 
 class Holding(Runtime):

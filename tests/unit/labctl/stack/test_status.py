@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from fake_triton import FakeTriton, serve
 
-from labctl.cli.stacks import _describe
 from labctl.clock.clock import Clock
-from labctl.options import Options
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica
@@ -81,17 +79,6 @@ def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
 def test_a_stack_whose_templates_are_gone_still_has_a_state(status: Any, tmp_path: Path) -> None:
     (tmp_path / "model_repos").unlink()
     assert status()["state"] == "ready"
-
-
-def test_a_stack_that_other_machines_reach_says_so_and_where(status: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert status()["exposed"] == "" and "Exposed" not in _describe(status())
-    published = Endpoints("0.0.0.0:8000", "0.0.0.0:8001", "0.0.0.0:8002")
-    exposed = {"options": Options(expose=True), "published": published}
-    monkeypatch.setattr(FakeRuntime, "find", lambda self, stack: replace(self._record, **exposed))
-    shown = status()
-    assert (shown["exposed"], shown["published"]) == ("0.0.0.0", vars(published))
-    assert shown["endpoints"]["http"] != published.http, "this machine's clients need no token"
-    assert "http 8000, grpc 8001, metrics 8002" in _describe(shown)
 
 
 @pytest.mark.parametrize(
