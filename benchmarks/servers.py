@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import psutil
 
-from labctl.runtimes.leftovers import REPLICA, SERVER, STACK, our_processes
+from labctl.runtimes.groups import groups
+from labctl.runtimes.local import server_process
+from labctl.workspace import Workspace
 
 
 def servers_of(root: Path, stack: str) -> dict[int, psutil.Process]:
-    """The servers of a stack that live, by their number; 0 if there is one without a balancer."""
-    found: dict[int, psutil.Process] = {}
-    for process, env in our_processes(root, (SERVER,)):
-        with contextlib.suppress(psutil.Error):
-            if process.name() == SERVER and env.get(STACK) == stack:
-                found.setdefault(int(env.get(REPLICA) or 0), process)  # not a child that is not yet a stub
-    return found
+    """Return the servers of a stack that live, by their number; 0 if there is one without a balancer."""
+    found = {group.number or 0: server_process(group) for group in groups(Workspace(root, root).folder(stack))}
+    return {number: process for number, process in found.items() if process}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from labctl.runtimes import docker_engine
-from labctl.runtimes.leftovers import REPLICA, SERVER
-from labctl.runtimes.leftovers import ROOT as OF_CHECKOUT
+from labctl.runtimes.groups import ENVOY, groups
+from labctl.runtimes.local import server_process
+from labctl.workspace import Workspace
 
 
 def kill_server(root: Path, stack: str, where: str, number: int = 0) -> None:
@@ -22,10 +22,9 @@ def kill_server(root: Path, stack: str, where: str, number: int = 0) -> None:
             if number in (0, docker_engine.replica(container)):
                 container.kill()
         return
-    for process in _named(SERVER):
-        with contextlib.suppress(psutil.Error):
-            env = process.environ()
-            if env.get(OF_CHECKOUT) == str(root) and (not number or env.get(REPLICA) == str(number)):
+    for group in groups(Workspace(root, root).folder(stack)):
+        if number in (0, group.number) and (process := server_process(group)):
+            with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
 
 
@@ -34,9 +33,5 @@ def kill_front(root: Path, stack: str, where: str) -> None:
     if where == "compose":
         docker_engine.containers(str(root), stack, "envoy")[0].kill()
         return
-    (envoy,) = [process for process in _named("envoy") if str(root) in " ".join(process.cmdline())]
-    os.kill(envoy.pid, signal.SIGKILL)
-
-
-def _named(name: str) -> Iterator[psutil.Process]:
-    return (process for process in psutil.process_iter(["name"]) if process.info["name"] == name)
+    (envoy,) = [group for group in groups(Workspace(root, root).folder(stack)) if group.part == ENVOY]
+    os.kill(envoy.leader.pid, signal.SIGKILL)

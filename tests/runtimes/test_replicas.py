@@ -22,8 +22,7 @@ from machinery import copy_of_the_checkout, labctl, processes_about, runtime, st
 from waiting import eventually
 
 from labctl.runtimes import docker_engine
-from labctl.runtimes.leftovers import ROOT as OF_CHECKOUT
-from labctl.runtimes.leftovers import SERVER
+from labctl.runtimes.groups import groups
 from labctl.runtimes.local_server import NICE
 from labkit.evidence import metrics
 
@@ -135,14 +134,12 @@ def test_where_processors_are_short_the_balancer_lets_the_servers_go_first(repli
         }
         assert weights == {"envoy": {341}, "triton": {0}}  # 0 stands for 1024
         return
-    nice: dict[str, set[int]] = {"envoy": set(), SERVER: set()}
-    for process in psutil.process_iter(["name"]):
-        with contextlib.suppress(psutil.Error):
-            name = process.info["name"]
-            if name in nice and process.environ().get(OF_CHECKOUT) == str(replicated.root):
-                nice[name].add(process.nice())
+    nice: dict[str, set[int]] = {}
+    for group in groups(Workspace(replicated.root, replicated.root).folder(STACK)):
+        name, _, _ = group.part.partition("-")
+        nice.setdefault(name, set()).update(process.nice() for process in group.members())
     ours = os.getpriority(os.PRIO_PROCESS, 0)
-    assert nice == {"envoy": {ours + NICE}, SERVER: {ours}}
+    assert nice == {"envoy": {ours + NICE}, "server": {ours}}
 
 
 class Stream:

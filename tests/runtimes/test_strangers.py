@@ -12,7 +12,6 @@ import pytest
 from machinery import container, labctl, status
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from labctl.runtimes.leftovers import regions
 from labctl.triton import arguments
 from labctl.triton.server_api import call_triton, model_states
 from labctl.workspace import Workspace
@@ -90,24 +89,6 @@ def test_the_secret_lies_in_one_file_for_the_caller_alone_and_goes_with_the_stac
     assert not file.exists()
     up(own, where)
     assert file.read_text() != first
-
-
-def test_a_text_of_100_mb_is_refused_and_nothing_of_it_stays_in_shared_memory(own: Path, where: str) -> None:
-    endpoint = up(own, where)["grpc"]
-    kept = shared_memory(own, where)
-    request = service_pb2.ModelInferRequest(model_name="echo")
-    request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(bytes(10**8))
-    assert grpc_code(endpoint, "ModelInfer", request) == grpc.StatusCode.INTERNAL
-    assert shared_memory(own, where) - kept < 10**7
-    request.inputs[0].contents.bytes_contents[0] = b"hello"
-    assert grpc_code(endpoint, "ModelInfer", request) == grpc.StatusCode.OK
-
-
-def shared_memory(root: Path, where: str) -> int:
-    """Bytes that the server holds in /dev/shm."""
-    if where == "compose":
-        return int(container(root, STACK).exec_run(["du", "--summarize", "--bytes", "/dev/shm"]).output.split()[0])
-    return sum(path.stat().st_size for path in regions(root, STACK))
 
 
 @pytest.mark.parametrize("where", ["local"])

@@ -127,11 +127,12 @@ def _start(
     program: Command, workspace: Workspace, record: Record, address: str, listener: Listener, outlive: bool
 ) -> subprocess.Popen[bytes] | None:
     """Start it, and wait until it answers; None in a dry run."""
-    log = workspace.folder(record.stack).path / "openai.log"
+    folder = workspace.folder(record.stack)
+    log = folder.path / "openai.log"
     listener.command(program.argv)
     if listener.dry:
         return None
-    process = groups.spawn(workspace.folder(record.stack), groups.OPENAI, program.argv, os.environ, log, workspace.root, outlive)
+    process = groups.spawn(folder, groups.OPENAI, program.argv, os.environ, log, folder.path, outlive)
     for _ in attempts(PATIENCE_S, LOOK_S):
         if _answers(address):
             return process

@@ -1,8 +1,9 @@
 """The processes of a stack on the local runtime: each part (a server, Envoy, the OpenAI API) is a process group.
 
 A file in the stack's folder names the group, the start of its leader and the boot of the machine, so that a number
-which the kernel has given to another process since is never taken for ours. What a killed server leaves (Triton's
-stubs, which wait for it for ever) is in its group still: the stack's next ``up`` or ``down`` ends it.
+which the kernel has given to another process since is never taken for ours. A part works below that folder: what a
+copy of the checkout finds in its own is not the copy's. What a killed server leaves (Triton's stubs, which wait for it
+for ever) is in its group still: the stack's next ``up`` or ``down`` ends it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Group:
     part: str
     leader: Proc
     boot: str
+    folder: Path
 
     @property
     def number(self) -> int | None:
@@ -55,12 +57,13 @@ class Group:
         """Return its living processes, the leader first."""
         if self.boot != _boot() or self.leader.replaced():
             return []  # the kernel gives a number away when nothing is left of its group
-        found = []
+        found, here = [], False
         for pid in psutil.pids():
             with contextlib.suppress(OSError, psutil.Error):  # it has just ended
                 if os.getpgid(pid) == self.leader.pid and is_alive(process := psutil.Process(pid)):
                     found.append(process)
-        return sorted(found, key=lambda process: process.pid != self.leader.pid)
+                    here = here or Path(process.cwd()).is_relative_to(self.folder)
+        return sorted(found, key=lambda process: process.pid != self.leader.pid) if here else []
 
 
 def groups(folder: StackFolder) -> list[Group]:
@@ -69,7 +72,9 @@ def groups(folder: StackFolder) -> list[Group]:
     for path in sorted(folder.groups.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             note = disk.read_object(path)
-            found.append(Group(path.stem, Proc(int(note["pid"]), float(note["started"])), str(note["boot"])))
+            found.append(
+                Group(path.stem, Proc(int(note["pid"]), float(note["started"])), str(note["boot"]), folder.path)
+            )
     return found
 
 
@@ -86,6 +91,7 @@ def spawn(
     """Start a part in a group of its own, its output appended to ``log``; what it writes is its owner's alone.
 
     Args:
+        cwd: the stack's folder, or one below it.
         outlive: else the kernel ends it with the thread that calls this.
         ended: the file that says how it ended.
     """

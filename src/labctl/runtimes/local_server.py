@@ -97,7 +97,7 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
         return {}
     write_envoy(workspace, record)
     outlive = record.owner is None
-    process = groups.spawn(folder, groups.ENVOY, argv, os.environ, folder.log_file(), Path("/"), outlive)
+    process = groups.spawn(folder, groups.ENVOY, argv, os.environ, folder.log_file(), folder.path, outlive)
     let_others_first(process.pid)
     return {"its balancer": process}
 

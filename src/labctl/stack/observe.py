@@ -18,6 +18,7 @@ from labctl.options import LOOPBACK, Options
 from labctl.runtimes import processes
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up
+
 PROMETHEUS, ROOT, STACK = "prometheus", "x", "y"
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Record

@@ -105,7 +105,6 @@ def test_an_example_of_the_help_is_one_that_the_command_line_accepts(
     called: list[object] = []
     for _, command in every_command(cli):
         monkeypatch.setattr(command, "callback", lambda called=called, **values: called.append(values))
-    monkeypatch.setattr("labctl.cli.main._tidy", lambda: None)
     for word in shlex.split(example):  # a file or folder that is to be read
         if "/" in word:
             Path(word).mkdir(parents=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from waiting import eventually
 from labctl.artifacts import weights
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
+from labctl.runtimes import groups
 from labctl.runtimes.compose_commands import Projects
-from labctl.runtimes.leftovers import RECORD, ROOT, STACK, shm_prefix
+from labctl.runtimes.local import shm_prefix
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.down import down
 from labctl.stack.session import Session
@@ -63,19 +65,19 @@ def test_a_checkout_has_the_same_marks_under_all_its_names(
 
 @pytest.fixture
 def server(checkout: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that is marked with the checkout's other name, as an earlier version did."""
+    """A server that was brought up under the checkout's other name."""
     program = tmp_path / "tritonserver"
     shutil.copy(str(shutil.which("sleep")), program)
-    record = Record("s", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
-    env = {**os.environ, ROOT: str(tmp_path / "link"), STACK: "s", RECORD: record.to_json()}
-    run = checkout / ".labs" / "s" / "run"
-    run.mkdir(parents=True)
-    (run.parent / "state.json").write_text(record.to_json())
-    process = subprocess.Popen([program, "600"], env=env, cwd=run)
-    eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text().startswith("triton"))
-    yield process
-    process.kill()
-    process.wait()
+    session = opened(tmp_path / "link")
+    folder = session.workspace.folder("s")
+    folder.run_dir().mkdir(parents=True)
+    session.remember(Record("s", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3")))
+    argv, log, ended = [str(program), "600"], folder.log_file(), folder.ended_file()
+    with groups.spawn(folder, "server", argv, os.environ, log, folder.run_dir(), True, ended) as process:
+        eventually(lambda: session.find("s"))
+        yield process
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def opened(root: Path) -> Session:
@@ -86,11 +88,10 @@ def opened(root: Path) -> Session:
 def test_down_ends_the_stack_that_was_brought_up_under_another_name(
     tmp_path: Path, server: subprocess.Popen[bytes], name: str
 ) -> None:
-    if name == "moved":  # while the stack runs; the name that its processes bear leads nowhere
+    if name == "moved":  # while the stack runs
         (tmp_path / "c").rename(tmp_path / name)
     session = opened(tmp_path / name)
-    found = session.find("s")
-    assert found is not None and found.record.server == {"pid": server.pid}
+    assert session.find("s") is not None
     assert down(session, "s")
     assert server.wait(60) < 0
     assert session.remembered("s") is None

@@ -12,7 +12,7 @@ import pytest
 from waiting import eventually
 
 from labctl.runtimes.base import LINGER_S, UNLOADED, Unloaded, unloaded_check, wait_until_stopped
-from labctl.runtimes.leftovers import is_alive
+from labctl.runtimes.groups import is_alive
 
 
 @pytest.fixture

@@ -1,0 +1,146 @@
+"""A part of a stack is a process group that its stack's folder names: found, ended whole, and never another's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from waiting import eventually
+
+from labctl.runtimes import groups
+from labctl.runtimes.groups import Group
+from labctl.workspace import StackFolder
+
+STUB = "sleep 600 & sleep 600"  # a server with a stub in its group
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[StackFolder]:
+    own = StackFolder(tmp_path / "checkout" / ".labs" / "s")
+    own.run_dir().mkdir(parents=True)
+    yield own
+    groups.end(own, groups.groups(own))
+    assert groups.groups(own) == []
+    while STARTED:
+        STARTED.pop().communicate()
+
+
+STARTED: list[subprocess.Popen[bytes]] = []
+
+
+def start(folder: StackFolder, script: str = STUB) -> subprocess.Popen[bytes]:
+    argv, log, ended = ["sh", "-c", script], folder.log_file(), folder.ended_file()
+    STARTED.append(groups.spawn(folder, "server", argv, os.environ, log, folder.run_dir(), outlive=True, ended=ended))
+    return STARTED[-1]
+
+
+def only(folder: StackFolder) -> Group:
+    (group,) = groups.groups(folder)
+    return group
+
+
+def test_a_part_is_found_with_all_its_processes_and_ended_whole(folder: StackFolder) -> None:
+    process = start(folder)
+    group = only(folder)
+    assert (group.part, group.number, group.leader.pid) == ("server", 0, process.pid)
+    members = eventually(lambda: len(found := group.members()) == 4 and found)
+    assert members[0].pid == process.pid
+    groups.end(folder, [group])
+    assert group.members() == groups.groups(folder) == []
+
+
+def test_stubs_whose_server_was_killed_with_its_shell_are_found_in_their_group(folder: StackFolder) -> None:
+    process = start(folder)
+    group = only(folder)
+    eventually(lambda: len(group.members()) == 4)
+    for member in group.members()[:2]:
+        member.kill()
+    process.wait()
+    assert eventually(lambda: len(found := group.members()) == 2 and found)
+    groups.end(folder, [group])
+    assert group.members() == []
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [("exit 0", "exit status 0"), ("exit 3", "exit status 3"), ("kill -SEGV $$", "killed by SIGSEGV")],
+)
+def test_how_a_server_ended_is_kept_and_its_stubs_end_with_it(folder: StackFolder, script: str, how: str) -> None:
+    start(folder, f"sleep 600 & {script}").wait()
+    assert groups.how_it_ended(folder.ended_file()) == how
+    eventually(lambda: not only(folder).members())
+
+
+def test_sigterm_is_the_servers_and_its_end_is_kept(folder: StackFolder) -> None:
+    process = start(folder, "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done")
+    eventually(lambda: folder.log_file().read_text())
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
+    assert groups.how_it_ended(folder.ended_file()) == "exit status 7"
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]"])
+def test_a_server_of_which_no_shell_tells_ended_nobody_knows_how(folder: StackFolder, text: str) -> None:
+    folder.ended_file().write_text(text)
+    assert groups.how_it_ended(folder.ended_file()) == ""
+
+
+def test_the_kernel_ends_a_part_with_the_process_that_it_belongs_to(folder: StackFolder) -> None:
+    code = (
+        "import os, sys, time; from pathlib import Path; from labctl.runtimes import groups\n"
+        "from labctl.workspace import StackFolder\n"
+        "own = StackFolder(Path(sys.argv[1])); log, ended = own.log_file(), own.ended_file()\n"
+        "groups.spawn(own, 'server', ['sleep', '600'], os.environ, log, own.run_dir(), outlive=False, ended=ended)\n"
+        "print('started', flush=True); time.sleep(600)"
+    )
+    argv = [sys.executable, "-c", code, str(folder.path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env) as run:
+        assert run.stdout and run.stdout.readline()
+        eventually(lambda: len(only(folder).members()) == 2)
+        run.kill()
+    eventually(lambda: not only(folder).members())
+
+
+def note(folder: StackFolder, **changed: object) -> None:
+    path = folder.groups / "server.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+@pytest.mark.parametrize("changed", [{"started": 1.0}, {"boot": "another"}], ids=["pid-reused", "rebooted"])
+def test_a_number_that_another_process_has_by_now_is_not_ours(folder: StackFolder, changed: dict[str, object]) -> None:
+    process = start(folder)
+    true = (folder.groups / "server.json").read_text()
+    note(folder, **changed)
+    assert only(folder).members() == []
+    groups.end(folder, [only(folder)])
+    assert process.poll() is None
+    (folder.groups / "server.json").write_text(true)
+
+
+def test_a_copy_of_a_checkout_does_not_find_the_servers_of_the_first_and_a_moved_one_does(
+    folder: StackFolder, tmp_path: Path
+) -> None:
+    start(folder)
+    shutil.copytree(tmp_path / "checkout", tmp_path / "copy")
+    assert only(StackFolder(tmp_path / "copy" / ".labs" / "s")).members() == []
+    (tmp_path / "checkout").rename(tmp_path / "moved")
+    moved = StackFolder(tmp_path / "moved" / ".labs" / "s")
+    assert only(moved).members()
+    groups.end(moved, groups.groups(moved))
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", '{"pid": "x", "started": 1, "boot": ""}', '{"pid": 1}'])
+def test_a_damaged_note_names_no_group(folder: StackFolder, text: str) -> None:
+    folder.groups.mkdir()
+    (folder.groups / "server.json").write_text(text)
+    assert groups.groups(folder) == []
+    (folder.groups / "server.json").unlink()
