@@ -52,16 +52,15 @@ def mystery_list_command(json_output: bool) -> None:
 @opt.runtime_option("Run the server in a container, or as a process of this machine.")
 @opt.ports_option("As of labctl up.")
 @opt.number_option("--replicas", None, "Start N servers: some faults need two.", click.IntRange(1, 8))
-@opt.observe_option
 @opt.verbose
-def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: bool, verbose: bool) -> None:
+def start_(code: str, runtime: str, ports: str, replicas: int | None, verbose: bool) -> None:
     """Bring a sick server up, and send it a first load."""
     from labctl.mystery import case
     from labctl.options import Options
 
     session = opt.open_session(verbose)
     code = code if code == HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)
-    sick = case.start_case(session, code, Options(runtime=runtime, ports=ports, replicas=replicas), observed)
+    sick = case.start_case(session, code, Options(runtime=runtime, ports=ports, replicas=replicas))
     _load(sick)
     name = case.STACK
     say(f"\nThe server is up: stack {name}, code {code}. Look at it with")

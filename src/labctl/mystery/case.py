@@ -18,7 +18,6 @@ from labctl.manifest.schema import Lab
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes.record import Record
-from labctl.stack import observe
 from labctl.stack.down import down
 from labctl.stack.session import Session
 from labctl.stack.up import up
@@ -194,8 +193,8 @@ def logged_steps(workspace: Workspace) -> list[Line]:
     )
 
 
-def start_case(session: Session, code: str, options: Options, observed: bool = False) -> Case:
-    """Bring the stack up with the code's fault; ``observed``: with Prometheus.
+def start_case(session: Session, code: str, options: Options) -> Case:
+    """Bring the stack up with the code's fault.
 
     Raises LabError: it is up already, or as :func:`up`.
     """
@@ -214,8 +213,6 @@ def start_case(session: Session, code: str, options: Options, observed: bool = F
     lab = _lab_with(session, sealed_scheduler(fault), options)
     _write(session.workspace, code, 0)
     running = up(session, lab, STACK, options)
-    if observed:
-        observe.start_monitoring(session, running.runtime, running.record, options)
     return Case(session, running.record, faults, code, 0)
 
 

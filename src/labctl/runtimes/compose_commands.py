@@ -41,7 +41,7 @@ INSIDE = "0.0.0.0"  # where a container listens: Compose publishes it on loopbac
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 NOBODY = 65534
 # What a person may export for `labctl up`, as LABS_X; the stack's file has it as STACK_X.
-PERSONS = ("CHAT_IMAGE", "CHAT_PORT", "GRAFANA_IMAGE", "PROMETHEUS_IMAGE", "SHM_SIZE")
+PERSONS = ("CHAT_IMAGE", "CHAT_PORT", "PROMETHEUS_IMAGE", "SHM_SIZE")
 HIDDEN = ("STACK_", "LABS_", "COMPOSE_")  # what begins so would win over the file
 ESCAPED = {"\\": "\\\\", '"': '\\"', "$": "\\$", "\n": "\\n", "\r": "\\r"}
 # Its metadata says it; importing the package needs a GPU's driver.

@@ -31,7 +31,6 @@ RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
 REPLICA = "LABS_REPLICA"  # its number, where a stack has several servers; labserve reads it too
 SERVER = "tritonserver"
 STUB = "triton_python_backend_stub"
-PROMETHEUS = "prometheus"
 DOOR = "labs-door"  # labdoor.__main__
 SHM = Path("/dev/shm")
 BUNDLES = "bundles"  # the note, in the state folder, of bundles in the making

@@ -28,7 +28,7 @@ from labctl.plan import Plan
 from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
 from labctl.runtimes.envoy.admin import UpstreamHealth
-from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, is_alive
+from labctl.runtimes.leftovers import DOOR, RECORD, REPLICA, SERVER, STACK, STUB, is_alive
 from labctl.runtimes.local_server import ENVOY, LocalServer, start_front
 from labctl.runtimes.processes import Command, as_they_come
 from labctl.runtimes.record import Endpoints, Record, Replica, addresses, merge_records
@@ -38,7 +38,7 @@ from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.errors import LabError
 
-OUR_PROCESSES = (SERVER, STUB, keeper.NAME, ENVOY, PROMETHEUS, DOOR)
+OUR_PROCESSES = (SERVER, STUB, keeper.NAME, ENVOY, DOOR)
 
 # what, why and remedy of whatever only NVIDIA's image can do
 NEEDS_IMAGE = (
