@@ -1,4 +1,4 @@
-# Prometheus and promtool as Debian packages them, for machines that reach no registry: STACK_PROMETHEUS_IMAGE names it.
+# Prometheus and promtool as Debian packages them, for machines that reach no registry: LABS_PROMETHEUS_IMAGE names it.
 #   docker build -f docker/prometheus.Dockerfile -t labs-prometheus .
 FROM debian:bookworm-slim
 RUN rm -f /etc/apt/apt.conf.d/docker-clean \

@@ -205,7 +205,7 @@ def compose_up(
     """Start services of a stack, which has their images; ``options`` are those of ``docker compose up``."""
 
     def call(docker: DockerClient) -> object:
-        return docker.compose.up(list(services), detach=True, no_build=True, **{"pull": "never", **options})
+        return docker.compose.up(list(services), detach=True, no_build=True, pull="never", **options)
 
     return projects.command(record.stack, call, container)
 
@@ -413,7 +413,7 @@ class Projects:
         self._write_values(folder.env_file, variables)
 
     def add(self, stack: str, values: Mapping[str, str], profile: str) -> None:
-        """Add values to a stack's file, and a profile of Compose ("": none): what is started beside its servers."""
+        """Add values to a stack's file, and a profile of Compose: what is started beside its servers."""
         variables = {**self.read(stack), **values}
         profiles = {*variables.get("COMPOSE_PROFILES", "").split(","), profile} - {""}
         variables["COMPOSE_PROFILES"] = ",".join(sorted(profiles))
