@@ -55,7 +55,6 @@ class StackFolder:
     envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
     env_file = _In("path", "compose.env")  # for docker compose --env-file: the project, its files, their variables
     compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
-    observe = _In("path", "observe")  # it holds a password: gone with the stack
     door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack
     scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
     # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
@@ -146,7 +145,6 @@ class Workspace:
 
     labs, model_repos, state = (_In("root", name) for name in ("labs", "model_repos", ".labs"))
     models, traces = (_In("labs", name) for name in ("shared/models", "shared/traces"))
-    observe = _In("root", "docker/observe")  # of Prometheus and Grafana
     runtime_file = _In("state", "runtime")  # which runtime `--runtime auto` is: a line that a person may write too
     backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 

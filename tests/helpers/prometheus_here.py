@@ -1,15 +1,11 @@
-"""Debian's Prometheus for a test, and what a Prometheus that runs says."""
+"""Debian's promtool for a test."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import urllib.parse
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checkout import ROOT
@@ -50,29 +46,3 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def promtool(prometheus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Promtool is on the PATH."""
     monkeypatch.setenv("PATH", f"{prometheus}{os.pathsep}{os.environ['PATH']}")
-
-
-def api(address: str, path: str, **arguments: str) -> Any:
-    """The data of an answer of Prometheus' HTTP API."""
-    url = f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
-    with urllib.request.urlopen(url, timeout=30) as response:
-        answer = json.load(response)
-    assert answer["status"] == "success", answer
-    return answer["data"]
-
-
-def query(address: str, expression: str) -> list[dict[str, Any]]:
-    """The series that an expression gives now, without those that are no number."""
-    found: list[dict[str, Any]] = api(address, "query", query=expression)["result"]
-    return [series for series in found if series["value"][1] != "NaN"]
-
-
-def alerts(address: str, state: str = "firing") -> set[str]:
-    """The names of the alerts in that state."""
-    return {alert["labels"]["alertname"] for alert in api(address, "alerts")["alerts"] if alert["state"] == state}
-
-
-def healthy(address: str) -> list[str]:
-    """The jobs of all targets that Prometheus has scraped: one that has two targets comes twice."""
-    targets = api(address, "targets", state="active")["activeTargets"]
-    return sorted(target["labels"]["job"] for target in targets if target["health"] == "up")

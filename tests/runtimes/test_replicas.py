@@ -18,6 +18,7 @@ import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 from killing import kill_front, kill_server
+from listening import beyond_loopback, listeners, published
 from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, taken_down, with_faults_lab
 from waiting import eventually
 
@@ -123,6 +124,16 @@ def test_requests_are_spread_and_counted_by_replica_and_as_a_whole(replicated: R
     assert sum(shares) == load.outcomes["200"]
     assert min(shares) > 0.3 * sum(shares)
     assert metrics.scrape(",".join(counters)).models[MODEL].succeeded == sum(after)
+
+
+def test_no_replica_and_no_balancer_listens_beyond_loopback(replicated: Replicated) -> None:
+    if replicated.where == "compose":
+        places = published(replicated.root, STACK)
+        assert len(places) == 3
+    else:
+        places = listeners(replicated.root)
+        assert {"tritonserver", "envoy"} <= {*places}
+    assert all(places.values()) and beyond_loopback(places) == {}
 
 
 def test_where_processors_are_short_the_balancer_lets_the_servers_go_first(replicated: Replicated) -> None:

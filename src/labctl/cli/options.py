@@ -38,9 +38,6 @@ FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=
 A_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)  # one that is there, as the next two
 A_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 A_PATH = click.Path(exists=True, path_type=Path)
-observe_option = click.option(
-    "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
-)
 
 
 def gathered(

@@ -14,7 +14,7 @@ from labctl.options import Options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record
-from labctl.stack import door, faults, observe
+from labctl.stack import door, faults
 from labctl.stack.down import down, down_all
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
@@ -35,16 +35,13 @@ SPREAD = {
 @click.command("up")
 @opt.stack_argument
 @opt.up_options
-@opt.observe_option
 @click.option(
     "--openai", "with_openai", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
 )
 @opt.dry_option
 @opt.as_json
 @opt.verbose
-def up_command(
-    stack: str, options: Options, observed: bool, with_openai: bool, dry: bool, json_output: bool, verbose: bool
-) -> None:
+def up_command(stack: str, options: Options, with_openai: bool, dry: bool, json_output: bool, verbose: bool) -> None:
     """Bring STACK up and wait until every model answers."""
     session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
     try:
@@ -55,8 +52,6 @@ def up_command(
         raise
     if handle.already:
         session.listener.note(f"{name} was already up with these settings")
-    if observed:
-        observe.start_monitoring(session, handle.runtime, handle.record, options)
     if with_openai:
         door.start_door(session, handle.record, options)
     if session.dry:

@@ -9,7 +9,7 @@ from labctl.manifest.schema import Lab
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.record import Record, Replica
-from labctl.stack import observe, replicas
+from labctl.stack import replicas
 from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
@@ -20,7 +20,7 @@ from labkit.errors import LabError
 
 
 def restart(session: Session, lab: Lab, stack: str) -> Record:
-    """Down and up with the same runtime, settings, release, templates, and ports; Prometheus too if it was up.
+    """Down and up with the same runtime, settings, release, templates and ports.
 
     Where replicas or what stands before the servers have died, only they are started; the others serve on.
 
@@ -31,15 +31,8 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     if record.balance and heal(running):
         return record
     require_sound(session, running.plan)
-    observed = running.folder.observe.is_dir()
     down(session, stack)
-    again = up(session, lab, stack, record.asked)
-    if observed:
-        try:
-            observe.start_monitoring(session, again.runtime, again.record, record.asked)
-        except LabError:  # its usual ports are another stack's
-            observe.start_monitoring(session, again.runtime, again.record, replace(record.asked, ports="auto"))
-    return again.record
+    return up(session, lab, stack, record.asked).record
 
 
 def heal(stack: RunningStack) -> bool:
@@ -93,7 +86,6 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
             runtime.spread(before)  # the balancer does not look for what never came
         raise
     session.remember(record)
-    observe.follow_servers(session.workspace, record)
     session.listener.done("READY")
     return record
 

@@ -12,7 +12,7 @@ from labctl.replicas.restart import require_balancer, start_replicas
 from labctl.replicas.signals import Signal, Waiting
 from labctl.runtimes.lock import Busy, hold_signals_back, holder
 from labctl.runtimes.record import Record, Replica
-from labctl.stack import observe, replicas
+from labctl.stack import replicas
 from labctl.stack.ports import free_endpoints
 from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
@@ -69,7 +69,6 @@ def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Re
         raise
     for number in numbers:
         stack.folder.log_file(number).unlink(missing_ok=True)
-    observe.follow_servers(session.workspace, smaller)
     return smaller
 
 

@@ -78,7 +78,7 @@ class Runtime(Protocol):
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
     def front(self, listener: Listener, record: Record) -> None:
-        """Start the balancer or Envoy before servers that run already, in the place of one that has died."""
+        """Start the balancer before servers that run already, in the place of one that has died."""
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         """Give the balancer the list of its servers; a draining server gets nothing new."""
@@ -105,10 +105,10 @@ class Runtime(Protocol):
         """How the server, or that replica, died last ("killed by SIGFPE", REMOVED); "" where nobody can tell."""
 
     def front_death(self, record: Record) -> str:
-        """How what stands before the servers has ended; "" where it has not."""
+        """How the balancer has ended; "" where it has not, or there is none."""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        """The log of the servers and what stands before them (or of that replica, or FRONT), without line ends."""
+        """The log of the servers and their balancer (or of that replica, or FRONT), without line ends."""
 
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""

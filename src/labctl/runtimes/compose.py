@@ -296,7 +296,7 @@ class ComposeRuntime:
         by_stack: dict[str, dict[int, Record]] = {}
         for container in docker_engine.containers(self._root, stack, "triton"):
             # One that was created and never started is not up.
-            if container.status in ("running", "restarting", "paused"):
+            if container.status in ("running", "paused"):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(container.labels[docker_engine.RECORD])
                     by_stack.setdefault(record.stack, {})[docker_engine.replica(container)] = record

@@ -40,7 +40,7 @@ INSIDE = "0.0.0.0"  # where a container listens: Compose publishes it on loopbac
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 NOBODY = 65534
 # What a person may export for `labctl up`, as LABS_X; the stack's file has it as STACK_X.
-PERSONS = ("CHAT_IMAGE", "CHAT_PORT", "GRAFANA_IMAGE", "PROMETHEUS_IMAGE", "SHM_SIZE")
+PERSONS = ("CHAT_IMAGE", "CHAT_PORT", "PROMETHEUS_IMAGE", "SHM_SIZE")
 HIDDEN = ("STACK_", "LABS_", "COMPOSE_")  # what begins so would win over the file
 ESCAPED = {"\\": "\\\\", '"': '\\"', "$": "\\$", "\n": "\\n", "\r": "\\r"}
 # Its metadata says it; importing the package needs a GPU's driver.
@@ -204,7 +204,7 @@ def compose_up(
     """Start services of a stack, which has their images; ``options`` are those of ``docker compose up``."""
 
     def call(docker: DockerClient) -> object:
-        return docker.compose.up(list(services), detach=True, no_build=True, **{"pull": "never", **options})
+        return docker.compose.up(list(services), detach=True, no_build=True, pull="never", **options)
 
     return projects.command(record.stack, call, container)
 
@@ -412,7 +412,7 @@ class Projects:
         self._write_values(folder.env_file, variables)
 
     def add(self, stack: str, values: Mapping[str, str], profile: str) -> None:
-        """Add values to a stack's file, and a profile of Compose ("": none): what is started beside its servers."""
+        """Add values to a stack's file, and a profile of Compose: what is started beside its servers."""
         variables = {**self.read(stack), **values}
         profiles = {*variables.get("COMPOSE_PROFILES", "").split(","), profile} - {""}
         variables["COMPOSE_PROFILES"] = ",".join(sorted(profiles))

@@ -337,8 +337,6 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
         outputs = [entry.get("Output", "").strip() for entry in health.get("Log") or ()]
         last_lines = outputs[-1].splitlines() if outputs else []
         return f"unhealthy: {last_lines[-1] if last_lines else 'its health check fails'}"
-    if status == "restarting" or attributes.get("RestartCount"):
-        return f"it ends again and again (crash loop, last time with exit status {state.get('ExitCode', 0)})"
     if status in ("created", "running", "paused"):
         return None
     if state.get("Error"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Sequence
 
 from labctl.clock.clock import CONTROL
@@ -54,7 +53,6 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
         raise LabError(
             f"something of {stack} is still there", "", f"labctl down {stack}", details=left, code="down-incomplete"
         )
-    shutil.rmtree(session.workspace.folder(stack).observe, ignore_errors=True)
     session.forget(stack)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import CLIENT, Record, Replica
-from labctl.stack import faults, observe
+from labctl.stack import faults
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack, with_servers
@@ -52,7 +52,6 @@ def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, a
     runtime.front(session.listener, turned)
     if not session.dry:
         await_balancer(runtime, turned)
-        observe.follow_servers(session.workspace, turned)
     session.listener.done("READY")
     return turned
 

@@ -28,8 +28,11 @@ def manager(found: dict[str, Any], name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("trace", ["", TRACE, "http://collector:4318/v1/traces"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_envoy_finds_the_configuration_good(policy: str, trace: str, tmp_path: Path) -> None:
+    for name, text in config.assignments(()).items():
+        (tmp_path / name).write_text(text)
     path = tmp_path / "envoy.json"
-    path.write_text(json.dumps(config.in_container(policy, trace)))
+    balance = Balance(policy, LISTEN, tmp_path, "/tmp/admin")
+    path.write_text(json.dumps(config.envoy_configuration(balance, trace)))
     command = [str(config.binary()), *config.envoy_arguments(str(path), validate=True)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, f"configuration '{path}' OK\n"), done.stderr

@@ -118,14 +118,12 @@ def test_a_server_that_is_stuck_is_killed_and_one_that_computes_is_not(
         assert runtime.told == [("stop", force, 0)]
 
 
-def test_the_passwords_of_a_stack_go_with_it(session: Session) -> None:
+def test_the_secret_of_a_stack_goes_with_it(session: Session) -> None:
     folder = session.workspace.folder("s")
-    folder.observe.mkdir(parents=True)
-    (folder.observe / "password").write_text("secret")
     folder.make_secret()
     runtime: Any = Runtime()
     take_down(session, runtime, "s")
-    assert not [path for path in (folder.observe, folder.secret) if path.exists()]
+    assert not folder.secret.exists()
 
 
 class Holding(Runtime):

@@ -17,11 +17,10 @@ from labctl.options import OF_PLAN, Options
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Endpoints, Record
-from labctl.stack import faults, observe, replicas
+from labctl.stack import faults, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import record_of, up
-from labkit.errors import LabError
 
 STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -101,31 +100,6 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     (again,) = asked
     assert again.set["max_batch_size"] == 3
     assert replace(again, set=ASKED.set) == ASKED
-
-
-@pytest.mark.parametrize(("taken", "starts"), [(False, ["1,2,3"]), (True, ["1,2,3", "auto"])])
-def test_a_restart_starts_prometheus_again_where_it_was(
-    session: Session, monkeypatch: pytest.MonkeyPatch, taken: bool, starts: list[str]
-) -> None:
-    lab, name = session.catalog.stack("iterative")
-    runtime = ComposeRuntime(session.workspace)
-    record = record_under(session, Options(ports="1,2,3"), name)
-    asked: list[str] = []
-
-    def start(session: Session, runtime: object, record: Record, options: Options) -> None:
-        asked.append(options.ports)
-        if taken and len(asked) == 1:
-            raise LabError("port 9090 is already in use", code="port-taken")
-
-    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
-    monkeypatch.setattr(restarting, "down", lambda *arguments: None)
-    monkeypatch.setattr(restarting, "up", lambda *arguments: RunningStack.of(session, lab, runtime, record))
-    monkeypatch.setattr(observe, "start_monitoring", start)
-    restarting.restart(session, lab, name)
-    assert asked == []
-    session.workspace.folder(name).observe.mkdir(parents=True)
-    restarting.restart(session, lab, name)
-    assert asked == starts
 
 
 @pytest.mark.parametrize(("profile", "asked", "seconds"), [("cpu", None, 180), ("gpu", None, 900), ("gpu", 5.0, 5)])
