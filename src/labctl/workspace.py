@@ -65,11 +65,9 @@ class StackFolder:
     door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack
     scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
     # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
-    # last; what the server was brought up for; touched at every check, with the watcher that ends the server when it
-    # is old, and that watcher's log; there while the models hold nothing of an earlier check that failed.
+    # last; what the server was brought up for; there while the models hold nothing of an earlier check that failed.
     overlay, asked_runtime = _In("path", "overlay", "folder"), _In("path", "runtime")
-    purpose_file, used_file = _In("path", "purpose.json"), _In("path", "used")
-    idle_log, clean_file = _In("path", "idle.log"), _In("path", "clean")
+    purpose_file, clean_file = _In("path", "purpose.json"), _In("path", "clean")
 
     @property
     def name(self) -> str:

@@ -154,12 +154,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Teach": {
-        "hub": Listed(
-            "hub",
-            "Run a class on JupyterHub.",
-            ("hub up --learners 20", "hub status", "hub password learner-07", "hub down"),
-        ),
-        "workshop": Listed("teach", "Show the progress of a group as one table.", ("workshop report progress/",)),
+        "hub": Listed("hub", "Run a class on JupyterHub.", ("hub up", "hub status", "hub down")),
         "bundle": Listed("teach", "Pack the labs for machines without a network.", ("bundle create labs.tar",)),
     },
 }

@@ -212,7 +212,7 @@ def next_command() -> None:
 @exercise_command.command("stop")
 @click.argument("id", required=False)
 def stop_command(id: str | None) -> None:
-    """Take the exercise server down (it goes by itself after half an hour without a check)."""
+    """Take the exercise server down."""
     session, exercises, _ = _open()
     if id:
         find_exercise(exercises, id)

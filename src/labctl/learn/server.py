@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from labctl.learn import idle, overlay
+from labctl.learn import overlay
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
@@ -69,14 +69,12 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
     kept = _kept_to(workspace, runtime)
     options = Options(set=manifest.settings, runtime=kept, ports="auto", replicas=manifest.replicas)
     overlay.fill_overlay(workspace, exercise, files)
-    if folder.used_file.exists():
-        folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
     with _ended_by_a_loop(session):
         if running := session.find(STACK):
             usable = not manifest.fresh and server_api.is_live(running.record.endpoints.http)
             if usable and (reused := _for_this(exercise, lab, options, running)) and _free(running.record):
                 edited = [*find_edits(reused)]
-                if folder.used_file.exists() and not folder.clean_file.exists():
+                if not folder.clean_file.exists():
                     edited += [model for model in overlay.touched_models(exercise) if model not in edited]
                 if edited:
                     reload(session, lab, STACK, edited, patience=max(LOAD_S, 3 * manifest.patience))
@@ -84,7 +82,6 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
             stop_exercise_server(session)
         started = up(session, lab, STACK, options)
     atomic_write(folder.purpose_file, json.dumps(_purpose(exercise, started.plan)))
-    idle.watch(workspace)
     return started
 
 

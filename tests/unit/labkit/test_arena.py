@@ -13,7 +13,6 @@ from checkout import ROOT
 from click.testing import CliRunner
 
 from labctl.cli.arena import arena_command
-from labctl.cli.main import cli
 from labkit.predict import attack, audit, games, referee
 from labkit.predict import policy as process
 from labkit.predict.field import PlayingField
@@ -187,21 +186,6 @@ def test_the_command_shows_a_table_without_a_score_and_names_who_is_out(policy: 
     assert "disqualified: wrong_overbooks (reserve)" in done.stdout
     document = json.loads(CliRunner().invoke(arena_command, ["run", "--public", "fcfs", "--json"]).stdout)
     assert list(document[0]["games"]) == ["chat", "bursts", "articles", "flood", "coding_agents", "documents"]
-
-
-def test_a_class_is_one_table_with_those_that_are_out_below_it(
-    policy: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(games, "public_traces", lambda: {"chat": games.chat(random.Random(1), 12)})
-    monkeypatch.setattr(games, "hidden_traces", lambda seed: {seed: games.thrash(random.Random(seed), 12)})
-    files = []
-    for name, text in (("ada", ""), ("bo", "def victim(view): return view.running[0].id"), ("cy", "import nothing")):
-        files.append(tmp_path / f"{name}.py")
-        files[-1].write_text(text)
-    done = CliRunner().invoke(cli, ["workshop", "report", *map(str, files), "--seed", "kept"])
-    assert done.exit_code == 0, done.output
-    assert {line.split(" ")[0] for line in done.stdout.splitlines()[2:4]} == {"ada", "bo"}
-    assert "disqualified: cy (crashed)" in done.stdout
 
 
 # -- prompts that share their beginnings -------------------------------------------------------------------------------
