@@ -219,7 +219,6 @@ def stop_command(id: str | None) -> None:
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
         stopped = server.stop_exercise_server(session)
         click.echo("the exercise server is down" if stopped else "no exercise server is up")
-        server.forget_runtime(session.workspace)
 
 
 @exercise_command.command("verify")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
-from tornado import web
+from tornado.web import Application, RequestHandler, authenticated
 
 from labctl.learn.class_page import page
 from labctl.learn.exercise import find_exercises
@@ -24,13 +24,13 @@ from labctl.stack.session import Session
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
 
 
-class _ClassHandler(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # not every machine has these
+class _ClassHandler(HubOAuthenticated, RequestHandler):  # type: ignore[misc]  # not every machine has these
     """The class view."""
 
     def initialize(self, draw: Callable[[], str]) -> None:
         self.draw = draw
 
-    @web.authenticated  # type: ignore[untyped-decorator]
+    @authenticated  # type: ignore[untyped-decorator]
     async def get(self) -> None:
         self.set_header("content-security-policy", POLICY)
         self.finish(await asyncio.to_thread(self.draw))
@@ -49,7 +49,7 @@ async def main() -> None:
     prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
     routes = [(prefix, _ClassHandler, {"draw": draw}), (f"{prefix}oauth_callback", HubOAuthCallbackHandler)]
     where = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
-    application = web.Application(routes, cookie_secret=os.urandom(32))
+    application = Application(routes, cookie_secret=os.urandom(32))
     application.listen(where.port or 0, where.hostname or "127.0.0.1")
     await asyncio.Event().wait()
 

@@ -60,14 +60,12 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
 def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> RunningStack:
     """The exercise's stack, up, with the learner's files as they are now.
 
-    ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
     Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
     workspace, folder = session.workspace, session.workspace.folder(STACK)
     lab = lab_with(exercise, workspace)
     manifest = exercise.manifest
-    kept = _kept_to(workspace, runtime)
-    options = Options(set=manifest.settings, runtime=kept, ports="auto", replicas=manifest.replicas)
+    options = Options(set=manifest.settings, runtime=runtime, ports="auto", replicas=manifest.replicas)
     overlay.fill_overlay(workspace, exercise, files)
     with _ended_by_a_loop(session):
         if running := session.find(STACK):
@@ -90,7 +88,7 @@ def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
     options = Options(set=exercise.manifest.settings)
     plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options, str)
     if plan.stack.packages:
-        refuse_unservable(plan, session.choose(_kept_to(session.workspace, runtime), "cpu"), session.workspace)
+        refuse_unservable(plan, session.choose(runtime, "cpu"), session.workspace)
 
 
 @contextlib.contextmanager
@@ -156,27 +154,13 @@ def stop_exercise_server(session: Session) -> bool:
     return running is not None
 
 
-def forget_runtime(workspace: Workspace) -> None:
-    """With ``auto`` any runtime will do again."""
-    workspace.folder(STACK).asked_runtime.unlink(missing_ok=True)
-
-
-def _kept_to(workspace: Workspace, runtime: str) -> str:
-    if runtime == "auto":
-        with contextlib.suppress(OSError):
-            return workspace.folder(STACK).asked_runtime.read_text(encoding="utf-8")
-        return runtime
-    atomic_write(workspace.folder(STACK).asked_runtime, runtime)
-    return runtime
-
-
 def _for_this(exercise: Exercise, lab: Lab, options: Options, running: RunningStack) -> RunningStack | None:
     """The server that is up, with this exercise's settings; None where it takes another server.
 
     Settings that only the models read can be changed by loading these anew; the server need not start again.
     """
     session, runtime = running.session, running.runtime
-    if options.runtime not in ("auto", runtime.name):
+    if options.runtime not in ("", runtime.name):
         return None
     with contextlib.suppress(OSError, ValueError, LabError):
         purpose = json.loads(running.folder.purpose_file.read_text(encoding="utf-8"))

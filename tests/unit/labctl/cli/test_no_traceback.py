@@ -21,7 +21,7 @@ from labctl.cli import main as entry
 COMMANDS = [
     words.split()
     for words in (
-        "list|status|infer|logs|reload|undo|metrics|explain|predict|plan|compare|scale|models load|models unload|"
+        "list|status|infer|logs|reload|metrics|explain|predict|plan|compare|scale|models load|models unload|"
         "clock|down|openai|reproduce list|arena list|mystery list|"
         "mystery answer|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
         "weights list|engines list|workshop report|up --dry-run|run --dry-run|restart|"

@@ -84,20 +84,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def serve(session: Session, id: str = "01a", runtime: str = "auto") -> None:
+def serve(session: Session, id: str = "01a", runtime: str = "local") -> None:
     with contextlib.suppress(LabError):
         server.serve_exercise(session, find_exercise(EXERCISES, id), {}, runtime)
-
-
-def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_server_is_stopped(
-    session: Session, done: list[str]
-) -> None:
-    """A learner who said ``--runtime local`` once does not find the next exercise in a container."""
-    for runtime in ("auto", "local", "auto", "compose", "auto"):
-        serve(session, runtime=runtime)
-    server.forget_runtime(session.workspace)
-    serve(session)
-    assert done == [f"up {runtime}" for runtime in ("auto", "local", "local", "compose", "compose", "auto")]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +120,7 @@ def test_a_server_that_cannot_serve_a_check_is_replaced_and_another_is_used_agai
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
     atomic_write(session.workspace.folder(server.STACK).clean_file, "")
     serve(session, id)
-    assert done == (["stop", "up auto"] if replaced else [])
+    assert done == (["stop", "up local"] if replaced else [])
 
 
 def test_fault_25_a_load_that_does_not_come_back_ends_with_the_server_and_its_line(
