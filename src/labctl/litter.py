@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from fnmatch import translate
 from pathlib import Path, PurePath
 
-YOURS = ".yours-"  # in the name of an edited file that was put aside for the shipped one
 FOLDERS = (
     ".ipynb_checkpoints __pycache__ .idea .vscode .vs .fleet .git .hg .svn .mypy_cache .ruff_cache .pytest_cache "
     ".hypothesis .Trash-* __MACOSX .tmp"
@@ -22,7 +21,6 @@ FILES = [
     *"*___jb_tmp___ *___jb_old___ .*.kate-swp .goutputstream-* .~lock.*#".split(),  # JetBrains, Kate, GNOME, Office
     *".DS_Store ._* Thumbs.db desktop.ini .directory .nfs* .fuse_hidden*".split(),  # macOS, Windows, KDE, file systems
     *"*.py[co] *.bak *.orig *.rej .gitkeep".split(),
-    f"*{YOURS}*",
 ]
 _FOLDER = re.compile("|".join(map(translate, FOLDERS)))
 _FILE = re.compile("|".join(map(translate, FILES)))

@@ -25,7 +25,7 @@ class Options:
     release: str = ""
     templates: Path | None = None
     gpus: tuple[str, ...] = ()  # numbers or UUIDs; () is the first ones
-    runtime: str = "auto"
+    runtime: str = ""  # left open: local, or where the stack runs
     ports: str = TRITON_PORTS
     timeout: float | None = None
     client_shm: bool = False

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from labkit.disk import atomic_write, cache_folder, disk_errors, read_text, resolve_path
+from labkit.disk import cache_folder, disk_errors, read_text, resolve_path
 from labkit.errors import LabError
 
 INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl is installed editable
-RUNTIMES = ("compose", "local")
+RUNTIMES = ("local", "compose")
 MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
 
 
@@ -57,12 +57,10 @@ class StackFolder:
     compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
     door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack
     scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
-    # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
-    # last; what the server was brought up for; touched at every check, with the watcher that ends the server when it
-    # is old, and that watcher's log; there while the models hold nothing of an earlier check that failed.
-    overlay, asked_runtime = _In("path", "overlay"), _In("path", "runtime")
-    purpose_file, used_file = _In("path", "purpose.json"), _In("path", "used")
-    idle_log, clean_file = _In("path", "idle.log"), _In("path", "clean")
+    # Of the exercises' own stack: the learner's files, as a repository over the lab's; what the server was brought up
+    # for; there while the models hold nothing of an earlier check that failed.
+    overlay, purpose_file = _In("path", "overlay"), _In("path", "purpose.json")
+    clean_file = _In("path", "clean")
 
     @property
     def name(self) -> str:
@@ -145,7 +143,6 @@ class Workspace:
 
     labs, model_repos, state = (_In("root", name) for name in ("labs", "model_repos", ".labs"))
     models, traces = (_In("labs", name) for name in ("shared/models", "shared/traces"))
-    runtime_file = _In("state", "runtime")  # which runtime `--runtime auto` is: a line that a person may write too
     backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 
     def __post_init__(self) -> None:
@@ -180,20 +177,6 @@ class Workspace:
     def templates(self, lab: str, folder: str) -> Path:
         """A folder of model templates: ``./x`` is the lab's own, another stands in ``model_repos``."""
         return self.labs / lab / folder if folder.startswith("./") else self.model_repos / folder
-
-    @property
-    def settled_runtime(self) -> str:
-        """What ``--runtime auto`` means in this checkout: "compose" or "local"; "" where nobody has settled it."""
-        name = _content(self.runtime_file).strip()
-        return name if name in RUNTIMES else ""
-
-    def settle_runtime(self, name: str) -> None:
-        """Have ``--runtime auto`` mean that runtime; "" leaves it open again."""
-        with disk_errors(self.runtime_file):
-            if name:
-                atomic_write(self.runtime_file, f"{name}\n")
-            else:
-                self.runtime_file.unlink(missing_ok=True)
 
     @property
     def caches(self) -> list[Path]:

@@ -126,7 +126,7 @@ class Model:
             why = f"logprobs: model {self.name} gives no log probabilities; models that stream tokens do"
             raise ApiError(400, why, "logprobs", "unsupported_parameter")
         if asked.answer_schema is not None and not self.text.structured:
-            why = f"response_format: model {self.name} cannot mask tokens; lab 02's models and vLLM can"
+            why = f"response_format: model {self.name} cannot mask tokens; vLLM can"
             raise ApiError(400, why, "response_format", "unsupported_parameter")
         tensors, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice), Tensor)
         end = self.text.end

@@ -12,9 +12,9 @@ from labsched.errors import Refusal as Refusal
 
 @dataclass(frozen=True, slots=True)
 class RequestParameter:
-    """A request parameter: its type and the closed range that it, or the length of a text, may lie in."""
+    """A request parameter: its type and the closed range that it may lie in."""
 
-    kind: type[int] | type[float] | type[bool] | type[str]
+    kind: type[int] | type[float] | type[bool]
     least: float = -math.inf
     most: float = math.inf
 
@@ -63,10 +63,6 @@ def parse_parameters(raw: str, fields: Mapping[str, RequestParameter]) -> dict[s
 
 def read_value(name: str, value: object, field: RequestParameter) -> Any:
     """A parameter's `value` as its type. Raises BadInput for a wrong type or a value out of range."""
-    if field.kind is str:
-        if not isinstance(value, str) or len(value) > field.most:
-            raise BadInput(name, f"expected a text of at most {field.most:,} characters")
-        return value
     if field.kind is bool:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"

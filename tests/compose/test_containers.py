@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from machinery import container, labctl, runtime
-from noting import Noting
 
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine
-from labctl.stack.session import Session
 from labctl.triton.server_api import call_triton
 
 QUESTION = {"text_input": "hello"}
@@ -52,13 +50,6 @@ def test_up_with_other_settings_is_refused(in_containers: Callable[..., dict[str
     other = labctl("up", "quick", "--runtime", "compose", "--set", "seconds=1", root=shared, check=False)
     assert other.returncode == 1
     assert "seconds: it runs with 0.0, you asked for 1.0" in other.stderr
-
-
-def test_auto_takes_compose_where_the_images_are_and_says_why(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABS_ROOT", str(own))
-    heard = Noting()
-    assert Session.open(heard).choose("auto", "cpu").name == "compose"
-    assert len(heard.notes) == 1 and "images are here" in heard.notes[0]
 
 
 def test_the_token_reaches_the_builder_and_nothing_that_docker_shows(

@@ -1,4 +1,4 @@
-"""A learner's loop on a real server: edit, reload, undo."""
+"""A learner's loop on a real server: edit, reload, restore."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ask(root: Path) -> str:
     return str(labctl("infer", "iterative", "-m", "iterative-gpt2", "-p", "The fox", "-o", "4", root=root, check=False))
 
 
-def test_an_edit_is_told_reloaded_and_undone(up: Path) -> None:
+def test_an_edit_is_told_reloaded_and_taken_back(up: Path) -> None:
     model = up / MODEL
     shipped = model.read_text()
     model.write_text(
@@ -76,8 +76,7 @@ def test_an_edit_is_told_reloaded_and_undone(up: Path) -> None:
     assert "returncode=0" in answer
     assert "EDITED" in labctl("logs", "iterative", root=up).stdout
     assert json.loads(labctl("status", "iterative", "--json", root=up).stdout)["endpoints"] == pid
-    undone = labctl("undo", "iterative", root=up).stdout
-    assert model.read_text() == shipped and "yours: model.py.yours-" in undone
+    model.write_text(shipped)
     assert labctl("reload", "iterative", root=up).stdout.strip() == "loaded: iterative-gpt2"
     assert "nothing was edited" in labctl("reload", "iterative", root=up).stdout
 
@@ -142,7 +141,7 @@ def test_fault_25_a_syntax_error_is_told_in_the_edited_file_and_the_old_model_se
         refused = labctl("reload", "iterative", root=up, check=False)
         assert refused.returncode == 1
         assert "SyntaxError" in refused.stderr and f"line {len(shipped.splitlines()) + 2}" in refused.stderr
-        assert "labctl undo iterative iterative-gpt2" in refused.stderr
+        assert "labctl reload iterative" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert "returncode=0" in ask(up)
     finally:
@@ -155,7 +154,7 @@ def test_a_restart_for_a_file_that_cannot_be_read_is_refused_and_the_server_serv
         refused = labctl("restart", "iterative", root=up, check=False)
     assert refused.returncode == 1
     assert "SyntaxError" in refused.stderr and f"({MODEL}, line {number}" in refused.stderr
-    assert "labctl undo iterative" in refused.stderr and "Traceback" not in refused.stderr
+    assert f"git restore {MODEL}" in refused.stderr and "Traceback" not in refused.stderr
     assert served(up)[0] == server and "returncode=0" in ask(up)
 
 
@@ -206,8 +205,6 @@ def test_a_syntax_error_ends_the_start_as_soon_as_triton_has_seen_it(up: Path) -
             assert time.monotonic() - began < 200, "it waited for the other model"
         assert refused.returncode == 1
         assert "SyntaxError" in refused.stderr and f"({MODEL}, line {number}" in refused.stderr
-        assert "labctl undo iterative puts the shipped files back" in refused.stderr
-        undone = labctl("undo", "iterative", root=up).stdout  # though it is down: it cannot come up as it is
-        assert slow.read_text() == shipped and "then: labctl up iterative" in undone
+        assert "git restore FILE puts a shipped file back" in refused.stderr
     finally:
         slow.write_text(shipped)

@@ -1,4 +1,4 @@
-"""Answers by a JSON schema, and log probabilities of vLLM, through the OpenAI API in front of real servers."""
+"""Answers of vLLM by a JSON schema, and its log probabilities, through the OpenAI API in front of real servers."""
 
 from __future__ import annotations
 
@@ -38,15 +38,12 @@ VLLM: dict[str, Any] = {
     "max_tokens_in_paged_kv_cache": 320,
 }
 BACKEND: dict[str, Any] = {"model": "shipped:tiny-llama", "max_num_sequences": 4}
-iterative, vllm = pytest.mark.xdist_group("iterative"), pytest.mark.xdist_group("vllm")
+vllm = pytest.mark.xdist_group("vllm")
 #: stack, settings, the model that is asked, the model that writes steps
 MASKING = [
-    pytest.param("iterative", {}, "iterative-gpt2", "iterative-gpt2", marks=iterative),
-    pytest.param("iterative", {}, "simple-gpt2", "simple-gpt2", marks=iterative),
     pytest.param("inflight-batching", VLLM, "ensemble", "tensorrt_llm", marks=vllm),
     pytest.param("vllm-backend", BACKEND, "vllm_model", "vllm_model", marks=vllm),
 ]
-RECOMPUTING = pytest.param("iterative", {"kv_cache": False}, "iterative-gpt2", "iterative-gpt2", marks=iterative)
 Doors = Callable[..., openai.OpenAI]
 
 
@@ -56,7 +53,7 @@ def ask(client: openai.OpenAI, model: str, **more: Any) -> Any:
     return client.completions.create(**asked, extra_body={"response_format": form})
 
 
-@pytest.mark.parametrize(("stack", "settings", "model", "engine"), [RECOMPUTING, *MASKING])
+@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING)
 def test_answers_that_end_by_themselves_follow_their_schema(
     stack: str, settings: dict[str, Any], model: str, engine: str, doors: Doors, lab_server: Any
 ) -> None:
@@ -93,7 +90,7 @@ def test_a_stream_is_the_whole_answer_and_one_that_is_cut_its_beginning(
     assert whole.text.startswith(cut.text) and len(cut.text) < len(whole.text)
 
 
-@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING[:3])  # vllm_model has no fp32
+@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING[:1])  # vllm_model has no fp32
 def test_an_answer_without_a_schema_is_the_same_beside_one_that_has_it(
     stack: str, settings: dict[str, Any], model: str, engine: str, doors: Doors
 ) -> None:
@@ -120,31 +117,6 @@ def test_a_schema_that_cannot_be_followed_is_a_fault_of_the_request(
             ask(client, model, response_format=form)
         assert caught.value.param == "response_format"
     assert ask(client, model, max_tokens=3).choices[0].text
-
-
-@iterative
-def test_a_chat_answers_with_an_object(doors: Doors) -> None:
-    chat = doors("iterative").chat.completions.create(
-        model="iterative-gpt2",
-        messages=[{"role": "user", "content": "Who are you?"}],
-        response_format={"type": "json_object"},
-        temperature=1.0,
-        seed=3,
-        max_tokens=300,
-    )
-    text = chat.choices[0].message.content
-    assert text and text.startswith("{")
-    assert chat.choices[0].finish_reason == "length" or isinstance(json.loads(text), dict)
-
-
-@pytest.mark.xdist_group("codegen")
-def test_a_model_that_cannot_mask_tokens_says_so_by_the_fields_name(doors: Doors) -> None:
-    from each_lab import LABS
-
-    stack, model, settings, _ = LABS["codegen"]
-    with pytest.raises(openai.BadRequestError, match="cannot mask tokens") as caught:
-        ask(doors(stack, **settings), model)
-    assert caught.value.param == "response_format"
 
 
 @vllm

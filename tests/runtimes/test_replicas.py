@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 from killing import kill_front, kill_server
@@ -25,6 +24,7 @@ from waiting import eventually
 from labctl.runtimes import docker_engine
 from labctl.runtimes.groups import groups
 from labctl.runtimes.local_server import NICE
+from labctl.workspace import Workspace
 from labkit.evidence import metrics
 
 STACK, MODEL = "quick", "echo"

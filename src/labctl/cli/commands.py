@@ -50,19 +50,15 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "Get one answer from a model of a running stack.",
             ("infer iterative -p 'I have lived in' -o 8", "infer --endpoint triton:8001 -m iterative-gpt2 -p hello"),
         ),
-        "shell": Listed("runtime", "Open a shell beside a running stack.", ("shell iterative",)),
+        "shell": Listed("shell", "Open a shell beside a running stack.", ("shell iterative",)),
         "chat": Listed("pages", "Open a chat page for a stack's text models.", ("chat codegen",)),
         "openai": Listed(
             "openai",
             "Serve the OpenAI API in front of a running stack.",
             ("openai iterative", "openai inflight-batching --port auto --json"),
         ),
-        "runtime": Listed(
-            "runtime", "Settle whether stacks run in containers here.", ("runtime", "runtime compose", "runtime local")
-        ),
         "logs": Listed("stacks", "Show the log of a stack's server.", ("logs iterative -f",)),
         "reload": Listed("edit", "Load the edited models of a running stack again.", ("reload iterative",)),
-        "undo": Listed("edit", "Put the shipped files back, and keep yours beside them.", ("undo iterative",)),
         "restart": Listed(
             "edit", "Take a stack down and up again, as it was.", ("restart iterative", "restart scaled --rolling")
         ),
@@ -141,12 +137,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Teach": {
-        "hub": Listed(
-            "hub",
-            "Run a class on JupyterHub.",
-            ("hub up --learners 20", "hub status", "hub password learner-07", "hub down"),
-        ),
-        "workshop": Listed("teach", "Show the progress of a group as one table.", ("workshop report progress/",)),
+        "hub": Listed("hub", "Run a class on JupyterHub.", ("hub up", "hub status", "hub down")),
         "bundle": Listed("teach", "Pack the labs for machines without a network.", ("bundle create labs.tar",)),
     },
 }

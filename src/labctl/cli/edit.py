@@ -1,4 +1,4 @@
-"""labctl reload, undo, restart: the loop of a person who edits a lab's models."""
+"""labctl reload, restart: the loop of a person who edits a lab's models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.stack import edits, faults, shipped
+from labctl.stack import edits
 from labctl.stack.replicas import DRAIN_S, replicas_in_words
-from labkit.errors import LabError
-from labkit.printable import printable
 
 timeout_option = opt.number_option(
     "--timeout", edits.LOAD_S, "Seconds to wait until a model is loaded.", opt.POSITIVE, metavar="S"
@@ -31,34 +29,6 @@ def reload_command(stack: str, model: str | None, timeout: float, verbose: bool)
     session, lab, name = opt.open_stack(stack, verbose)
     loaded = edits.reload(session, lab, name, [model] if model else (), timeout)
     say(f"loaded: {', '.join(loaded)}" if loaded else "nothing was edited since it was loaded")
-
-
-@click.command("undo")
-@opt.stack_argument
-@click.argument("model", required=False)
-@opt.verbose
-def undo_command(stack: str, model: str | None, verbose: bool) -> None:
-    """Put the shipped files of STACK (or of its MODEL) back; yours are kept beside them."""
-    session, lab, name = opt.open_stack(stack, verbose)
-    models = edits.templates(session, lab, name)
-    if model and model not in models.values():
-        raise LabError(
-            f"{name} has no model '{model}'",
-            f"it has: {', '.join(dict.fromkeys(models.values()))}",
-            code="model-unknown",
-        )
-    done = shipped.undo(session.workspace, [path for path, owner in models.items() if model in (None, owner)])
-    for path, kept in done.items():
-        where = f" (yours: {kept.name})" if kept else ""
-        say(printable(f"{path.relative_to(session.workspace.root)} is as shipped again{where}"))
-    if not done:
-        say("nothing differs from what was shipped")
-    elif faults.stuck_models(session, name, str):
-        say(f"then: labctl restart {name}")
-    elif session.find(name):
-        say(f"then: labctl reload {name}")
-    else:
-        say(f"then: labctl up {name}")
 
 
 @click.command("restart")

@@ -212,14 +212,13 @@ def next_command() -> None:
 @exercise_command.command("stop")
 @click.argument("id", required=False)
 def stop_command(id: str | None) -> None:
-    """Take the exercise server down (it goes by itself after half an hour without a check)."""
+    """Take the exercise server down."""
     session, exercises, _ = _open()
     if id:
         find_exercise(exercises, id)
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
         stopped = server.stop_exercise_server(session)
         click.echo("the exercise server is down" if stopped else "no exercise server is up")
-        server.forget_runtime(session.workspace)
 
 
 @exercise_command.command("verify")

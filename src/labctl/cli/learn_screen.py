@@ -44,7 +44,7 @@ class LearnScreen:
         self.began, self.waits_for = 0.0, ""
 
     def run(self) -> None:
-        """Until q or Ctrl-C; the exercise server stays for its idle time."""
+        """Until q or Ctrl-C; the exercise server stays."""
         self._begin(self.exercise)
         with fullscreen.fullscreen() as draw:
             while (key := fullscreen.read_key(TICK_S)) != "q":
@@ -57,7 +57,7 @@ class LearnScreen:
             assert self.checking
             self.checking.join()
         if self.session.may_run(server.STACK):
-            click.echo("the exercise server stays for half an hour; sooner: labctl exercise stop")
+            click.echo("the exercise server is still up; to stop it: labctl exercise stop")
 
     # -- acting ----------------------------------------------------------------------------------------------------
 

@@ -100,7 +100,19 @@ def ports_option(help: str) -> Callable[[Command], Command]:
     return click.option("--ports", default=TRITON_PORTS, show_default=True, metavar="H,G,M|auto", help=help)
 
 
-runtime_option = functools.partial(choice_option, "--runtime", ("auto", *RUNTIMES))  # takes its help
+def runtime_option(help: str) -> Callable[[Command], Command]:
+    """``--runtime``, which ``LABS_RUNTIME`` gives for a whole terminal; "" where a person says neither."""
+    return click.option(
+        "--runtime",
+        type=click.Choice(RUNTIMES),
+        envvar="LABS_RUNTIME",
+        show_envvar=True,
+        show_default=RUNTIMES[0],
+        callback=lambda ctx, param, value: value or "",
+        help=help,
+    )
+
+
 stack_argument = click.argument("stack")
 maybe_stack = click.argument("stack", required=False, default="")  # of a command that has --endpoint too
 model_option = click.option(

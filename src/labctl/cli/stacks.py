@@ -158,7 +158,7 @@ def _stacks_named(session: Session, word: str) -> list[str]:
 def _edits(shown: Status) -> list[str]:
     """The edited files: those that the server has, and those that it does not have yet."""
     titles = {
-        True: f"edited (labctl undo {shown['stack']} puts the shipped ones back):",
+        True: "edited (git restore FILE puts the shipped one back):",
         False: f"edited, but not loaded (labctl reload {shown['stack']}):",
     }
     parts = []

@@ -1,4 +1,4 @@
-"""labctl bundle and labctl workshop: for the person who teaches."""
+"""labctl bundle: for the person who teaches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import click
 
 from labctl.cli import options as opt
 from labctl.labs.bundle import create
-from labctl.learn import group
-from labkit.errors import LabError
-from labkit.tables import format_table
 
 
 @click.group("bundle")
@@ -33,30 +30,3 @@ def create_command(file: Path, names: str, images: bool, vllm: bool, verbose: bo
     labs = opt.labs_named(session, names)
     size = create(session, labs, file.absolute(), images, ["vllm"] if vllm else [])
     click.echo(f"{file}: {size / 1e9:.2f} GB; on the other machine: tar xf {file.name} && ./install")
-
-
-@click.group("workshop")
-def workshop_command() -> None:
-    """Commands for the instructor of a workshop."""
-
-
-@workshop_command.command("report")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def report_command(files: tuple[Path, ...]) -> None:
-    """Show the progress of a group as one table.
-
-    FILES are what `labctl exercise list --json` printed on each machine.
-    """
-    learners, bad = group.read_group_progress(files)
-    for sentence in bad:
-        click.echo(f"left out: {sentence}", err=True)
-    if not learners:
-        raise LabError(
-            "none of the files can be read",
-            "",
-            "labctl exercise list --json > NAME.json, on each machine",
-            code="reports-unreadable",
-        )
-    header, rows = group.progress_rows(learners)
-    click.echo(format_table(rows, header, right=range(1, len(header))))
-    click.echo(f"\n{group.SIGN['passed']} passed   {group.SIGN['started']} started   {group.SIGN['new']} new")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib.util
-import json
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +41,7 @@ class Classroom:
 
     # -- with Docker ---------------------------------------------------------------------------------------------------
 
-    def start(self, labs: Sequence[Lab], port: int, limits: Mapping[str, str]) -> None:
+    def start(self, labs: Sequence[Lab], port: int, values: Mapping[str, str]) -> None:
         """Make what is missing (images, weights, engines), and start JupyterHub in a container."""
         listener, workspace = self.session.listener, self.session.workspace
         compose, projects = self.session.runtime("compose"), Projects(workspace)
@@ -65,7 +63,7 @@ class Classroom:
                 "HUB_USER": docker_engine.user_inside() if os.getuid() else f"{NOBODY}:{NOBODY}",
                 "HUB_SOCKET_GROUP": str(_socket_group()),
                 "HUB_PORT": str(port),
-                **limits,
+                **values,
                 **images.build_environment(),
             }
         )
@@ -134,39 +132,15 @@ class Classroom:
             return disk.read_text(self.room.path / "address")
         return ""
 
-    def users(self) -> dict[str, dict[str, Any]] | None:
-        """What JupyterHub says of everybody who has logged in, by name; None where it does not answer."""
-        answer = self._ask("GET", "users")
-        if answer is None:
-            return None
-        try:
-            return {str(user["name"]): user for user in json.loads(answer)}
-        except (ValueError, TypeError, LookupError):  # another program listens where JupyterHub did
-            return None
-
-    def stop_server(self, name: str) -> bool:
-        """Have JupyterHub stop a learner's server; whether there is none now, as far as it says."""
-        users = self.users()
-        if not users or not users.get(name, {}).get("server"):
-            return True
-        self._ask("DELETE", f"users/{name}/server")
-        return not (self.users() or {}).get(name, {}).get("server")
-
-    def _ask(self, method: str, path: str) -> bytes | None:
-        """JupyterHub's answer; None where nothing that speaks HTTP listens. Raises LabError: it refuses."""
+    def answers(self) -> bool:
+        """Whether JupyterHub is up, where it was started last."""
         if not self.address:
-            return None
-        headers = {"Authorization": f"token {self.room.secret('labctl_token')}"}
-        request = urllib.request.Request(f"{self.address}/hub/api/{path}", headers=headers, method=method)
+            return False
         try:
-            with urllib.request.urlopen(request, timeout=ASK_S) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            raise LabError(
-                f"JupyterHub at {self.address} refuses: {error.code} {error.reason}", "", LOGS, code="hub-refuses"
-            ) from error
+            with urllib.request.urlopen(f"{self.address}/hub/health", timeout=ASK_S) as answer:
+                return bool(answer.status == 200)
         except (OSError, http.client.HTTPException):
-            return None
+            return False
 
 
 def _socket_group() -> int:

@@ -57,7 +57,7 @@ class Outcome:
         ]
 
 
-def check_exercise(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Sequence[int] = ()) -> Outcome:
+def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seeds: Sequence[int] = ()) -> Outcome:
     """Judge the learner's files.
 
     ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from labctl.learn import idle, overlay
+from labctl.learn import overlay
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
@@ -59,23 +59,19 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
 def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> RunningStack:
     """The exercise's stack, up, with the learner's files as they are now.
 
-    ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
     Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
     workspace, folder = session.workspace, session.workspace.folder(STACK)
     lab = lab_with(exercise, workspace)
     manifest = exercise.manifest
-    kept = _kept_to(workspace, runtime)
-    options = Options(set=manifest.settings, runtime=kept, ports="auto", replicas=manifest.replicas)
+    options = Options(set=manifest.settings, runtime=runtime, ports="auto", replicas=manifest.replicas)
     overlay.fill_overlay(workspace, exercise, files)
-    if folder.used_file.exists():
-        folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
     with _ended_by_a_loop(session):
         if running := session.find(STACK):
             usable = not manifest.fresh and server_api.is_live(running.record.endpoints.http)
             if usable and (reused := _for_this(exercise, lab, options, running)) and _free(running.record):
                 edited = [*find_edits(reused)]
-                if folder.used_file.exists() and not folder.clean_file.exists():
+                if not folder.clean_file.exists():
                     edited += [model for model in overlay.touched_models(exercise) if model not in edited]
                 if edited:
                     reload(session, lab, STACK, edited, patience=max(LOAD_S, 3 * manifest.patience))
@@ -83,7 +79,6 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
             stop_exercise_server(session)
         started = up(session, lab, STACK, options)
     atomic_write(folder.purpose_file, json.dumps(_purpose(exercise, started.plan)))
-    idle.watch(workspace)
     return started
 
 
@@ -92,7 +87,7 @@ def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
     options = Options(set=exercise.manifest.settings)
     plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options, str)
     if plan.stack.packages:
-        refuse_unservable(plan, session.choose(_kept_to(session.workspace, runtime), "cpu"), session.workspace)
+        refuse_unservable(plan, session.choose(runtime, "cpu"), session.workspace)
 
 
 @contextlib.contextmanager
@@ -158,27 +153,13 @@ def stop_exercise_server(session: Session) -> bool:
     return running is not None
 
 
-def forget_runtime(workspace: Workspace) -> None:
-    """With ``auto`` any runtime will do again."""
-    workspace.folder(STACK).asked_runtime.unlink(missing_ok=True)
-
-
-def _kept_to(workspace: Workspace, runtime: str) -> str:
-    if runtime == "auto":
-        with contextlib.suppress(OSError):
-            return workspace.folder(STACK).asked_runtime.read_text(encoding="utf-8")
-        return runtime
-    atomic_write(workspace.folder(STACK).asked_runtime, runtime)
-    return runtime
-
-
 def _for_this(exercise: Exercise, lab: Lab, options: Options, running: RunningStack) -> RunningStack | None:
     """The server that is up, with this exercise's settings; None where it takes another server.
 
     Settings that only the models read can be changed by loading these anew; the server need not start again.
     """
     session, runtime = running.session, running.runtime
-    if options.runtime not in ("auto", runtime.name):
+    if options.runtime not in ("", runtime.name):
         return None
     with contextlib.suppress(OSError, ValueError, LabError):
         purpose = json.loads(running.folder.purpose_file.read_text(encoding="utf-8"))

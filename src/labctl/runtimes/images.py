@@ -101,14 +101,6 @@ def all_images(workspace: Workspace, profile: str) -> list[str]:
     return [server_image(workspace, profile), client_image(workspace)]
 
 
-def images_present(workspace: Workspace, profile: str) -> bool:
-    """Whether all images of a profile are here, as far as an engine can be asked."""
-    with contextlib.suppress(LabError, FileNotFoundError):  # a copy without Docker's files has no images either
-        docker_engine.engine()  # on a machine without Docker nothing is read to name them
-        return all(exists(name) for name in all_images(workspace, profile))
-    return False
-
-
 def files_image(workspace: Workspace) -> str:
     """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
     paths = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))

@@ -39,7 +39,7 @@ def build_engines(session: Session, lab: Lab, stack: str, options: Options, runt
         raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
     refuse_unservable(plan, runner, session.workspace)
     check_machine(session, plan, runner)
-    session.say_how_long(preparation_minutes(plan, runner), runtime, plan.profile)
+    session.say_how_long(preparation_minutes(plan, runner))
     prepare_artifacts(session, plan, runner)
     return [build.locate(session.workspace) for build in built]
 

@@ -15,8 +15,7 @@ from typing import TypedDict
 from labctl import repository, unfinished
 from labctl.litter import files_in
 from labctl.manifest.schema import Lab
-from labctl.options import Options
-from labctl.plan import Plan, make_plan
+from labctl.plan import Plan
 from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.runtimes.record import Record
 from labctl.stack import faults, shipped
@@ -65,22 +64,6 @@ def edit_report(stack: Stack) -> list[EditedFile]:
 def not_shipped(session: Session, plan: Plan) -> list[str]:
     """The files of a stack that are not as they were shipped, below the checkout."""
     return sorted(relative_name(path, session.workspace.root) for path in _changed_files(session, plan))
-
-
-def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
-    """The files that a person may edit, each with its model: what the stack that runs is made of.
-
-    If the stack is down, every template that it might use under any settings: an edit may be why it does not come up.
-    """
-    if running := session.find(stack):
-        return _models(running.in_lab(lab).plan.request)
-    request = make_plan(session.workspace, lab, stack, Options(), str).request
-    names = dict.fromkeys(name for layer in lab.stacks[stack].layers.values() for name in layer.repository)
-    files: dict[Path, str] = {}
-    for name in names:
-        source = session.workspace.templates(lab.folder, name)
-        files |= _models(replace(request, sources=[source], models=()))
-    return files
 
 
 def edits_section(files: Collection[str]) -> str:
@@ -214,9 +197,9 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
         serves = undo(min(patience, UNDO_S) if isinstance(error.__cause__, server_api.Unreachable) else patience)
         why = _cause(stack, model, error.why, refused)
         explain = faults.stack_explainer(stack)
-        remedy = f"correct it, then labctl reload {name}; or labctl undo {name} {model}"
+        remedy = f"correct it, then labctl reload {name}"
         if faults.LOOP in why:  # the former version serves, but Triton cannot end an execution that never returns
-            remedy = f"correct it, or labctl undo {name} {model}; then labctl restart {name}"
+            remedy = f"correct it, then labctl restart {name}"
         raise LabError(explain(error.what), explain(why), remedy, details=[serves], code=error.code) from error
     except BaseException:  # Ctrl-C or SIGTERM: the server may be loading it just now
         with hold_signals_back():

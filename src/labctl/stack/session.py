@@ -11,14 +11,14 @@ from typing import TypeVar
 
 from labctl.listener import Listener
 from labctl.manifest.catalog import Catalog, load_catalog
-from labctl.runtimes import docker_engine, images
+from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
 from labctl.stack.stack import RunningStack
-from labctl.workspace import Workspace
+from labctl.workspace import RUNTIMES, Workspace
 from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -85,49 +85,16 @@ class Session:
         return self.runtime("local"), self.runtime("compose")
 
     def choose(self, wanted: str, profile: str) -> Runtime:
-        """The runtime to start on: as wanted, or with ``auto`` as this checkout is settled (docs/operate/compose.md).
+        """The runtime to start on; where ``wanted`` is "", local.
 
-        Compose that was asked for by name, and can serve, settles a checkout that is not settled yet.
-
-        Raises LabError: the runtime cannot serve that profile here. A dry run does not ask that.
+        Raises LabError: it cannot serve that profile here. A dry run does not ask that.
         """
-        runtime = self.runtime(wanted) if wanted != "auto" else self._choose_itself(profile)
+        runtime = self.runtime(wanted or RUNTIMES[0])
         if self.dry:
             self._tell(f"dry run on the {runtime.name} runtime, profile {profile}: nothing is made")
-        elif wanted != "auto":
+        else:
             runtime.check(profile)
-            if wanted == "compose" and not self.workspace.settled_runtime:
-                self.workspace.settle_runtime(wanted)
         return runtime
-
-    def _choose_itself(self, profile: str) -> Runtime:
-        """As settled; else compose where this checkout's images are; else local where it can serve that profile."""
-        local, compose = self.runtime("local"), self.runtime("compose")
-        if settled := self.workspace.settled_runtime:
-            runtime = self.runtime(settled)
-            if not self.dry:
-                _settled_check(runtime, profile)
-            self._tell(f"runtime {settled}, as this checkout is settled (labctl runtime)")
-            return runtime
-        if images.images_present(self.workspace, profile):
-            with contextlib.suppress(LabError):
-                compose.check(profile)
-                self._tell("runtime compose: this checkout's images are here (labctl runtime local: without them)")
-                return compose
-        if self.dry:
-            return compose if profile == "gpu" else local
-        try:
-            local.check(profile)
-            return local
-        except LabError as missing:
-            try:
-                compose.check(profile)
-            except LabError as error:
-                details = [f"compose: {error.what} ({error.why})", f"local: {missing.what}"]
-                what = "neither runtime can be used here"
-                raise LabError(what, "", missing.remedy, details=details, code="runtime-none") from error
-            self._tell(f"runtime compose: {missing.what}")
-            return compose
 
     def _tell(self, text: str) -> None:
         """Say it once in this session."""
@@ -142,16 +109,11 @@ class Session:
         self._told.add(title)
         return True
 
-    def say_how_long(self, slow: Sequence[int], wanted: str, profile: str) -> None:
-        """Say how long it takes to make the images, and if the runtime was not asked for, that local needs none."""
-        if not slow or self.dry:
-            return
-        count = f"{len(slow)} images are" if len(slow) > 1 else "1 image is"
-        self.listener.note(f"{count} made first: about {sum(slow)} minutes, once")
-        if wanted == "auto":
-            with contextlib.suppress(LabError):
-                self.runtime("local").check(profile)
-                self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
+    def say_how_long(self, slow: Sequence[int]) -> None:
+        """Say how long it takes to make the images."""
+        if slow and not self.dry:
+            count = f"{len(slow)} images are" if len(slow) > 1 else "1 image is"
+            self.listener.note(f"{count} made first: about {sum(slow)} minutes, once")
 
     def find(self, stack: str) -> RunningStack | None:
         """A stack that runs now, on whichever runtime; None in a dry run.
@@ -251,13 +213,3 @@ def _unknown(stack: str, error: LabError, memory: Path) -> Unknown:
     forget = "" if error.remedy == docker_engine.OUTSIDE else f"; where that engine is gone for good: rm {memory}"
     what = f"whether {stack} runs is not known: {error.what}"
     return Unknown(what, error.why, error.remedy + forget, code="stack-unknown")
-
-
-def _settled_check(runtime: Runtime, profile: str) -> None:
-    """Raises LabError where the runtime of this checkout cannot serve; nothing is started elsewhere in its place."""
-    other = "local" if runtime.name == "compose" else "compose"
-    try:
-        runtime.check(profile)
-    except LabError as error:
-        remedy = f"{error.remedy}; from now on the other one: labctl runtime {other}"
-        raise LabError(error.what, error.why, remedy, error.details, code=error.code) from error

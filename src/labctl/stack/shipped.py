@@ -1,53 +1,28 @@
-"""The files that the labs came with: which of them a person has edited, and how to get them back."""
+"""The files that the labs came with: which of them a person has edited."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from labctl import repository
-from labctl.litter import YOURS
 from labctl.plan import Plan
 from labctl.runtimes import processes
 from labctl.stack import edits
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 GIT_S = 30.0
-
-
-def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]:
-    """Put the shipped file in the place of each edited one; yours is renamed, never lost.
-
-    Returns where yours is kept, by the file; None for a file that was gone. Files that are as shipped are left out.
-    Raises LabError: this checkout does not know what was shipped.
-    """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    done: dict[Path, Path | None] = {}
-    for path in edited_files(workspace, files):
-        original = _shipped(workspace, path)
-        kept = None
-        if path.exists():
-            kept = path.with_name(f"{path.name}{YOURS}{stamp}")
-            while kept.exists():  # a second undo within the second
-                kept = kept.with_name(f"{kept.name}-again")
-            path.rename(kept)
-        if original is not None:
-            atomic_write(path, original)
-        done[path] = kept
-    return done
 
 
 def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
     """Those of the files that are not as they were shipped.
 
     Templates outside of the checkout were never shipped, and neither was a lab that a person adds: they have no edits.
-    Raises LabError as :func:`undo` does.
+    Raises LabError: this checkout does not know what was shipped.
     """
     folders = {path: _lab_of(workspace, path) for path in files if path.is_relative_to(workspace.root)}
     if not folders:
@@ -70,17 +45,6 @@ def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
 def _lab_of(workspace: Workspace, path: Path) -> str:
     """The folder of a lab or of templates that a file belongs to: ``labs/02-iterative-scheduling``."""
     return "/".join(path.relative_to(workspace.root).parts[:2])
-
-
-def _shipped(workspace: Workspace, path: Path) -> bytes | None:
-    """The file's shipped content; None where nothing of that name was shipped."""
-    name = path.relative_to(workspace.root).as_posix()
-    if (copy := _copy(workspace)).is_dir():
-        return _bytes(copy / name)
-    commit = _shipped_commit(workspace)
-    if not _git(workspace, "ls-tree", "--name-only", commit, "--", name):
-        return None
-    return _git(workspace, "show", f"{commit}:./{name}").encode()
 
 
 def _shipped_commit(workspace: Workspace) -> str:
@@ -125,7 +89,7 @@ def require_sound(session: Session, plan: Plan) -> None:
             raise LabError(
                 f"{model} could not be loaded: {words} ({file}, line {line})",
                 "nothing was taken down",
-                f"correct it, or labctl undo {plan.name}",
+                f"correct it, or: git restore {file}",
                 code="model-syntax",
             )
 

@@ -165,7 +165,7 @@ def option_differences(stack: RunningStack) -> list[str]:
         settled = replace(settled, replicas=options.replicas or 1, balance=balancing_policy(plan, options))
     running, wanted = _by_name(record.asked, record.settings), _by_name(settled, plan.stack_settings)
     compared = {
-        "--runtime": options.runtime != "auto",
+        "--runtime": options.runtime != "",
         "--ports": False,
         "--timeout": False,
         FLAGS["replicas"]: spread,

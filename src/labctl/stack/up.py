@@ -56,7 +56,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
                 take_down(session, runtime, stack, force=True)
             require_endpoints(endpoints, session.running())
         check_machine(session, wanted.plan, runtime)
-        session.say_how_long(preparation_minutes(wanted.plan, runtime), options.runtime, wanted.plan.profile)
+        session.say_how_long(preparation_minutes(wanted.plan, runtime))
         prepare_artifacts(session, wanted.plan, runtime)
         wanted = wanted.with_options(options)  # now that the weights are here
         _render(wanted)
@@ -231,8 +231,8 @@ def _start(stack: Stack, record: Record) -> Record:
         if isinstance(error, LabError):  # while its log is there
             error = faults.explain_error(error, faults.stack_explainer(stack))
             if edits.not_shipped(session, plan):
-                undo = f"labctl undo {stack.name} puts the shipped files back"
-                error.remedy = "; ".join(filter(None, (error.remedy, undo)))
+                restore = "git restore FILE puts a shipped file back"
+                error.remedy = "; ".join(filter(None, (error.remedy, restore)))
         # After Ctrl-C what was started stays, unless the stack belongs to this process; the command line says so.
         if record.owner or not isinstance(error, KeyboardInterrupt):
             take_down(session, runtime, stack.name, force=True)

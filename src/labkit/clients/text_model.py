@@ -30,7 +30,7 @@ LIMIT = "max_tokens"  # how the name of an optional limit ends
 _WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
 END_ID = "end_id"
 LOGPROBS = "logprobs"  # parameter and output, as vLLM calls them
-STRUCTURED = "structured_outputs"  # parameter, as vLLM calls it; in a config.pbtxt: whether the model has it
+STRUCTURED = "structured_outputs"  # parameter, as vLLM calls it
 PARAMETERS = "sampling_parameters"  # an optional input of vllm_model's, and no other model's
 LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
 
@@ -173,7 +173,7 @@ class TextModel:
             cached=config.response_cache.enable,
             logprobs=LOGPROBS if decoupled and LOGPROBS in {item.name for item in config.output} else "",
             return_logprobs=inputs.get(f"return_{LOGPROBS}"),
-            structured=PARAMETERS in inputs or any(_masks(part) for part in parts),
+            structured=PARAMETERS in inputs or any(_parameter(part, "engine") == "vllm" for part in parts),
             scheduling=scheduling,
         )
 
@@ -249,11 +249,6 @@ class TextModel:
 def _is_sent(name: str) -> bool:
     """Whether an input is sent although it is optional: limit, stream, an answer without the prompt, and its end."""
     return _streams(name) or name.endswith(LIMIT) or name in (EXCLUDE_PROMPT, TELL_END)
-
-
-def _masks(config: Any) -> bool:
-    """Whether a model says that it masks tokens, or vLLM computes in it."""
-    return _parameter(config, STRUCTURED) == "true" or _parameter(config, "engine") == "vllm"
 
 
 def _streams(name: str) -> bool:

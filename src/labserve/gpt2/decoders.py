@@ -9,7 +9,6 @@ from labserve.batches import compute_together
 from labserve.gpt2.kvcache import KVCache, NewPrompt, Packed, SlotRun, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
-from labserve.params import Refusal
 from labserve.text.logprobs import log_probs
 from labserve.text.sampling import choose
 
@@ -140,22 +139,15 @@ def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
     """
 
     def tokens(part: Batch[Sequence]) -> list[int | Exception]:
-        for sequence in part:  # before the pass, so that a grammar that fails here fails its own sequence alone
-            if sequence.grammar:
-                sequence.grammar.allowed()
         logits = decoder.logits(part)
-        masks = [sequence.grammar.mask if sequence.grammar else None for sequence in part]
-        chosen = choose(logits, [sequence.sampler for sequence in part], masks)
+        chosen = choose(logits, [sequence.sampler for sequence in part])
         for row, (sequence, token) in enumerate(zip(part, chosen, strict=True)):
             if sequence.rivals is not None and not isinstance(token, Exception):
                 sequence.log_probs = log_probs(logits[row], token, sequence.rivals)
         return chosen
 
     def accept(sequence: Sequence, token: int | Exception) -> str | Exception:
-        try:
-            return sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
-        except Refusal as error:  # of its grammar
-            return sequence.fail(error)
+        return sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
 
     return [accept(*pair) for pair in zip(batch, compute_together(batch, tokens), strict=True)]
 

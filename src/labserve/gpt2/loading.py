@@ -8,13 +8,12 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labsched.features import InForce
-from labserve.gpt2 import own_mask, paged
+from labserve.gpt2 import paged
 from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import file_beside
 from labserve.gpt2.sequences import Sequence, new_sequence
 from labserve.observe import effective
-from labserve.text.grammar import Grammars
 from labserve.text.prompts import open_tokenizer
 from labserve.triton import device, parameter
 
@@ -48,8 +47,5 @@ def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Se
         decoder = paged.PagedDecoder(model, count, blocks)
     pb_utils.Logger.log_info(f"{args['model_name']}: {model.describe()}; {decoder.describe()}")
     tokenizer = open_tokenizer(folder)
-    grammars = Grammars(tokenizer, model.vocabulary, model.end_id)
-    if own := file_beside(args, own_mask.FILE):
-        grammars = own_mask.OwnGrammars(tokenizer, model.vocabulary, model.end_id, own)
-    begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id, grammars=grammars)
+    begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id)
     return begin, decoder, tokenizer

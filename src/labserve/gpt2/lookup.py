@@ -57,7 +57,7 @@ class Lookup:
 
     def _takes_part(self, sequence: Sequence) -> bool:
         greedy = sequence.sampler.temperature == 0.0
-        plain = greedy and sequence.grammar is None and sequence.rivals is None
+        plain = greedy and sequence.rivals is None
         decodes = not sequence.new and sequence.cached == len(sequence.ids) - 1
         return plain and decodes
 

@@ -1,4 +1,4 @@
-"""A learner's own part of GPT-2's decoding: ``blocks.py``, ``lookup.py`` or ``mask.py`` next to ``model.py``."""
+"""A learner's own part of GPT-2's decoding: ``blocks.py`` or ``lookup.py`` next to ``model.py``."""
 
 import importlib.util
 import traceback

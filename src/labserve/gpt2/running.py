@@ -109,8 +109,6 @@ class Running:
                 started = time.monotonic()
                 texts = self._lookup.step(batch) if self._lookup else step(self.decoder, batch)
                 observed.more["engine_us"] = round((time.monotonic() - started) * 1e6)
-                if grammars := [sequence.grammar for sequence in batch if sequence.grammar]:
-                    observed.more["mask_us"] = round(sum(grammar.take_seconds() for grammar in grammars) * 1e6)
                 observed.more |= (self._lookup or self.decoder).observed(batch)
                 for place, cached in enumerate(observed.more.get("cached", ())):
                     tokens[place] -= cached  # known only after the blocks were taken

@@ -6,9 +6,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from labserve.params import MOST_STRUCTURED, SAMPLING, STRUCTURED, BadInput, RequestParameter, parse_parameters, text
+from labserve.params import SAMPLING, BadInput, RequestParameter, parse_parameters, text
 from labserve.text.detok import Detokenizer
-from labserve.text.grammar import Grammar, Grammars
 from labserve.text.logprobs import MOST, LogProb
 from labserve.text.sampling import Sampler
 
@@ -17,7 +16,6 @@ FIELDS = {
     "max_tokens": RequestParameter(int, 1),
     "ignore_eos": RequestParameter(bool),
     "logprobs": RequestParameter(int, 0, MOST),
-    STRUCTURED: RequestParameter(str, most=MOST_STRUCTURED),
     **SAMPLING,
 }
 
@@ -34,7 +32,6 @@ class Sequence:
     detokenizer: Detokenizer
     rivals: int | None = None  # how many tokens it wants log probabilities of beside its own; None: of none at all
     log_probs: dict[int, LogProb] = field(default_factory=dict)  # of its last token and its rivals
-    grammar: Grammar | None = None  # which tokens may come next; None: all
     finished: bool = False
     why: str = ""  # it finished: "length", "stop" (the end token), "failed"
     slot: int | None = None
@@ -55,17 +52,10 @@ class Sequence:
         return len(self.ids) == self.prompt
 
     def accept(self, token: int) -> str:
-        """Append the next token; returns the text that is now certain. Sets `finished` on the last one.
-
-        With a grammar the answer ends when it is whole, and an end token has no text. Raises BadInput if the
-        grammar has become too complex.
-        """
+        """Append the next token; returns the text that is now certain. Sets `finished` on the last one."""
         self.ids.append(token)
-        whole = self.grammar is not None and self.grammar.accept(token)
-        if token == self.eos or whole or len(self.ids) >= self.limit:
-            self.finish("stop" if token == self.eos or whole else "length")
-        if self.grammar and token == self.grammar.end_id:
-            return ""
+        if token == self.eos or len(self.ids) >= self.limit:
+            self.finish("stop" if token == self.eos else "length")
         return self.detokenizer.add(token, last=self.finished)
 
     def fail(self, error: Exception) -> Exception:
@@ -79,17 +69,12 @@ class Sequence:
 
 
 def new_sequence(
-    prompt: bytes,
-    parameters: str,
-    tokenizer: Tokenizer,
-    context: int,
-    end_id: int | None = None,
-    grammars: Grammars | None = None,
+    prompt: bytes, parameters: str, tokenizer: Tokenizer, context: int, end_id: int | None = None
 ) -> Sequence:
     """The sequence that a request begins: `prompt` is its text_input, `parameters` its parameters as JSON.
 
-    `context` is how many tokens the model can see at most, `end_id` the token that ends a text, `grammars` makes the
-    grammar of a request that asks for one. Raises BadInput, which names the input at fault.
+    `context` is how many tokens the model can see at most, `end_id` the token that ends a text. Raises BadInput, which
+    names the input at fault.
     """
     given = parse_parameters(parameters, FIELDS)
     # Few tokens spell more than a dozen bytes: what is longer than this is refused before it costs anything.
@@ -103,7 +88,7 @@ def new_sequence(
     limit = given.get("max_tokens", min(DEFAULT_MAX_TOKENS, room))
     if limit > room:
         raise BadInput("max_tokens", f"{limit:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
-    sequence = Sequence(
+    return Sequence(
         ids,
         prompt=len(ids),
         limit=len(ids) + limit,
@@ -112,8 +97,3 @@ def new_sequence(
         detokenizer=Detokenizer(tokenizer),
         rivals=given.get("logprobs"),
     )
-    if STRUCTURED in given:
-        if grammars is None:
-            raise BadInput(STRUCTURED, "this model cannot mask tokens")
-        sequence.grammar = grammars.open(given[STRUCTURED])
-    return sequence

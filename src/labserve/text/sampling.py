@@ -7,13 +7,10 @@ be numpy's or PyTorch's.
 import math
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-#: Scores [vocab] to those from which a token may be chosen.
-Mask = Callable[[Any], Any]
 
 
 class Sampler:
@@ -73,25 +70,19 @@ class Sampler:
         return int(tokens[min(place, len(sums) - 1)])
 
 
-def choose(
-    logits: Any, samplers: Sequence[Sampler], masks: "Sequence[Mask | None] | None" = None
-) -> list[int | Exception]:
+def choose(logits: Any, samplers: Sequence[Sampler]) -> list[int | Exception]:
     """The next token id of each row of `logits` [batch, vocab]; greedy rows share one maximum.
 
     A row without a valid choice (NaN, infinity) has an ArithmeticError in its place.
-
-    Args:
-        masks: for each row a function of its scores that returns masked scores; None: its scores are used.
     """
     tokens: list[int | Exception] = []
     for row, (sampler, best, token) in enumerate(zip(samplers, *likeliest(logits), strict=True)):
-        mask = masks[row] if masks else None
         if not math.isfinite(best):
             tokens.append(ArithmeticError("the model's scores are not finite numbers"))
         elif sampler.temperature > 0.0:
-            tokens.append(sampler.draw(mask(logits[row]) if mask else logits[row]))
+            tokens.append(sampler.draw(logits[row]))
         else:
-            tokens.append(int(mask(logits[row]).argmax()) if mask else token)
+            tokens.append(token)
     return tokens
 
 

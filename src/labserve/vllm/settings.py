@@ -97,7 +97,7 @@ class VllmSettings:
             "num_gpu_blocks_override": kv.blocks + NULL_BLOCKS,
             "kv_cache_memory_bytes": (kv.blocks + NULL_BLOCKS) * block_size * token_bytes,
             "kv_cache_dtype": cache,
-            # As our own decoder (labserve/text/grammar.py): llguidance, without white space between values.
+            # No white space between values: a small model that likes it would never end.
             "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
             **_execution(word("execution") or "eager", limit, features),
             **_speculation(features),

@@ -1,4 +1,4 @@
-"""A learner's own part of GPT-2's decoding, with the solutions of 02d, 06d and 06e: the tokens stay the plain ones."""
+"""A learner's own part of GPT-2's decoding, with the solutions of 02d and 06d: the tokens stay the plain ones."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,6 @@ from labserve.gpt2.decoders import CachedDecoder, Decoder, step
 from labserve.gpt2.lookup import MOST, Lookup
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import OwnFile, file_beside
-from labserve.gpt2.own_mask import OwnGrammars
 from labserve.gpt2.paged import SIZE, PagedDecoder
 from labserve.gpt2.sequences import Sequence, new_sequence
 from labserve.params import Refusal
@@ -34,9 +33,9 @@ def solution(id: str) -> OwnFile:
     return OwnFile(exercise.folder / "solution" / next(iter(exercise.manifest.files)))
 
 
-def begun(model: GPT2, prompt: str, grammars: Any = None, **parameters: Any) -> Sequence:
+def begun(model: GPT2, prompt: str, **parameters: Any) -> Sequence:
     asked = json.dumps({"max_tokens": 24, "ignore_eos": True, **parameters})
-    made = new_sequence(prompt.encode(), asked, TOKENIZER, model.context, model.end_id, grammars)
+    made = new_sequence(prompt.encode(), asked, TOKENIZER, model.context, model.end_id)
     made.name = f"{prompt} {parameters}"
     return made
 
@@ -127,19 +126,6 @@ def test_a_draft_that_cannot_be_used_ends_its_request_with_the_reason(
     with pytest.raises(Refusal, match=said):
         raise answer if isinstance(answer, Exception) else AssertionError(answer)
     assert request.finished and lookup.observed([request]) == {"guessed": [0], "accepted": [0]}
-
-
-def test_an_answer_under_a_mask_of_ones_own_is_json_and_ends_with_the_end_token(model: GPT2) -> None:
-    grammars = OwnGrammars(TOKENIZER, model.vocabulary, model.end_id, solution("06e"))
-    asked = {"structured_outputs": json.dumps({"json": {}}), "max_tokens": 80, "temperature": 100.0}
-    decoder, ended = CachedDecoder(model, 8), 0
-    batch = [begun(model, "The fox", grammars, seed=seed, **asked) for seed in range(8)]
-    for request, ids in zip(batch, finish(decoder, *batch), strict=True):
-        if request.why == "stop":
-            ended += 1
-            assert ids[-1] == model.end_id
-            assert isinstance(json.loads(TOKENIZER.decode(ids[request.prompt : -1])), dict)
-    assert ended
 
 
 def test_without_a_file_beside_it_a_model_has_none(tmp_path: Path) -> None:

@@ -256,13 +256,10 @@ def test_engine_arguments_beside_the_model_are_an_object(tmp_path: Path, text: s
         arguments_beside(tmp_path)
 
 
-def test_an_exercise_with_vllm_is_refused_before_the_learners_file_is_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exercise_with_vllm_is_refused_before_the_learners_file_is_blamed(tmp_path: Path) -> None:
     workspace = Workspace(ROOT, tmp_path)
     session = Session(workspace, catalog.load_catalog(workspace), Silent())
     exercise = find_exercise(find_exercises(workspace, session.catalog), "08a")
-    monkeypatch.setattr(server, "_kept_to", lambda workspace, runtime: runtime)
     with lab_error("layer-missing"):
         server.refuse_runtime(session, exercise, "local")
 

@@ -13,9 +13,7 @@ from labctl import workspace
 from labctl.bundle import folder
 from labctl.bundle.folder import make_folder
 from labctl.cli.main import cli
-from labctl.stack import shipped
 from labctl.unfinished import HELD, temporary_folder
-from labctl.workspace import Workspace
 
 MODEL = "labs/01-a/models/m/1/model.py"
 FILES = {
@@ -132,15 +130,6 @@ def test_files_become_editable_and_scripts_stay_executable(source: Path, tmp_pat
     make_folder(tmp_path / "new")
     modes = [(tmp_path / "new" / name).stat().st_mode & 0o777 for name in ("setup.sh", "pyproject.toml", "")]
     assert modes == [0o755, 0o644, 0o755]
-
-
-@pytest.mark.parametrize("name", [MODEL, "model_repos/r/m/1/model.py"])
-def test_undo_brings_back_what_the_folder_was_made_with(tmp_path: Path, name: str) -> None:
-    make_folder(tmp_path / "new")
-    model = tmp_path / "new" / name
-    model.write_text("mine\n")
-    shipped.undo(Workspace(tmp_path / "new", tmp_path / "cache"), [model])
-    assert model.read_text() == "shipped\n"
 
 
 def test_a_new_folder_serves_as_a_checkout(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

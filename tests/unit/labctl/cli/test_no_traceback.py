@@ -21,8 +21,9 @@ from labctl.cli import main as entry
 COMMANDS = [
     words.split()
     for words in (
-        "list|status|infer|logs|reload|undo|metrics|explain|predict|plan|compare|scale|models load|models unload|"
-        "clock|down|openai|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
+        "list|status|infer|logs|reload|metrics|explain|predict|plan|compare|scale|models load|models unload|"
+        "clock|down|openai|reproduce list|arena list|mystery list|"
+        "mystery answer|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
         "weights list|engines list|workshop report|up --dry-run|run --dry-run|restart|"
         "bench --dry-run|render --output @/out|bench --dry-run --trace|render --target kubernetes --output @/k8s"
     ).split("|")

@@ -1,10 +1,9 @@
-"""The exercise server's end: by force where it must be, from any thread, and with one watcher at most."""
+"""The exercise server: when a check uses it again, and its end, by force where it must be and from any thread."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from pathlib import Path
@@ -15,15 +14,15 @@ import pytest
 from exercise_cases import EXERCISES
 from lab_errors import lab_error
 
-from labctl.learn import idle, server
+from labctl.learn import server
 from labctl.learn.exercise import find_exercise
 from labctl.listener import Listener, Silent
 from labctl.manifest.catalog import Catalog
-from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import metrics
 
@@ -68,27 +67,6 @@ def test_a_model_known_to_loop_gets_no_time_to_end(session: Session, loops: bool
 
 
 @pytest.fixture
-def used(session: Session) -> Path:
-    """The file that says when the exercise server was used (long ago) and which watcher it has (``mine``)."""
-    file = session.workspace.folder(server.STACK).used_file
-    file.parent.mkdir(parents=True)
-    file.write_text("mine")
-    os.utime(file, (1.0, 1.0))
-    return file
-
-
-def test_a_watcher_leaves_the_server_to_a_newer_one(
-    session: Session, used: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = SimpleNamespace(workspace=session.workspace, may_run=lambda stack: True)
-    monkeypatch.setattr(Session, "open", lambda _: there)
-    older = threading.Thread(target=idle.main, args=("older",), daemon=True)
-    older.start()
-    older.join(timeout=60)
-    assert not older.is_alive()
-
-
-@pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done about the exercise server, which never comes up."""
     done: list[str] = []
@@ -106,32 +84,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_the_watcher_does_not_stop_a_server_that_a_check_holds_or_has_just_used(
-    session: Session, used: Path, done: list[str]
-) -> None:
-    """Else the learner would read that their model does not load."""
-    with stack_lock(session.workspace, "exercises", "exercise check"):
-        assert not idle._stop_if_idle(session, 1800)
-        used.touch()  # as a check does, before anything else
-    assert not idle._stop_if_idle(session, 1800) and not done
-    os.utime(used, (1.0, 1.0))
-    assert idle._stop_if_idle(session, 1800) and done == ["stop"]
-
-
-def serve(session: Session, id: str = "01a", runtime: str = "auto") -> None:
+def serve(session: Session, id: str = "01a", runtime: str = "local") -> None:
     with contextlib.suppress(LabError):
         server.serve_exercise(session, find_exercise(EXERCISES, id), {}, runtime)
-
-
-def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_server_is_stopped(
-    session: Session, done: list[str]
-) -> None:
-    """A learner who said ``--runtime local`` once does not find the next exercise in a container."""
-    for runtime in ("auto", "local", "auto", "compose", "auto"):
-        serve(session, runtime=runtime)
-    server.forget_runtime(session.workspace)
-    serve(session)
-    assert done == [f"up {runtime}" for runtime in ("auto", "local", "local", "compose", "compose", "auto")]
 
 
 @pytest.mark.parametrize(
@@ -163,22 +118,9 @@ def test_a_server_that_cannot_serve_a_check_is_replaced_and_another_is_used_agai
         monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
     monkeypatch.setattr(metrics, "scrape", lambda _: counted)
     monkeypatch.setattr(server, "find_edits", lambda *_: [])
+    atomic_write(session.workspace.folder(server.STACK).clean_file, "")
     serve(session, id)
-    assert done == (["stop", "up auto"] if replaced else [])
-
-
-def test_a_check_says_that_the_server_is_used_before_it_does_anything(
-    session: Session, used: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ages: list[float] = []
-
-    def find(*_: Any) -> None:
-        ages.append(time.time() - used.stat().st_mtime)
-        raise LabError("that was enough", code="any")
-
-    monkeypatch.setattr(Session, "find", find)
-    serve(session)
-    assert ages[0] < 3600
+    assert done == (["stop", "up local"] if replaced else [])
 
 
 def test_fault_25_a_load_that_does_not_come_back_ends_with_the_server_and_its_line(

@@ -22,7 +22,6 @@ IN_CONTAINER = {
     "HUB_NETWORK": "labs-hub-1",
     "HUB_USER": "1000:1000",
     "HUB_MEMORY": "2G",
-    "HUB_PIDS": "300",
 }
 
 
@@ -30,7 +29,7 @@ IN_CONTAINER = {
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
     monkeypatch.chdir(begin_in(tmp_path, monkeypatch))
     made = Room(tmp_path / ".labs" / "hub")
-    made.admit(["ada"])
+    made.prepare()
     return made
 
 
@@ -51,7 +50,7 @@ def told(monkeypatch: pytest.MonkeyPatch, **environment: str) -> tuple[Any, dict
 def test_a_learners_container_is_closed_and_limited(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     config, _ = told(monkeypatch, **IN_CONTAINER)
     host, spawner = config.DockerSpawner.extra_host_config, config.DockerSpawner
-    assert (host["cap_drop"], host["read_only"], host["pids_limit"]) == (["ALL"], True, 300)
+    assert (host["cap_drop"], host["read_only"], host["pids_limit"]) == (["ALL"], True, 1024)
     assert host["security_opt"] == ["no-new-privileges:true"]
     assert (spawner.mem_limit, host["memswap_limit"], spawner.cpu_limit) == ("2G", "2G", 2.0)
     assert spawner.extra_create_kwargs["user"] == "1000:1000" and spawner.remove
@@ -72,19 +71,23 @@ def test_without_docker_everything_listens_on_loopback(room: Room, monkeypatch: 
     assert [each["url"] for each in hub.services if "url" in each] == ["http://127.0.0.1:9103"]
 
 
-def test_who_is_in_the_room_logs_in_and_the_teacher_alone_is_admin(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, names = told(monkeypatch)
-    password = room.renew("ada")
-    authenticator = names["RoomAuthenticator"]()
+def test_a_learner_picks_a_name_and_the_teacher_alone_is_admin(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = told(monkeypatch)
+    from jupyterhub.authenticators.shared import SharedPasswordAuthenticator
 
-    def let_in(name: str, word: str) -> str | None:
-        return asyncio.run(authenticator.authenticate(None, {"username": name, "password": word}))
+    authenticator = SharedPasswordAuthenticator(config=config)
 
-    assert let_in("ada", password) == let_in("Ada", password) == "ada"
-    assert let_in("ada", "x") is let_in("bo", password) is None
-    assert config.Authenticator.admin_users == {TEACHER}
-    roles = {role["name"]: role["scopes"] for role in config.JupyterHub.load_roles}
-    assert roles["user"] == ["self", "access:services!service=class"]  # which shows learners the question alone
+    def let_in(name: str, password: str) -> tuple[str, bool] | None:
+        data = {"username": name, "password": password}
+        user = asyncio.run(authenticator.get_authenticated_user(None, data))
+        return (user["name"], user["admin"]) if user else None
+
+    assert let_in("ada", room.password) == let_in("Ada", room.password) == ("ada", False)
+    assert let_in(TEACHER, room.teacher_password) == (TEACHER, True)
+    refused = [("ada", "x"), ("ada", ""), ("a.b", room.password), ("ada", room.teacher_password)]
+    assert not any(let_in(*each) for each in [*refused, (TEACHER, room.password)])
+    roles = {role["name"] for role in config.JupyterHub.load_roles}
+    assert roles == {"cull"}  # no role lets learners look at the class view
 
 
 def test_no_secret_is_in_the_environment_of_a_container(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

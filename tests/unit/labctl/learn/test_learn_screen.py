@@ -103,7 +103,7 @@ def test_a_hint_leaves_what_was_found_on_the_screen(
     begin_in(tmp_path, monkeypatch)
     session = Session.open(Silent())
     exercise = find_exercise(EXERCISES, "02b")
-    screen = LearnScreen(session, [exercise], Progress(session.workspace), "auto")
+    screen = LearnScreen(session, [exercise], Progress(session.workspace), "local")
     screen._begin(exercise)
     found = judge.Outcome("02b", False, [1], [Check("slots", "0", "8", False, "a slot stays.")], "a slot stays.")
     screen._show(screen._rows_of(found))

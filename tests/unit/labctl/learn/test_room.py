@@ -1,4 +1,4 @@
-"""A class's room: who gets in, what stays when it grows, and what nobody else can read."""
+"""A class's room: what stays, and what nobody else can read."""
 
 from __future__ import annotations
 
@@ -9,80 +9,52 @@ import pytest
 from checkout import ROOT
 from click.testing import CliRunner
 from exercise_cases import EXERCISES, begin_in
-from lab_errors import is_lab_error, lab_error
+from lab_errors import is_lab_error
 
 from labctl.cli import options as opt
 from labctl.cli.main import cli
 from labctl.learn import seat
-from labctl.learn.room import TEACHER, Room
+from labctl.learn.room import NAME, TEACHER, Room
 from labctl.pages import gate
 
 
 @pytest.fixture
 def room(tmp_path: Path) -> Room:
-    return Room(tmp_path / "hub")
+    made = Room(tmp_path / "hub")
+    made.prepare()
+    return made
 
 
-def test_everybody_gets_in_by_their_own_password_and_by_no_other(room: Room) -> None:
-    told = room.admit(["ada", "bo"])
-    assert set(told) == {"ada", "bo", TEACHER}
-    for name in (*told, "cy"):
-        let_in = {whose for whose, password in told.items() if room.knows(name, password)}
-        assert let_in == ({name} if name in told else set())
-    assert not room.knows("ada", "") and not room.knows("", "")
+def test_passwords_and_work_are_there_the_next_time(room: Room) -> None:
+    told = (room.password, room.teacher_password, room.cookie_secret)
+    (room.open_home("ada") / "mine").write_text("work")
+    again = Room(room.path)
+    again.prepare()
+    assert (again.password, again.teacher_password, again.cookie_secret) == told
+    assert (again.open_home("ada") / "mine").read_text() == "work" and len({*told}) == 3
 
 
-def test_a_room_that_grows_keeps_passwords_and_work(room: Room) -> None:
-    told = room.admit(["ada"])
-    (room.home("ada") / "mine").write_text("work")
-    grown = room.admit(["ada", "bo"])
-    assert set(grown) == {"bo"} and room.names() == ["ada", "bo"]
-    assert room.knows("ada", told["ada"]) and room.knows(TEACHER, told[TEACHER])
-    assert (room.home("ada") / "mine").read_text() == "work"
-
-
-def test_a_new_password_ends_the_lost_one_and_nobody_elses(room: Room) -> None:
-    told = room.admit(["ada", "bo"])
-    new = room.renew("ada")
-    assert room.knows("ada", new) and not room.knows("ada", told["ada"]) and room.knows("bo", told["bo"])
-
-
-def test_who_begins_anew_finds_an_empty_folder_and_the_old_work_is_kept(room: Room) -> None:
-    told = room.admit(["ada"])
-    (room.home("ada") / "mine").write_text("work")
-    kept = room.clear("ada")
-    assert kept is not None and (kept / "mine").read_text() == "work"
-    assert not [*room.home("ada").iterdir()] and room.names() == ["ada"] and room.knows("ada", told["ada"])
-
-
-def test_no_password_is_in_a_file_and_no_file_is_open_to_others(room: Room) -> None:
-    told = room.admit(["ada"])
-    room.secret("cookie_secret")
+def test_no_file_is_open_to_others(room: Room) -> None:
+    assert room.password and room.teacher_password and room.cookie_secret
+    room.open_home("ada")
     room.lay_token("ada", "token-of-ada")
     files = [path for path in room.path.rglob("*") if path.is_file()]
-    assert not any(password in path.read_text() for path in files for password in told.values())
-    secrets = [path for path in files if not path.name.endswith(".lock")]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    assert len(files) == 4 and {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     folders = [room.path, *(path for path in room.path.rglob("*") if path.is_dir())]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+
+
+def test_a_learner_is_a_folder_with_a_learners_name(room: Room) -> None:
+    for name in ("bo", "ada", TEACHER, "ada.20260101", "Cy", ".cache"):
+        (room.path / "work" / name).mkdir()
+    assert room.names() == ["ada", "bo"]
 
 
 @pytest.mark.parametrize(
     "name", ["", "Ada", "ada lovelace", "../ada", "ada/..", "-ada", "a.b", "x" * 32, "1a", "ada\n"]
 )
-def test_a_name_that_would_not_be_a_plain_folder_is_refused(room: Room, name: str) -> None:
-    with lab_error("learner-name-bad", repr(name)):
-        room.admit(["bo", name])
-    assert not room.names()
-
-
-def test_a_damaged_file_of_passwords_is_named_and_kept(room: Room) -> None:
-    room.admit(["ada"])
-    path = room.path / "passwords.json"
-    path.write_text("{")
-    with lab_error("room-damaged", path):
-        room.admit(["bo"])
-    assert path.read_text() == "{"
+def test_a_name_that_would_not_be_a_plain_folder_is_none(name: str) -> None:
+    assert not NAME.match(name)
 
 
 @pytest.fixture
@@ -99,28 +71,19 @@ def said(*words: str) -> str:
 
 
 @pytest.mark.usefixtures("checkout")
-def test_add_password_and_reset_work_while_jupyterhub_is_down() -> None:
-    shown = said("add", "ada")
-    passwords = [said("password", "ada").split()[-1], shown.split()[-3]]
+def test_status_names_the_learners_while_jupyterhub_is_down() -> None:
     room = Room(Path.cwd() / ".labs" / "hub")
-    assert [room.knows("ada", password) for password in passwords] == [True, False]
-    assert "in the room already: ada" in said("add", "ada")
-    assert "ada begins anew" in said("reset", "ada")
-    assert [line.split()[:2] for line in said("status").splitlines() if line.startswith("ada")] == [["ada", "-"]]
-
-
-@pytest.mark.usefixtures("checkout")
-@pytest.mark.parametrize("command", ["password", "reset"])
-def test_somebody_who_is_not_in_the_room_is_an_error_with_the_names_of_those_who_are(command: str) -> None:
-    said("add", "ada")
-    result = CliRunner().invoke(cli, ["hub", command, "bo"])
-    is_lab_error(result.exception, "learner-unknown", "'bo'", "ada")
+    room.prepare()
+    room.open_home("ada")
+    result = CliRunner().invoke(cli, ["hub", "status"])
+    assert [line.split() for line in result.stdout.splitlines() if line.startswith("ada")] == [["ada", "-", "0"]]
+    assert "JupyterHub does not answer" in result.stdout
 
 
 @pytest.mark.usefixtures("checkout")
 def test_a_machine_without_jupyterhub_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = CliRunner().invoke(cli, ["hub", "up", "--learners", "1", "--trust-each-other"])
+    result = CliRunner().invoke(cli, ["hub", "up", "--trust-each-other"])
     is_lab_error(result.exception, "hub-not-installed", "make setup-hub")
 
 

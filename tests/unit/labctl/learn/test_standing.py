@@ -13,7 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labctl.learn.class_page import page
-from labctl.learn.guess import Guessing
 from labctl.learn.progress import PASSED
 from labctl.learn.room import Room
 from labctl.learn.standing import BEGUN, MOST_BYTES, ClassStanding, commonest, read_beneath, standings
@@ -25,12 +24,13 @@ SOME = [each for each in EXERCISES if each.id in ("02a", "02b")]
 @pytest.fixture
 def room(tmp_path: Path) -> Room:
     made = Room(tmp_path / "hub")
-    made.admit(["ada"])
+    made.prepare()
+    made.open_home("ada")
     return made
 
 
 def write(room: Room, name: str, progress: Any, **sentences: Any) -> None:
-    state = room.home(name) / "labs" / ".labs"
+    state = room.open_home(name) / "labs" / ".labs"
     (state / "checks").mkdir(parents=True, exist_ok=True)
     (state / "exercises.json").write_text(json.dumps(progress))
     for id, sentence in sentences.items():
@@ -42,7 +42,6 @@ def of(room: Room) -> dict[str, ClassStanding]:
 
 
 def test_who_is_where_since_when_and_the_commonest_foreseen_mistake(room: Room) -> None:
-    room.admit(["bo", "cy", "dee"])
     mistakes = dict(SOME[0].manifest.wrong)
     begun = {"state": "started", "started": NOW - 600, "checks": 3, "hints": 1}
     write(room, "ada", {"02a": begun}, _02a=mistakes["no_reschedule"])
@@ -56,7 +55,7 @@ def test_who_is_where_since_when_and_the_commonest_foreseen_mistake(room: Room) 
     assert [found[name].passed for name in ("ada", "dee")] == [0, 1]
     assert [found[name].mistakes for name in ("cy", "dee")] == [{"02a": BEGUN}, {}]
     assert commonest([each.mistakes["02a"] for each in found.values() if each.mistakes]) == "no reschedule (2)"
-    shown = page(list(found.values()), SOME, NOW, Guessing(), "")
+    shown = page(list(found.values()), SOME, NOW)
     assert (
         "<td>ada</td><td>02a  One step at a time</td><td>10 min</td><td>3</td><td>1</td><td>no reschedule</td>" in shown
     )
@@ -81,29 +80,28 @@ def test_whatever_a_learner_writes_the_page_is_made_and_none_of_it_is_on_it(
     (learner,) = of(room).values()
     assert set(learner.entries) <= {"02a", "02b"}
     assert all(0 <= each.started <= NOW and 0 <= each.checks <= 9999 for each in learner.entries.values())
-    shown = page([learner], SOME, NOW, Guessing(), "")
-    plain = page([ClassStanding("ada", learner.entries, {})], SOME, NOW, Guessing(), "")
+    shown = page([learner], SOME, NOW)
+    plain = page([ClassStanding("ada", learner.entries, {})], SOME, NOW)
     assert shown == plain or learner.mistakes
     assert not any(word in shown for word in ("<b>", "99z", "<script>"))
 
 
 def test_no_link_is_followed_on_the_way_to_a_file(room: Room, tmp_path: Path) -> None:
     """Of somebody else's work, of JupyterHub's own files, of anything outside."""
-    room.admit(["bo"])
     write(room, "bo", {"02a": {"state": PASSED}})
-    labs = room.home("ada") / "labs"
-    for link, target in ((labs, room.home("bo") / "labs"), (labs / ".labs", room.home("bo") / "labs" / ".labs")):
+    labs, others = (room.open_home(name) / "labs" for name in ("ada", "bo"))
+    for link, target in ((labs, others), (labs / ".labs", others / ".labs")):
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
         assert not of(room)["ada"].entries
         link.unlink()
     (labs / ".labs").mkdir(parents=True)
-    (labs / ".labs" / "exercises.json").symlink_to(room.home("bo") / "labs" / ".labs" / "exercises.json")
+    (labs / ".labs" / "exercises.json").symlink_to(others / ".labs" / "exercises.json")
     assert not of(room)["ada"].entries and of(room)["bo"].entries
 
 
 def test_a_pipe_a_folder_and_a_file_without_end_are_no_progress(room: Room) -> None:
-    state = room.home("ada") / "labs" / ".labs"
+    state = room.open_home("ada") / "labs" / ".labs"
     state.mkdir(parents=True)
     path = state / "exercises.json"
     os.mkfifo(path)

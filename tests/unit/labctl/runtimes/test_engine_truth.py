@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from fake_docker import FakeDocker, serving
 from lab_errors import lab_error
 
-from labctl.cli.main import cli
 from labctl.cli.stacks import _describe
 from labctl.doctor import checklist
 from labctl.options import Options
 from labctl.runtimes import docker_engine, images
-from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
@@ -118,7 +115,7 @@ def test_no_second_server_starts_while_nobody_knows_of_the_first(
     started: list[str] = []
     monkeypatch.setattr(LocalRuntime, "start", lambda *given: started.append("local"))
     lab, _ = brought_up.catalog.stack(STACK)
-    for runtime in ("auto", "local"):
+    for runtime in ("compose", "local"):
         with pytest.raises(Unknown):
             bringing_up.up(brought_up, lab, STACK, Options(runtime=runtime))
     assert started == []
@@ -320,95 +317,3 @@ def test_what_to_do_about_a_failed_build_follows_from_its_last_words_and_names_t
 ) -> None:
     with lab_error("any", remedy, docker_engine.LOCAL), images.told_why():
         raise LabError("it cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="any")
-
-
-# -- which runtime -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def both(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What can serve here; each test takes away what it likes."""
-    able = {"local", "compose"}
-
-    def check(runtime: Any, profile: str) -> None:
-        if runtime.name not in able:
-            raise LabError(f"no {runtime.name} here", "", "a remedy", code="runtime-none")
-
-    for kind in (LocalRuntime, ComposeRuntime):
-        monkeypatch.setattr(kind, "check", check)
-    monkeypatch.setattr(images, "images_present", lambda workspace, profile: False)
-    return able
-
-
-@pytest.mark.parametrize(
-    ("able", "images_there", "chosen"),
-    [
-        ({"local", "compose"}, False, "local"),  # a newcomer with Docker
-        ({"local", "compose"}, True, "compose"),
-        ({"local"}, True, "local"),
-        ({"compose"}, False, "compose"),
-    ],
-)
-def test_auto_is_local_unless_this_checkouts_images_are_there_or_local_cannot_serve(
-    both: set[str], session: Session, monkeypatch: pytest.MonkeyPatch, able: set[str], images_there: bool, chosen: str
-) -> None:
-    both &= able
-    monkeypatch.setattr(images, "images_present", lambda workspace, profile: images_there)
-    assert session.choose("auto", "cpu").name == chosen
-    assert not session.workspace.settled_runtime
-
-
-def test_where_neither_runtime_can_serve_auto_says_why_of_both(both: set[str], session: Session) -> None:
-    both.clear()
-    with lab_error("runtime-none", "no compose here", "no local here"):
-        session.choose("auto", "cpu")
-
-
-def test_compose_that_was_asked_for_once_is_what_auto_means_from_then_on(both: set[str], session: Session) -> None:
-    session.choose("compose", "cpu")
-    session.choose("local", "cpu")
-    assert session.choose("auto", "cpu").name == "compose"
-
-
-def test_compose_that_cannot_serve_settles_nothing(both: set[str], session: Session) -> None:
-    both.remove("compose")
-    with lab_error("runtime-none"):
-        session.choose("compose", "cpu")
-    assert session.choose("auto", "cpu").name == "local"
-
-
-def test_a_settled_checkout_takes_no_other_runtime_by_itself(both: set[str], session: Session) -> None:
-    session.workspace.settle_runtime("compose")
-    both.remove("compose")
-    with lab_error("runtime-none", "labctl runtime local"):
-        session.choose("auto", "cpu")
-
-
-def test_labctl_runtime_settles_a_checkout_and_leaves_it_open_again(
-    both: set[str], session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABS_ROOT", str(session.workspace.root))
-
-    def said(*words: str) -> str:
-        done = CliRunner().invoke(cli, ["runtime", *words])
-        assert done.exception is None, done.output
-        return done.stdout.strip()
-
-    assert said().startswith("not settled")
-    assert said("compose") == said() == session.workspace.settled_runtime == "compose"
-    assert said("local") == said() == "local"
-    session.choose("compose", "cpu")
-    assert said() == "local", "what a person settled stays settled"
-    assert said("auto").startswith("not settled")
-    session.workspace.runtime_file.write_text("compose")
-    assert said() == "compose", "a line that a person writes counts"
-
-
-def test_the_images_of_this_checkout_are_looked_for_by_their_names(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(docker_engine, "engine", lambda: None)
-    monkeypatch.setattr(images, "exists", lambda name: not asked.append(name))  # type: ignore[func-returns-value]
-    assert images.images_present(session.workspace, "cpu")
-    assert asked == images.all_images(session.workspace, "cpu")

@@ -19,7 +19,6 @@ from labctl.runtimes import lock, processes
 from labctl.runtimes.lock import holder, stack_lock
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Endpoints, Proc, Record
-from labctl.stack import ports
 from labctl.stack.ports import claim_endpoints, free_endpoints
 from labctl.stack.stack import named_endpoints
 from labctl.workspace import Workspace

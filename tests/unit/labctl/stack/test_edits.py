@@ -1,4 +1,4 @@
-"""Edited models: the shipped files come back and yours are kept; paths are those that a person edits."""
+"""Edited models: they are told from the shipped ones; paths are those that a person edits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from lab_errors import lab_error
 from machinery import committed, git
 from noting import Noting
 
-from labctl import repository, unfinished
-from labctl.listener import Silent
+from labctl import repository
 from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import make_plan
@@ -42,31 +41,6 @@ def checkout(tmp_path: Path, request: pytest.FixtureRequest) -> Workspace:
     return Workspace(tmp_path, tmp_path / "cache")
 
 
-def test_the_shipped_file_comes_back_and_yours_is_kept(checkout: Workspace) -> None:
-    model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
-    model.write_text("mine\n")
-    extra = model.with_name("helper.py")
-    extra.write_text("mine too\n")
-    done = shipped.undo(checkout, [model, extra])
-    assert model.read_text() == "shipped\n"
-    kept = done[model]
-    assert kept is not None and kept.read_text() == "mine\n" and kept.parent == model.parent
-    assert not extra.exists() and done[extra] is not None
-    assert shipped.undo(checkout, [model]) == {}
-
-
-def test_two_edits_that_are_undone_within_a_second_are_both_kept(
-    checkout: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.strftime", lambda *arguments: "20260101-000000")
-    model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
-    kept = []
-    for text in ("first\n", "second\n"):
-        model.write_text(text)
-        kept.append(shipped.undo(checkout, [model])[model])
-    assert [path.read_text() for path in kept if path] == ["first\n", "second\n"]
-
-
 def test_the_files_of_a_lab_that_a_person_adds_are_no_edits(checkout: Workspace) -> None:
     shipped_model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
     own = checkout.root / "labs" / "08-till" / "models" / "till" / "1" / "model.py"
@@ -74,8 +48,7 @@ def test_the_files_of_a_lab_that_a_person_adds_are_no_edits(checkout: Workspace)
     own.write_text("mine\n")
     shipped_model.write_text("mine\n")
     assert shipped.edited_files(checkout, [own]) == []
-    assert shipped.undo(checkout, [own, shipped_model]).keys() == {shipped_model}
-    assert own.read_text() == "mine\n"
+    assert shipped.edited_files(checkout, [own, shipped_model]) == [shipped_model]
 
 
 def test_templates_outside_of_the_checkout_are_nobodys_edits(checkout: Workspace, tmp_path: Path) -> None:
@@ -89,8 +62,7 @@ def test_a_checkout_that_knows_nothing_of_what_was_shipped_says_so(tmp_path: Pat
     path = tmp_path / "model.py"
     path.write_text("mine")
     with lab_error("shipped-files-unknown"):
-        shipped.undo(Workspace(tmp_path, tmp_path / "cache"), [path])
-    assert path.read_text() == "mine"
+        shipped.edited_files(Workspace(tmp_path, tmp_path / "cache"), [path])
 
 
 def test_fault_50_without_git_what_was_shipped_is_not_known_and_told(
@@ -103,8 +75,7 @@ def test_fault_50_without_git_what_was_shipped_is_not_known_and_told(
         assert shipped.edited_files(checkout, [model]) == [model]
         return
     with lab_error("shipped-files-unknown", "No such file"):
-        shipped.undo(checkout, [model])
-    assert model.read_text() == "mine\n"
+        shipped.edited_files(checkout, [model])
 
 
 def test_an_edit_that_is_committed_is_still_no_shipped_file(tmp_path: Path) -> None:
@@ -118,9 +89,6 @@ def test_an_edit_that_is_committed_is_still_no_shipped_file(tmp_path: Path) -> N
     git(clone, "commit", "-qam", "mine")
     workspace = Workspace(clone, tmp_path / "cache")
     assert shipped.edited_files(workspace, [model]) == [model]
-    shipped.undo(workspace, [model])
-    assert model.read_text() == "shipped\n"
-    assert shipped.edited_files(workspace, [model]) == []
 
 
 def test_no_shipped_template_leaves_a_parameter_unused() -> None:
@@ -129,19 +97,6 @@ def test_no_shipped_template_leaves_a_parameter_unused() -> None:
     for lab in load_catalog(workspace).labs:
         for stack in lab.stacks:
             assert repository.unused_parameters(make_plan(workspace, lab, stack, Options(), str).request) == [], stack
-
-
-def test_a_stack_that_is_down_is_undone_whatever_setting_serves_the_edited_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    session = Session.open(Silent())
-    monkeypatch.setattr(Session, "find", lambda self, stack: None)
-    lab, stack = session.catalog.stack("codegen")
-    models = edits.templates(session, lab, stack)
-    repos = ROOT / "model_repos"
-    assert models[repos / "codegen" / "ensemble" / "config.pbtxt"] == "ensemble"
-    for folder in ("codegen", "codegen.tensorrt-llm"):
-        assert any(path.is_relative_to(repos / folder) for path in models)
 
 
 def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: Path) -> None:
@@ -176,7 +131,6 @@ def test_what_is_rendered_only_to_be_compared_goes_with_the_comparison(
     with lab_error("any"), edits._render_fresh(plan):
         pass
     assert list(tmp_path.iterdir()) == []
-
 
 
 @pytest.mark.parametrize(

@@ -151,15 +151,9 @@ def test_what_is_said_of_a_gpu_is_not_shown_where_there_is_none(
     assert len(faults.tail(Log(), "s")) == 3  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("wanted", "count"), [("auto", 2), ("compose", 1)])
-def test_images_that_are_made_first_are_told_with_their_time_and_the_way_without(
-    session: Session, wanted: str, count: int
-) -> None:
+def test_images_that_are_made_first_are_told_with_their_time(session: Session) -> None:
     listener = Noting()
     own = replace(session, listener=listener)
-    own.say_how_long([], wanted, "cpu")
-    assert listener.notes == []
-    own.say_how_long([4, 4], wanted, "cpu")
-    assert listener.notes[0] == "2 images are made first: about 8 minutes, once"
-    assert len(listener.notes) == count
-    assert all("--runtime local" in note for note in listener.notes[1:])
+    own.say_how_long([])
+    own.say_how_long([4, 4])
+    assert listener.notes == ["2 images are made first: about 8 minutes, once"]
