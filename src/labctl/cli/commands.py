@@ -83,9 +83,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Observe and measure": {
-        "watch": Listed(
-            "pages", "Show a stack's scheduler while it works.", ("watch iterative", "watch iterative --terminal")
-        ),
+        "watch": Listed("pages", "Show a stack's scheduler while it works.", ("watch iterative", "watch results/A")),
         "clock": Listed(
             "clock",
             "Stop a stack's schedulers, step them, slow them down.",

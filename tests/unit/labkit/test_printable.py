@@ -14,13 +14,10 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from step_logs import step
 
 from labctl.cli import clock, console, learn_view, stacks
 from labctl.cli import infer as infer_module
 from labctl.cli.explain import compare_command
-from labctl.pages.live.state import LiveState
-from labctl.pages.live.terminal import TerminalState
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -39,18 +36,6 @@ def test_a_text_keeps_its_length_its_lines_and_every_letter() -> None:
     assert shown.startswith("a\tb\nSeoul é 😀 ␛]0;owned␇␛[2J␛[31m␍␈")
     assert len(shown) == len(f"a\tb\nSeoul é 😀 {EVIL}\ud800")
     assert not OBEYED.search(shown)
-
-
-def watched() -> str:
-    """A request whose id, prompt, answer and reason are a stranger's, on a small screen."""
-    slots = {"texts": [EVIL], "prompts": {EVIL: EVIL}, "slots": 2, "seats": [EVIL, ""], "blocks": [1], "kv_blocks": 4}
-    line = step(1, [EVIL], instance="0_0", **slots, waiting=[f"9{EVIL}"], queue=1, why=EVIL)
-    state = LiveState()
-    state.feed([line])
-    state.of("m", "0_0").held = {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}
-    lines = TerminalState("s", note=EVIL).lines(state, 200, 24)
-    assert len(lines) == 24
-    return "\n".join(lines)
 
 
 def error() -> str:
@@ -93,9 +78,7 @@ def _said(tell: Callable[[], None]) -> str:
     return CliRunner().invoke(command, color=True).output
 
 
-@pytest.mark.parametrize(
-    "view", [watched, error, progress, requests, learning, lambda: format_table([(EVIL,)], ("a",))]
-)
+@pytest.mark.parametrize("view", [error, progress, requests, learning, lambda: format_table([(EVIL,)], ("a",))])
 def test_fault_49_no_view_lets_a_stranger_drive_the_terminal(view: Callable[[], str]) -> None:
     shown = view()
     assert "owned" in shown or "␛" in shown

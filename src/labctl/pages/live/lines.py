@@ -1,7 +1,7 @@
 """Completes the lines of a step log: each gets the fields that it leaves out.
 
-This is the one definition of a model's state (docs/develop/step-log.md has it in words). The terminal shows it as it
-is, the page by way of :mod:`labctl.pages.live.feed`; a test compares the two at every step.
+This is the one definition of a model's state (docs/develop/step-log.md has it in words). The page has it by way of
+:mod:`labctl.pages.live.feed`.
 """
 
 from __future__ import annotations
@@ -118,12 +118,6 @@ def held_steps(clock: Clock) -> list[Line]:
     """The clock states of the instances whose next step waits for the clock."""
     states = [state for model in clock.models for state in clock.states(model)] if clock.modes() else []
     return [state for state in states if state["state"] == "held"]
-
-
-def why_waiting(line: Line) -> str:
-    """The reasons of all waiting requests, in words."""
-    reasons = line["why"]
-    return reasons if isinstance(reasons, str) else ", ".join(sorted(set(reasons)))
 
 
 def _column(line: Line, name: str, usual: Any) -> Sequence[Any]:
