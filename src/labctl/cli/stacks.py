@@ -39,14 +39,13 @@ SPREAD = {
 @opt.up_options
 @opt.observe_option
 @front_options
-@opt.dry_option
 @opt.as_json
 @opt.verbose
 def up_command(
-    stack: str, options: Options, observed: bool, front: Front | None, dry: bool, json_output: bool, verbose: bool
+    stack: str, options: Options, observed: bool, front: Front | None, json_output: bool, verbose: bool
 ) -> None:
     """Bring STACK up and wait until every model answers."""
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
+    session, lab, name = opt.open_stack(stack, verbose)
     try:
         handle = up(session, lab, name, options)
     except KeyboardInterrupt:
@@ -59,8 +58,6 @@ def up_command(
         observe.start_monitoring(session, handle.runtime, handle.record, options)
     if front:
         door.start_door(session, handle.record, options, front.tls)
-    if session.dry:
-        return
     _print(status(session, name, ask=False), json_output)  # they have just answered
     if handle.record.exposed and not handle.already and not json_output:
         click.echo(f"\nThe token: {session.workspace.folder(name).read_token()}")

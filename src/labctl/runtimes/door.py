@@ -16,12 +16,10 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import docker_engine, images, processes
+from labctl.runtimes import docker_engine, processes
 from labctl.runtimes.compose_commands import NOBODY, Projects, compose_up, door_arguments, door_inside
 from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
 from labctl.runtimes.local_server import envoy_binary
@@ -92,8 +90,7 @@ def start_door_server(
     else:
         program = command(record, port, token=folder.token if record.exposed else None, tls=tls)
         _start(program, workspace, record, address, listener, outlive=record.owner is None)
-    if not listener.dry:
-        atomic_write(folder.door_url, address)
+    atomic_write(folder.door_url, address)
     listener.done(address)
     return address
 
@@ -118,13 +115,13 @@ def door_server(workspace: Workspace, record: Record, port: int, listener: Liste
     try:
         yield url(port)
     finally:
-        if process:
-            process.kill()  # it holds nothing
-            process.wait()
+        process.kill()  # it holds nothing
+        process.wait()
 
 
 def door_container(workspace: Workspace, record: Record, port: int, tls: CertificatePair | None) -> Command:
-    """What starts the container in the stack's project. It speaks to the server, or to the balancer before several.
+    """What starts the container in the stack's project, whose file gets what it needs. It speaks to the server, or to
+    the balancer before several.
 
     Raises LabError: the container's user cannot read the certificate or its key.
     """
@@ -138,13 +135,11 @@ def door_container(workspace: Workspace, record: Record, port: int, tls: Certifi
         added["STACK_OPENAI_CERT_FILE"] = str(tls.certificate.absolute())
         added["STACK_OPENAI_KEY_FILE"] = str(tls.key.absolute())
     added["STACK_OPENAI_ARGS"] = shlex.join(arguments)
-    image = images.client_image(workspace)
-    shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {record.bind}:{port}"
+    projects.add(record.stack, added, SERVICE)
     # Started without its dependencies, its configuration differs for Compose, and `up -d` would make it again. But a
     # first server that was scaled away must not start again.
     first = record.servers[0].number == 1
-    command = compose_up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
-    return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
+    return compose_up(projects, record, [SERVICE], wait=True, dependencies=first)
 
 
 def _require_readable_inside(tls: CertificatePair) -> None:
@@ -178,12 +173,10 @@ def _start_container(command: Command, workspace: Workspace, record: Record, lis
 
 def _start(
     program: Command, workspace: Workspace, record: Record, address: str, listener: Listener, outlive: bool
-) -> subprocess.Popen[bytes] | None:
-    """Start it, and wait until it answers; None in a dry run."""
+) -> subprocess.Popen[bytes]:
+    """Start it, and wait until it answers."""
     log = workspace.folder(record.stack).path / "openai.log"
     listener.command(program.argv)
-    if listener.dry:
-        return None
     env = {**os.environ, **marks(workspace.root, record.stack)}
     process = processes.spawn(program.argv, env, log, workspace.root, outlive)
     for _ in attempts(PATIENCE_S, LOOK_S):

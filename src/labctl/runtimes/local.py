@@ -95,9 +95,7 @@ class LocalRuntime:
         if triton.has_backends(cache):
             return
         listener.step("Triton's python backend")
-        listener.file(f"{triton.backends(cache)}/")
-        if not listener.dry:
-            triton.make_backends(cache)
+        triton.make_backends(cache)
         listener.done("links into the wheel")
 
     def _python(self, argv: Sequence[str]) -> Command:
@@ -130,10 +128,9 @@ class LocalRuntime:
         for server in record.starting(only):
             command = self._server(plan, record, server, arguments.SHOWN)
             listener.command(command.argv, command.env)
-            if not listener.dry:
-                process = self._spawn(plan, record, server)
-                parts[f"replica {server.number}" if record.balance else ""] = process
-                started = dataclasses.replace(record, server={"pid": process.pid})
+            process = self._spawn(plan, record, server)
+            parts[f"replica {server.number}" if record.balance else ""] = process
+            started = dataclasses.replace(record, server={"pid": process.pid})
         return LocalServer(parts, started, workspace.root)
 
     def _server(self, plan: Plan, record: Record, server: Replica, secret: str) -> Command:
@@ -170,8 +167,7 @@ class LocalRuntime:
         return processes.spawn(command.argv, env, log, folder.run_dir(), outlive)
 
     def front(self, listener: Listener, record: Record) -> None:
-        if not listener.dry:
-            _end([process for process, _ in self._ours(record.stack, (ENVOY,))])
+        _end([process for process, _ in self._ours(record.stack, (ENVOY,))])
         start_front(self.workspace, record, listener)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
@@ -182,8 +178,6 @@ class LocalRuntime:
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         root, folder = self.workspace.root, self.workspace.folder(stack)
-        if listener.dry:  # no command ends it
-            return
 
         def ours(*names: str) -> list[psutil.Process]:
             every = self._ours(stack, names or OUR_PROCESSES)

@@ -92,8 +92,6 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
     folder = workspace.folder(record.stack)
     argv = [str(envoy_binary()), *config.envoy_arguments(str(folder.envoy_file))]
     listener.command(argv)
-    if listener.dry:
-        return {}
     write_envoy(workspace, record)
     env = {**os.environ, **marks(workspace.root, record.stack)}
     process = processes.spawn(argv, env, folder.log_file(), Path("/"), outlive=record.owner is None)

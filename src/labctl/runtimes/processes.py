@@ -1,4 +1,4 @@
-"""The one place that starts processes. It shows each command and runs it; a dry run only shows it.
+"""The one place that starts processes. It tells the listener of each command and runs it.
 
 Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
 """
@@ -29,7 +29,6 @@ LOOK_S = 0.02
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
 LAST_LINE_S = 10.0  # a process that has its last line, and has worked on it, ends within
-NOTHING = ("true",)  # what a dry run has in the place of a command: it says nothing, and ends well
 describe_exit = keeper.describe_exit  # of a module that starts quickly
 
 
@@ -38,18 +37,14 @@ class Command:
     """A process and its variables beyond our own.
 
     Attributes:
-        container: the name and the image of the container that it makes.
         hidden: prefixes of our own variables that it does not get.
-        files: writes the files that it reads; called before it is started.
         grace: seconds that it has to end when it is asked to.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
-    container: str = ""
     cwd: Path | None = None
     hidden: tuple[str, ...] = ()
-    files: Callable[[], None] | None = field(default=None, compare=False)
     grace: float = 10.0
 
 
@@ -72,11 +67,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
 @contextlib.contextmanager
 def _child(command: Command, listener: Listener, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A process in a group of its own, so that Ctrl-C reaches us first; it ends with us, and with the block."""
-    listener.command(command.argv, command.env, command.container)
-    if listener.dry:
-        command = Command(NOTHING)
-    if command.files:
-        command.files()
+    listener.command(command.argv, command.env)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(command.hidden)}
     options = {
         "stdin": subprocess.DEVNULL,

@@ -20,7 +20,7 @@ def start_door(session: Session, record: Record, options: Options, tls: Certific
     Raises LabError: it cannot be started, or its port is taken, or it runs already and without ``tls``; the stack stays
     up.
     """
-    address = "" if session.dry else door.door_url(session.workspace, record)
+    address = door.door_url(session.workspace, record)
     if tls and address.startswith("http:"):
         why = f"it runs without TLS at {address}"
         raise LabError(
@@ -36,8 +36,7 @@ def start_door(session: Session, record: Record, options: Options, tls: Certific
             port = USUAL
             ports.require_free({"OpenAI": port}, record.bind, session.running(), AGAIN)
         address = door.start_door_server(session.workspace, record, port, session.listener, tls)
-    if not session.dry:
-        session.listener.note(describe_door(record.stack, address, record.bind if record.exposed else ""))
+    session.listener.note(describe_door(record.stack, address, record.bind if record.exposed else ""))
 
 
 def describe_door(stack: str, address: str, exposed: str) -> str:

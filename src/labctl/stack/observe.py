@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +70,8 @@ def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]
     projects, password = Projects(workspace), workspace.folder(record.stack).observe / "grafana-password"
     services = [name.lower() for name in ports]
     added = {f"STACK_{name.upper()}_PORT": str(port) for name, port in ports.items()}
-    containers = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
     places = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
-    shown = f"{containers}, on {' and '.join(places.values())}"
-    command = compose_up(projects, record, services, shown, pull=None)
+    command = compose_up(projects, record, services, pull=None)
     profile = "observe" if "Grafana" in ports else ""  # which would have both
 
     def write() -> None:
@@ -84,7 +81,8 @@ def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]
         projects.add(record.stack, added, profile)
 
     def begin(listener: Listener) -> Sequence[str]:
-        processes.run_to_end(replace(command, files=write), listener, FAILED, FAILED_REMEDY, code="observe-not-started")
+        write()
+        processes.run_to_end(command, listener, FAILED, FAILED_REMEDY, code="observe-not-started")
         access = {"Grafana": f", user admin, password in {password}"}
         return [f"{name}: http://{place}{access.get(name, '')}" for name, place in places.items()]
 
@@ -108,8 +106,6 @@ def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -
 
     def begin(listener: Listener) -> Sequence[str]:
         listener.command(command.argv, command.env)
-        if listener.dry:
-            return []
         data.mkdir(parents=True, exist_ok=True)
         follow_servers(workspace, record)
         atomic_write(config, yaml.safe_dump(local_config(workspace, record), sort_keys=False))

@@ -60,7 +60,6 @@ NEVER = {"torch", "transformers", "openvino", "docker", "python_on_whales", "req
         ("--help", SHOWS | NEVER),
         ("list", SHOWS | NEVER),
         ("status", SHOWS | NEVER),  # also where no engine listens
-        ("up inflight-batching --runtime local --dry-run", NEVER),  # with an engine of OpenVINO's
         ("render inflight-batching --output {out}", NEVER),
     ],
 )
@@ -148,8 +147,9 @@ def test_a_command_line_that_is_none_is_told_in_words_with_exit_status_2(
         ("up nope", "stack-unknown", "nope"),
         ("render iterative --set kv_cash=false", "settings-unusable", "did you mean 'kv_cache'"),
         ("render iterative --set kv_cache=perhaps", "settings-unusable", "true, false"),
-        ("up iterative --runtime local --dry-run --set model=shipped:nope", "shipped-model-unknown", "nope"),
-        ("up iterative --runtime local --dry-run --set model=/nowhere", "model-folder-missing", "/nowhere"),
+        ("weights pull shipped:nope --runtime local", "shipped-model-unknown", "nope"),
+        ("weights pull /nowhere --runtime local", "model-folder-missing", "/nowhere"),
+        ("engines build iterative --runtime local", "engine-none", "iterative"),
         ("infer iterative -m iterative-gpt2 -p x", "stack-not-up", "iterative"),
         ("metrics iterative", "stack-not-up", "iterative"),
         ("logs iterative", "log-missing", "iterative"),

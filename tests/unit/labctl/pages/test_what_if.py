@@ -90,7 +90,7 @@ def test_the_steps_are_those_of_a_replay_of_the_whole_recording(policy: dict[str
 
 def test_the_servers_own_policy_never_parts_from_it(tmp_path: Path) -> None:
     what_if, steps = followed(log_of(tmp_path, some_requests()), {"scheduling": "fcfs"})
-    assert steps and what_if.words == "what if scheduling=fcfs: no difference yet"
+    assert steps and what_if.events[-1]["words"] == "no difference yet"
 
 
 @pytest.mark.parametrize("policy", POLICIES[:4], ids=str)
@@ -207,4 +207,4 @@ def test_a_stack_without_such_a_scheduler_is_refused_by_name(tmp_path: Path) -> 
 def test_a_request_that_the_other_policy_would_refuse_ends_the_strip_and_says_so(tmp_path: Path) -> None:
     policy = {"max_tokens_in_paged_kv_cache": "64"}
     what_if, _ = followed(log_of(tmp_path, some_requests()), policy)
-    assert "it ends here: request" in what_if.words and "KV cache" in what_if.words
+    assert "it ends here: request" in what_if.events[-1]["words"] and "KV cache" in what_if.events[-1]["words"]

@@ -33,9 +33,7 @@ def started(tmp_path: Path, tls: CertificatePair | None = None, **options: Any) 
     """The values of a stack with the door's container beside ``labctl up iterative --runtime compose``."""
     workspace = of_its_own(Path(tempfile.mkdtemp(dir=tmp_path)))
     stack, record = compose_view.written(workspace, STACK, Options(runtime="compose", **options))
-    command = door.door_container(workspace, record, PORT, tls)
-    assert command.files
-    command.files()
+    door.door_container(workspace, record, PORT, tls)
     return read_values(stack.folder.env_file.read_text()), workspace
 
 
