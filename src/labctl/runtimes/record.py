@@ -18,12 +18,9 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from labctl.options import LOOPBACK, Options
-from labkit import nofollow
+from labctl.options import Options
 from labkit.errors import LabError
 
-EPOCH_S = 1e9  # a process whose start is later was counted from 1970, by an earlier version
-FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
 
 
@@ -92,14 +89,8 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
-        data = nofollow.json_object(text)
-        if "options" not in data:  # version 0.1 kept them as fields of their own
-            options: dict[str, Any] = {key: data[key] for key in ("profile", "release", "gpus") if key in data}
-            options |= {"set": data.get("settings"), "templates": data.get("templates") or None}
-            options |= {new: data[old] for old, new in FORMER.items() if old in data}
-            data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **options}
-        return _adapter().validate_json(json.dumps(data), strict=True)
+        """The record in a text. Raises ValueError."""
+        return _adapter().validate_json(text, strict=True)
 
     @property
     def asked(self) -> Options:
@@ -211,8 +202,7 @@ class Proc:
     def alive(self) -> bool:
         try:
             process = psutil.Process(self.pid)
-            started = process.create_time() if self.started > EPOCH_S else _started(self.pid)
-            return abs(started - self.started) < 0.05 and process.status() != psutil.STATUS_ZOMBIE
+            return abs(_started(self.pid) - self.started) < 0.05 and process.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, OSError, ValueError):
             return False
 

@@ -142,7 +142,7 @@ def test_fault_49_a_file_name_of_a_result_is_printed_as_text(tmp_path: Path) -> 
     for name in ("a", "b"):
         folder = tmp_path / f"{name}\x1b[2J"
         folder.mkdir()
-        document = {"schema_version": 1, "lab": "x", "settings": {}, "metrics": {"tps": 1.0}}
+        document = {"schema_version": 2, "lab": "x", "settings": {}, "metrics": {"tps": 1.0}}
         (folder / "result.json").write_text(json.dumps(document))
         paths.append(str(folder))
     done = CliRunner().invoke(compare_command, paths, color=True)

@@ -51,7 +51,7 @@ class Instance:
             self.last["kv_blocks_used"] = 0
         self.steps += kind not in (CHANGE, HELD)
         columns = {name: _column(line, name, usual) for name, usual in _COLUMNS.items()}
-        places = {"rows": rows, "phase": _phases(line), "kind": kind, "seats": seats}
+        places = {"rows": rows, "phase": "".join(_column(line, "phase", "d")), "kind": kind, "seats": seats}
         return {"n": self.steps, **line, **self.last, **waits, **columns, **places}
 
     def _waits(self, line: Line, kind: str) -> Line:
@@ -123,10 +123,3 @@ def held_steps(clock: Clock) -> list[Line]:
 def _column(line: Line, name: str, usual: Any) -> Sequence[Any]:
     entries = line.get(name) or ()
     return entries if len(entries) == len(line["ids"]) else [usual] * len(line["ids"])
-
-
-def _phases(line: Line) -> str:
-    """A letter for each request. Version 1 has only the number of new requests, which are the last of the batch."""
-    count = len(line["ids"])
-    new = min(count, int(line.get("prefill", 0)))
-    return str("".join(_column(line, "phase", "")) or "d" * (count - new) + "p" * new)

@@ -63,11 +63,11 @@ def test_a_checkout_has_the_same_marks_under_all_its_names(
 
 @pytest.fixture
 def server(checkout: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that is marked with the checkout's other name, as an earlier version did."""
+    """A server of the checkout."""
     program = tmp_path / "tritonserver"
     shutil.copy(str(shutil.which("sleep")), program)
     record = Record("s", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
-    env = {**os.environ, ROOT: str(tmp_path / "link"), STACK: "s", RECORD: record.to_json()}
+    env = {**os.environ, ROOT: str(checkout), STACK: "s", RECORD: record.to_json()}
     run = checkout / ".labs" / "s" / "run"
     run.mkdir(parents=True)
     (run.parent / "state.json").write_text(record.to_json())

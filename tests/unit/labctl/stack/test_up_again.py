@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from labctl.manifest.schema import Lab
 from labctl.options import OF_PLAN, Options
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.record import Endpoints, Record, Replica
+from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import faults, observe, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
@@ -87,20 +86,6 @@ def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still
     assert caught.value.remedy == f"labctl clock {STACK} run"
     clock.run()
     assert up(session, *session.catalog.stack(STACK), USUAL).already
-
-
-def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(session: Session, tmp_path: Path) -> None:
-    given = replace(ASKED, profile="gpu", runtime="local", release="0.17.0", templates=tmp_path, gpus=("1",))
-    servers = [Replica(n, ENDPOINTS) for n in (1, 2)]
-    of = ("iterative", "02-iterative-batching", "local", "gpu", given.set, ["m"], ENDPOINTS)
-    record = Record(*of, balance="l7", servers=servers, options=given)
-    assert (Record.from_json(record.to_json()), record.bind) == (record, "0.0.0.0")
-    former = json.loads(record.to_json())
-    del former["options"]
-    fields = {"release": "0.17.0", "templates": str(tmp_path), "gpus": ["1"], "bind": "0.0.0.0", "client_shm": True}
-    assert Record.from_json(json.dumps(former | fields | {"restarts": 3, "timeout": 7.5})).asked == given
-    usual = Options("gpu", set=given.set, runtime="local", ports="1,2,3", replicas=2, balance="l7")
-    assert Record.from_json(json.dumps(former)).asked == usual
 
 
 def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
