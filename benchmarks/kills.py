@@ -119,5 +119,5 @@ def _processes(workspace: Workspace) -> list[str]:
 
 def left(workspace: Workspace) -> list[str]:
     caches = workspace.caches
-    folders = [path for place in (*workspace.state.glob("*"), *caches) for path in place.glob(f".*{unfinished.NEW}*")]
+    folders = [path for place in (*workspace.state.glob("*"), *caches) for path in place.glob(f".*{unfinished.HELD}*")]
     return [*_processes(workspace), *LocalRuntime(workspace).leftovers(STACK), *map(str, folders)]

@@ -8,7 +8,7 @@ FROM scratch AS wheels
 FROM ${LABS_SERVER}
 USER 0
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    apt-get update -q && apt-get install -q -y --no-install-recommends curl less libnuma1 make nano procps python3-venv
+    apt-get update -q && apt-get install -q -y --no-install-recommends curl git less libnuma1 make nano procps python3-venv
 COPY docker/install-packages.sh requirements/client.txt requirements/chat.txt requirements/hub.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     python3 -m venv /tmp/pip && export PIP_FIND_LINKS=/wheels LABS_PIP="/tmp/pip/bin/pip --python /opt/labs/bin/python3" \

@@ -62,7 +62,8 @@ c.ConfigurableHTTPProxy.pid_file = f"{room.path}/proxy.pid"
 c.Spawner.pre_spawn_hook = lambda spawner: room.open_home(spawner.user.name)
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # where all come at once
-c.Spawner.environment = {"HUB_LAB": asked.get("HUB_LAB", "")}  # with which a learner begins
+# What a learner's folder is a copy of, and the lab with which a learner begins.
+c.Spawner.environment = {"LABS_ROOT": str(checkout.root), "HUB_LAB": asked.get("HUB_LAB", "")}
 if docker:
     outside, inside = asked["HUB_CHECKOUT"], checkout.root  # of the checkout: on this machine, and in the image
     shown = [path.name for path in inside.iterdir() if path.name != ".labs"]

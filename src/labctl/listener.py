@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 class Listener:
     """Hears the steps of a job and drops them (``--json``, tests); a subclass shows what it likes.
 
-    All texts are plain, short and without a final full stop. One that is ``dry`` hears what would be done: what changes
-    something asks for that first, and commands are told to it and not run (processes.py).
+    All texts are plain, short and without a final full stop.
     """
-
-    dry = False
 
     def step(self, text: str) -> None:
         """A step begins, and this is what it waits for."""
@@ -26,11 +23,8 @@ class Listener:
     def note(self, text: str) -> None:
         """Something a person should know (a choice made for them, a fallback)."""
 
-    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None, container: str = "") -> None:
-        """A command is about to run, with these variables (shown with ``--verbose``), and makes this ``container``."""
-
-    def file(self, path: str) -> None:
-        """A file of the plan, or a folder with a final "/", would be written here (told in a dry run alone)."""
+    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """A command is about to run, with these variables (shown with ``--verbose``)."""
 
 
 Silent = Listener  # where that is what it is for

@@ -1,6 +1,6 @@
 """From a manifest and a person's options to everything that a stack needs, before anything is made.
 
-A plan is pure: no network, no Docker, no GPU, nothing written. ``labctl render`` and ``--dry-run`` are a plan shown.
+A plan is pure: no network, no Docker, no GPU, nothing written.
 """
 
 from __future__ import annotations

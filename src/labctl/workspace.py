@@ -170,7 +170,7 @@ class Workspace:
         raise LabError(
             f"{origin} is not inside a checkout of Triton Serving Labs",
             "labctl works on a checkout of the labs, and looks for one in the current folder and those above it",
-            "cd into your clone, or set LABS_ROOT to it; labctl new DIR makes a folder of the labs without git",
+            "cd into your clone, or set LABS_ROOT to it",
             code="checkout-missing",
         )
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from labsched.recording import Recording, Sent
 
 SCHEMA_VERSION = 2
-EARLIER = {"inter_token_latency": "time_per_output_token"}  # in version 1 it was a request's mean; now it is each gap
 FILE = "result.json"
 PACKAGES = ("numpy", "tritonclient", "torch", "transformers", "openvino-genai", "nvidia-pytriton", "locust")
 
@@ -131,17 +130,14 @@ def write_result(
 
 
 def load_result(path: Path) -> dict[str, Any]:
-    """A result, by its file or its folder; one of schema version 1 gets today's names.
+    """A result, by its file or its folder.
 
     Raises:
         LabError: there is none, it is of another schema, or a part of it is missing or of a wrong type.
     """
     file = path / FILE if path.is_dir() else path
     try:
-        text = file.read_text(encoding="utf-8")
-        document = json.loads(text)
-        if isinstance(document, dict) and document.get("schema_version") == 1:
-            document = json.loads(text, object_hook=_rename) | {"schema_version": SCHEMA_VERSION}
+        document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise LabError(
             f"{file} cannot be read as a result", str(error), "name a folder below results/", code="result-unreadable"
@@ -158,10 +154,6 @@ def load_result(path: Path) -> dict[str, Any]:
                 code="result-invalid",
             )
     return document
-
-
-def _rename(part: dict[str, Any]) -> dict[str, Any]:
-    return {EARLIER.get(key, key): value for key, value in part.items()}
 
 
 def flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -242,7 +242,7 @@ def parse_any_line(line: bytes) -> dict[str, Any] | None:
     data = _with_fields(line, _FACT_FIELDS)
     if data is None:
         return None
-    kind = data.get("kind")  # a step of an earlier version has none
+    kind = data.get("kind")
     if kind == SCHEDULER:
         return data
     return data if _has(data, _REQUEST_FIELDS if kind == REQUEST else _STEP_FIELDS) else None

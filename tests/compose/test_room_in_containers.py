@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +16,11 @@ from typing import Any
 import docker
 import pytest
 from browsing import browser
+from checkout import ROOT
 from exercise_cases import EXERCISES
 from machinery import labctl
 from waiting import eventually
 
-from labctl.bundle.folder import make_folder
 from labctl.learn.attempts import find_attempt
 from labctl.learn.room import TEACHER, Room
 
@@ -106,7 +107,7 @@ class Class:
 @pytest.fixture(scope="module")
 def room(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Class]:
     root = tmp_path_factory.mktemp("class") / "labs"
-    make_folder(root)
+    subprocess.run(["git", "clone", "--quiet", ROOT, root], check=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

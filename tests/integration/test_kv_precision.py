@@ -60,6 +60,6 @@ def test_an_engine_whose_cache_is_larger_than_that_is_said_to_have_its_own(
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_labctl_refuses_it_by_name_for_another_engine(own: Path, engine: str) -> None:
-    asked = ("up", "inflight-batching", "--dry-run", "--set", f"engine={engine}", "--set", "kv_precision=u8")
+    asked = ("render", "inflight-batching", "--set", f"engine={engine}", "--set", "kv_precision=u8")
     done = labctl(*asked, root=own, check=False)
     assert done.returncode != 0 and "kv_precision" in done.stderr, done.stderr

@@ -47,11 +47,10 @@ def engines_command() -> None:
 @click.argument("stack")
 @opt.plan_options
 @runtime_option
-@opt.dry_option
 @opt.verbose
-def engines_build_command(stack: str, options: Options, runtime: str, dry: bool, verbose: bool) -> None:
+def engines_build_command(stack: str, options: Options, runtime: str, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
+    session, lab, name = opt.open_stack(stack, verbose)
     for path in build_engines(session, lab, name, options, runtime):
         click.echo(path)
 
@@ -59,11 +58,10 @@ def engines_build_command(stack: str, options: Options, runtime: str, dry: bool,
 @engines_command.command("install")
 @click.argument("name")
 @click.option("--profile", type=click.Choice(["cpu", "gpu"]), help="Which build; default: what fits this machine.")
-@opt.dry_option
 @opt.verbose
-def install(name: str, profile: str | None, dry: bool, verbose: bool) -> None:
+def install(name: str, profile: str | None, verbose: bool) -> None:
     """Install an engine that is a set of packages of its own: NAME is vllm (local runtime)."""
-    session = opt.open_session(verbose, dry=dry)
+    session = opt.open_session(verbose)
     session.choose("local", "cpu")
     layer(name, session.workspace, profile or "").install(session.listener)
 
@@ -140,16 +138,15 @@ def images_command() -> None:
     metavar="REGISTRY",
     help="Also push every image to this registry (registry.example.com/labs).",
 )
-@opt.dry_option
 @opt.verbose
-def images_build_command(stack: str, options: Options, registry: str, dry: bool, verbose: bool) -> None:
+def images_build_command(stack: str, options: Options, registry: str, verbose: bool) -> None:
     """Build the images of STACK for Swarm and Kubernetes, and print their names.
 
     They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set,
     and for images that were pushed --registry REGISTRY.
     Images that are already on this Docker engine are not built again.
     """
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
+    session, lab, name = opt.open_stack(stack, verbose)
     session.choose("compose", "cpu")
     for image in deploy.build_images(session, lab, name, options, registry.rstrip("/")):
         click.echo(image)
@@ -199,10 +196,7 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
     metavar="REGISTRY",
     help="Nodes pull the images from this registry (--target swarm, kubernetes).",
 )
-@opt.dry_option
-def render_command(
-    stack: str, options: Options, runtime: str, output: Path | None, target: str, registry: str, dry: bool
-) -> None:
+def render_command(stack: str, options: Options, runtime: str, output: Path | None, target: str, registry: str) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
     While STACK is up, name another folder with --output: its server reads the default one.
@@ -213,11 +207,10 @@ def render_command(
     """
     if registry and target not in ("kubernetes", "swarm"):
         raise click.UsageError("--registry goes with --target kubernetes or swarm")
-    session, lab, name = opt.open_stack(stack, dry=dry)
+    session, lab, name = opt.open_stack(stack)
     place = output and output.absolute()
     if target == "triton":
         done = render_stack(session, lab, name, options, session.runtime(runtime), place)
     else:
         done = deploy.render_deployment(session, lab, name, options, target, registry.rstrip("/"), place)
-    if done:
-        click.echo(done)
+    click.echo(done)

@@ -28,7 +28,7 @@ COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --ag
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
 NOT_WITH_CLIENT = ("trace", "speed", "against_engine", "rounds", "replica", "price_per_hour")
-NOT_WITH_ENDPOINT = ("against_engine", "client", "replica", "dry", "pairs", "runtime", "ports", "replicas", "balance")
+NOT_WITH_ENDPOINT = ("against_engine", "client", "replica", "pairs", "runtime", "ports", "replicas", "balance")
 CLIENTS = ("aiperf", "vllm-bench", "guidellm")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
@@ -199,7 +199,6 @@ class _MethodOptions:
     opt.replica_option,
 )
 @opt.result_output
-@opt.dry_option
 @opt.verbose
 def bench_command(
     stack: str,
@@ -210,7 +209,6 @@ def bench_command(
     load: _LoadOptions,
     method: _MethodOptions,
     shown: opt.ResultOutput,
-    dry: bool,
     verbose: bool,
 ) -> None:
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it.
@@ -229,7 +227,7 @@ def bench_command(
         endpoints = {"grpc": endpoint, "metrics": counters}
         _measure_there(endpoints, opt.model_there(stack, model, "bench"), workload, load.concurrency, shown)
         return
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=shown.json_output)
+    session, lab, name = opt.open_stack(stack, verbose)
     if method.against_engine:
         tokens = load.output_tokens if load.dataset or _is_given("output_tokens") else None
         sent = _items(prompts, load.request_count, tokens, load.random_seed)
@@ -243,8 +241,6 @@ def bench_command(
             outcome = benches.bench_stack(
                 session, lab, name, options, model, workload, load.concurrency, method.replica, load.traced
             )
-    if session.dry:
-        return
     shown.write((outcome.folder / "result.json").read_text())
     if shown.json_output:
         return

@@ -16,7 +16,6 @@ class Listed(NamedTuple):
 GROUPS: dict[str, dict[str, Listed]] = {
     "Start here": {
         "list": Listed("catalog", "List the labs, or the settings of one.", ("list", "list iterative")),
-        "new": Listed("new", "Make a working folder with the labs, without git.", ("new triton-labs",)),
         "run": Listed(
             "run",
             "Run a whole lab: up, its clients, the verdicts, down.",
@@ -67,9 +66,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Observe and measure": {
-        "watch": Listed(
-            "pages", "Show a stack's scheduler while it works.", ("watch iterative", "watch iterative --terminal")
-        ),
+        "watch": Listed("pages", "Show a stack's scheduler while it works.", ("watch iterative", "watch results/A")),
         "clock": Listed(
             "clock",
             "Stop a stack's schedulers, step them, slow them down.",
@@ -136,9 +133,6 @@ GROUPS: dict[str, dict[str, Listed]] = {
             ("render iterative --output repository", "render scaled --target kubernetes --output k8s"),
         ),
     },
-    "Teach": {
-        "hub": Listed("hub", "Run a class on JupyterHub.", ("hub up", "hub status", "hub down")),
-        "bundle": Listed("teach", "Pack the labs for machines without a network.", ("bundle create labs.tar",)),
-    },
+    "Teach": {"hub": Listed("hub", "Run a class on JupyterHub.", ("hub up", "hub status", "hub down"))},
 }
 COMMANDS: dict[str, Listed] = {name: listed for group in GROUPS.values() for name, listed in group.items()}

@@ -1,9 +1,7 @@
-"""How a job's progress, a dry run and an error look: calm, aligned, and readable without colour or a terminal."""
+"""How a job's progress and an error look: calm, aligned, and readable without colour or a terminal."""
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import shutil
 import sys
@@ -69,7 +67,7 @@ class Console(Listener):
         if title:
             self._draw(self._shown)
 
-    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None, container: str = "") -> None:
+    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self._detail(f"  $ {command_line(argv, env)}")
 
     def _detail(self, line: str) -> None:
@@ -136,44 +134,6 @@ def say_folder(folder: Path, edited: Sequence[str], took: str = "") -> None:
     click.echo(f"\nresults in {shown}{took}")
 
 
-class Echo(Listener):
-    """The listener of a dry run: what would be done goes to stdout, as it comes, or with ``json_output`` in the end."""
-
-    dry = True
-
-    def __init__(self, json_output: bool = False) -> None:
-        self.told: dict[str, list[Any]] = {"notices": [], "commands": [], "files": []}
-        self._quiet, self._title = json_output, ""
-
-    def step(self, text: str) -> None:
-        self._title = text
-        if not self._quiet:
-            click.echo(f"  # {text}")
-
-    def note(self, text: str) -> None:
-        self._tell("notices", text, f"--  {text}")
-
-    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None, container: str = "") -> None:
-        words, container = [_anybodys(word) for word in argv], _anybodys(container)
-        told = {"title": self._title, "argv": words, "env": dict(env or {}), "container": container}
-        self._tell("commands", told, f"$ {command_line(words, env)}")
-        if container and not self._quiet:
-            click.echo(f"    {container}")
-
-    def file(self, path: str) -> None:
-        if path not in self.told["files"]:
-            self._tell("files", path, f"> {path}")
-
-    def _tell(self, kind: str, told: object, line: str) -> None:
-        self.told[kind].append(told)
-        if not self._quiet:
-            click.echo(f"  {line}")
-
-    def show(self) -> None:
-        """Print all as one JSON document."""
-        click.echo(json.dumps(self.told, indent=2))
-
-
 def is_terminal() -> bool:
     """Whether a person can type keys and see what is drawn: both input and output are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -182,8 +142,3 @@ def is_terminal() -> bool:
 def command_line(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
     """A command as a shell takes it, with its variables before it."""
     return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()), shlex.join(argv)])
-
-
-def _anybodys(text: str) -> str:
-    """The text with a word where the number of this process stands: containers of one use are named by it."""
-    return text.replace(f"-{os.getpid()}", "-PID")

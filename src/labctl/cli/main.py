@@ -24,8 +24,6 @@ from labkit import disk, proxies
 from labkit.errors import LabError
 
 MOST_WORDS = 300  # of what a package says where it cannot be imported: numpy's advice takes a screen
-# The second is for people who have another tool of the first name, the third for `uvx` and `pipx run`.
-NAMES = ("labctl", "triton-labs", "triton-serving-labs")
 
 
 class Terminated(BaseException):
@@ -83,8 +81,7 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        called = Path(sys.argv[0]).name
-        code = cli.main(argv, prog_name=called if called in NAMES else NAMES[0], standalone_mode=False)
+        code = cli.main(argv, prog_name="labctl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         error.show()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from labctl.cli.console import Console, Echo
+from labctl.cli.console import Console
 from labctl.options import TRITON_PORTS, Options
 from labctl.workspace import RUNTIMES
 from labkit.errors import LabError
@@ -31,9 +31,6 @@ Command = Callable[..., Any]
 
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
-dry_option = click.option(
-    "--dry-run", "dry", is_flag=True, help="Print each command that would be run and the files of the plan; do nothing."
-)
 FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
 A_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)  # one that is there, as the next two
 A_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -242,25 +239,16 @@ def model_there(stack: str, model: str, command: str) -> str:
     return text_model(session, lab, name, f"{command} {{}} --endpoint HOST:PORT", "text-generation model")
 
 
-def open_session(
-    show_commands: bool = False, whatever_is_broken: bool = False, dry: bool = False, json_output: bool = False
-) -> Session:
-    """The session of the current folder; a ``dry`` one tells what it would do, in the end if as JSON."""
+def open_session(show_commands: bool = False, whatever_is_broken: bool = False) -> Session:
+    """The session of the current folder."""
     from labctl.stack.session import Session
 
-    if not dry:
-        return Session.open(Console(show_commands), whatever_is_broken)
-    echo = Echo(json_output)
-    if json_output:
-        click.get_current_context().call_on_close(echo.show)
-    return Session.open(echo, whatever_is_broken)
+    return Session.open(Console(show_commands), whatever_is_broken)
 
 
-def open_stack(
-    stack: str, show_commands: bool = False, dry: bool = False, json_output: bool = False
-) -> tuple[Session, Lab, str]:
+def open_stack(stack: str, show_commands: bool = False) -> tuple[Session, Lab, str]:
     """The session, and the stack that a word names: its lab and its whole name."""
-    session = open_session(show_commands, dry=dry, json_output=json_output)
+    session = open_session(show_commands)
     return session, *session.catalog.stack(stack)
 
 

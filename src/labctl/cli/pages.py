@@ -62,7 +62,6 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     metavar="NAME",
     help="Also answer under this name, at which the page's port is forwarded (Codespaces).",
 )
-@click.option("--terminal", is_flag=True, help="Show it here, without a page; q ends it.")
 @click.option(
     "--what-if",
     "other",
@@ -70,9 +69,7 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     metavar="KEY=VALUE",
     help="Also show what another setting of the scheduler would do with the same requests; may be repeated.",
 )
-def watch_command(
-    stack: str, port: int | None, replica: int | None, forwarded: str, terminal: bool, other: tuple[str, ...]
-) -> None:
+def watch_command(stack: str, port: int | None, replica: int | None, forwarded: str, other: tuple[str, ...]) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
     RESULT is a folder below results/, or the folder that a vLLM of your own records into: while that is written, the
@@ -85,22 +82,6 @@ def watch_command(
         raise click.UsageError(f"--forwarded-host takes a name as an address has it, and no {forwarded!r}")
     assignments = parse_assignments(other, "--what-if")
     recorded = Path(stack).is_dir() and reader.is_recording(Path(stack))
-    if terminal and recorded:
-        from labctl.cli.watch_screen import RecordingScreen
-
-        RecordingScreen(Path(stack)).run()
-        return
-    if terminal:
-        from labctl.cli.watch_screen import WatchScreen
-        from labctl.pages.live.lines import clock_of
-        from labctl.pages.live.whatif import WhatIf
-
-        session, _, name = opt.open_stack(stack)
-        record = session.require_up(name).record.one(replica)
-        clock = clock_of(session.workspace, record)
-        what_if = WhatIf(name, clock.run_dir, assignments) if assignments else None
-        WatchScreen(clock, record, what_if).run()
-        return
     try:
         from labctl.pages.live import server
     except ImportError as error:

@@ -29,7 +29,6 @@ WIDTH = max(map(len, COLORS))
 @click.option("--strict", is_flag=True, help="Exit 1 when a verdict is not met.")
 @opt.replica_option
 @opt.result_output
-@opt.dry_option
 @opt.verbose
 def run_command(
     lab: str,
@@ -40,17 +39,14 @@ def run_command(
     strict: bool,
     replica: int | None,
     shown: opt.ResultOutput,
-    dry: bool,
     verbose: bool,
 ) -> None:
     """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
-    session = opt.open_session(verbose, dry=dry, json_output=shown.json_output)
+    session = opt.open_session(verbose)
     began = time.monotonic()
     taught = session.catalog.lab(lab)
     only = lab if lab in taught.stacks and len(taught.stacks) > 1 else ""
     outcome = run_lab(session, taught, options, quick, keep, only, texts, replica)
-    if session.dry:
-        return
     replay.write_timeline_page(outcome.folder)
     document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}
     shown.write(json.dumps(document, indent=2))

@@ -38,12 +38,11 @@ SPREAD = {
 @click.option(
     "--openai", "with_openai", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
 )
-@opt.dry_option
 @opt.as_json
 @opt.verbose
-def up_command(stack: str, options: Options, with_openai: bool, dry: bool, json_output: bool, verbose: bool) -> None:
+def up_command(stack: str, options: Options, with_openai: bool, json_output: bool, verbose: bool) -> None:
     """Bring STACK up and wait until every model answers."""
-    session, lab, name = opt.open_stack(stack, verbose, dry=dry, json_output=json_output)
+    session, lab, name = opt.open_stack(stack, verbose)
     try:
         handle = up(session, lab, name, options)
     except KeyboardInterrupt:
@@ -54,8 +53,6 @@ def up_command(stack: str, options: Options, with_openai: bool, dry: bool, json_
         session.listener.note(f"{name} was already up with these settings")
     if with_openai:
         door.start_door(session, handle.record, options)
-    if session.dry:
-        return
     _print(status(session, name, ask=False), json_output)  # they have just answered
 
 

@@ -117,9 +117,6 @@ def bench_stack(
     listener = session.listener
     options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
-        listener.file(f"{out}/")
-        if session.dry:
-            return BenchResult(out, {})
         measured = replace(handle, record=handle.record.only(replica)) if replica else handle
         record = measured.record
         context = {name: getattr(record, name) for name in ("stack", "profile", "runtime")}
@@ -237,10 +234,6 @@ def against_engine(
     records: list[RequestRecord] = []
     options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as handle:
-        session.listener.file(f"{out}/")
-        if session.dry:
-            handle.runtime.tool(session.listener, [*ALONE, str(_work_file(session))])
-            return BenchResult(out, {})
         work = OverheadWork(handle, engine, items)
         for number in range(1, rounds + 1):
             session.listener.step(f"round {number} of {rounds}")

@@ -9,7 +9,7 @@ from typing import Any
 from labctl.manifest.schema import Lab, Phase
 from labctl.manifest.settings import condition_holds, format_setting, resolve, same_value
 from labctl.options import Options
-from labctl.plan import implied_settings, make_plan
+from labctl.plan import Plan, implied_settings, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.stack.session import Session
 from labctl.stack.up import refuse_unservable
@@ -123,3 +123,17 @@ def _is_overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> b
         return key in asked and not same_value(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
     except ValueError:
         return False
+
+
+def needed_plans(session: Session, labs: Sequence[Lab]) -> list[Plan]:
+    """Every stack of these labs as it comes up by itself, and as it is in each phase of its lab's run."""
+    local = session.runtime("local")
+    plans = []
+    for lab in labs:
+        stacks = [(stack, Options("cpu")) for stack in lab.stacks]
+        if lab.run:
+            options = Options("cpu", runtime="local")
+            phases = resolve_phases(session, lab, options, local, quick=False, only="")
+            stacks += [(phase.phase.stack, phase.options) for phase in phases]
+        plans += [make_plan(session.workspace, lab, name, options, local.server_path) for name, options in stacks]
+    return plans

@@ -85,15 +85,11 @@ def run_lab(
             for note in phase_run.notes:
                 session.listener.note(note)
             last = number == len(phases)
-            if not session.dry:
-                session.listener.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
+            session.listener.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
             handle = servers.next(phase.stack, phase_run.options, keep and last)
             runtime, stack = handle.runtime, handle.name
             client_stack = replace(handle, record=handle.record.only(replica)) if replica else handle
             client = partial(run_client, client_stack, phase, out, quick)
-            if session.dry:
-                client()
-                continue
             edited.update(edits.not_shipped(session, handle.plan))
             explain = faults.stack_explainer(handle)
             before = len(faults.whole_log(runtime, stack))
@@ -110,8 +106,6 @@ def run_lab(
                 raise LabError(error.what, error.why, error.remedy, details, code=error.code) from error
     report = partial(run_report, session, lab, runtime, out)
     run_script(report, session, f"the report of lab {lab.short} could not be made")
-    if session.dry:
-        return RunResult(out, {}, [], whole=False)
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     if options.profile == "gpu":
         result = add_gpus(result, options)
@@ -154,10 +148,8 @@ def results_folder(session: Session, lab: Lab) -> Iterator[Path]:
 
 
 def new_results_folder(session: Session, lab: Lab) -> Path:
-    """results/<lab>/<time>/, unique even when two runs start within one second; a dry run makes none."""
+    """results/<lab>/<time>/, unique even when two runs start within one second."""
     base = session.workspace.results_dir(lab.folder)
-    if session.dry:
-        return base / "TIME"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     with disk_errors(base):
         for suffix in ("", *(f"-{n}" for n in range(2, 100))):
@@ -190,11 +182,7 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool) -> int
     path = out / f"context-{phase.name}.json"
     script = stack.session.workspace.labs / stack.lab.folder / phase.client
     arguments, listener = [runtime.client_path(script), runtime.client_path(path)], stack.session.listener
-    listener.file(f"{out}/")
-    if listener.dry:
-        listener.step(f"the client of phase {phase.name}")
-    else:
-        context.write(path)
+    context.write(path)
     return runtime.client(listener, [*SCRIPT, *arguments], record.stack)
 
 

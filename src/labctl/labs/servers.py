@@ -103,8 +103,8 @@ class Servers(ExitStack):
         """The present server with the new settings; None if another one is needed."""
         session, runtime = self._session, before.runtime
         # The record is read again: a client may have had replicas killed and started.
-        now = before if session.dry else session.find(before.name)
-        if not now or stack != before.name or (not session.dry and replicas.missing_replicas(now)):
+        now = session.find(before.name)
+        if not now or stack != before.name or replicas.missing_replicas(now):
             return None
         old = now.record
         before = replace(before, record=old)
@@ -113,11 +113,10 @@ class Servers(ExitStack):
         if not goes_on(before, wanted, new):
             return None
         with wanted.lock("reload"):
-            if session.dry or not wanted.plan.ready(session.workspace):
+            if not wanted.plan.ready(session.workspace):
                 prepare_artifacts(session, wanted.plan, runtime)
             wanted = wanted.with_options(options)  # now that the weights are here, as in up
-            if not session.dry:
-                edits.load_differing(wanted)
+            edits.load_differing(wanted)
             record = wanted.as_planned()
             if old.balance != new.balance:
                 record = replicas.spread_by(session, runtime, record, new.balance, options.ports)

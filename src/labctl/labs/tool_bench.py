@@ -49,8 +49,6 @@ def bench_with_tool(
                 session.listener.step(f"{model}, {load.title}, by {tool.name}")
                 metrics[load.title] = _measure(session, tool, tool_load)
                 session.listener.done(f"{workload.requests} requests")
-        if session.dry:
-            return BenchResult(out, {})
         settings = {"bench_model": model, "client": tool.name, "output_tokens": workload.output_tokens}
         settings |= {"slo": str(workload.slo)} if workload.slo else {}
         edited = write_bench_result(out, handle, settings, metrics)
@@ -81,16 +79,12 @@ def _tool_load(
     folder: Path,
 ) -> ToolLoad:
     """Raises LabError: the model's tokenizer is not known, or limits are given and it answers whole."""
-    tokenizer, streamed = stack.record.tokenizer_dir, True
-    if not session.dry:
-        asked = TextModel.of(stack.record.scrape_endpoints["grpc"], model)
-        tokenizer, streamed = tokenizer or asked.tokenizer_dir, asked.decoupled
-        if not tokenizer:
-            raise LabError(
-                f"the tokenizer of {model} is not known here",
-                "load tools count tokens with it",
-                code="tokenizer-unknown",
-            )
+    asked = TextModel.of(stack.record.scrape_endpoints["grpc"], model)
+    tokenizer, streamed = stack.record.tokenizer_dir or asked.tokenizer_dir, asked.decoupled
+    if not tokenizer:
+        raise LabError(
+            f"the tokenizer of {model} is not known here", "load tools count tokens with it", code="tokenizer-unknown"
+        )
     if workload.slo and not streamed:
         raise LabError(
             "goodput can be measured only for a model that answers token by token",
@@ -102,16 +96,14 @@ def _tool_load(
 
 
 def _measure(session: Session, tool: Tool, load: ToolLoad) -> dict[str, Any]:
-    """The tool's run, and its figures by our names; {} in a dry run."""
+    """The tool's run, and its figures by our names."""
     listener = session.listener
-    listener.file(f"{load.out}/")
-    if not session.dry:
-        load.out.mkdir(parents=True)
-        atomic_write(load.prompts, tool.lines(load.workload))
+    load.out.mkdir(parents=True)
+    atomic_write(load.prompts, tool.lines(load.workload))
 
     def progress(line: str) -> None:
         listener.progress(line.strip()[:72])
 
     failed = f"{tool.name} could not measure {load.model}"
     processes.run_to_end(tool.command(load), listener, failed, merged=True, on_line=progress, code="tool-failed")
-    return {} if session.dry else tool.read(load)
+    return tool.read(load)

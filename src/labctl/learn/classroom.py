@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.labs.bundle import needed_plans
+from labctl.labs.phases import needed_plans
 from labctl.learn.room import NOBODY, Room
 from labctl.manifest.schema import Lab
 from labctl.options import LOOPBACK

@@ -101,8 +101,7 @@ class Progress:
                 aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
                 self._path.rename(aside)
                 data = {}
-            kept = data[id] if isinstance(data.get(id), dict) else {}
-            data[id] = {**kept, **asdict(change(entry_of(kept) or Entry()))}
+            data[id] = asdict(change(entry_of(data.get(id)) or Entry()))
             atomic_write(self._path, json.dumps(dict(sorted(data.items())), indent=1))
 
 
@@ -113,7 +112,7 @@ def last_started(entries: Mapping[str, Entry]) -> str:
 
 
 def entry_of(data: object) -> Entry | None:
-    """An entry without the keys that a later version may have added; None for what is none."""
+    """The entry in a file, as far as its values are of the right types; None for what is none."""
     if not isinstance(data, dict):
         return None
     good: dict[str, Any] = {}

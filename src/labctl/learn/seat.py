@@ -1,6 +1,6 @@
 """A learner's seat: what JupyterHub starts for each (deploy/hub/jupyterhub_config.py). It becomes JupyterLab.
 
-The first time it makes the working folder, lays out the first exercise and opens the lesson, the task, the learner's
+The first time it copies the class's checkout, lays out the first exercise and opens the lesson, the task, the learner's
 file and a terminal beside each other. What the room has of weights and engines is linked to, not copied.
 """
 
@@ -9,20 +9,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.bundle.folder import make_folder
+from labctl import litter
 from labctl.learn import desk
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.learn.room import LABS
 from labctl.listener import Silent
+from labctl.runtimes import processes
 from labctl.stack.session import Session
+from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 TOKEN = Path("/run/secrets/jupyterhub_token")  # in a container; without one it is in the environment
 SHARED = Path("/labs/cache")  # in a container: the teacher's cache, to be read
@@ -30,13 +34,18 @@ KINDS = ("weights", "engines", "layers")
 TERMINAL = {"shell_command": ["/bin/bash", "-i"]}  # a login shell would take another PATH
 QUIET = {"@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}}
 PREVIEW = "markdownviewer-widget"
+# Of the class's checkout, in a learner's folder; compose.hub.yaml shows a container these.
+FOLDERS = ("labs", "model_repos", "docs", "src", "requirements", "scripts")
+FILES = ("pyproject.toml", "Makefile", "README.md", ".gitignore")
+GIT = ("git", "-c", "user.name=labs", "-c", "user.email=labs@localhost")
+GIT_S = 60.0
 
 
 def main(arguments: Sequence[str]) -> None:
     """Make ready what is missing, and become JupyterLab."""
     root = Path.home() / LABS
     if not root.is_dir():
-        make_folder(root)
+        copy_checkout(Workspace.find().root, root)
     as_after_setup(root)
     os.chdir(root)
     os.environ["LABS_ROOT"] = str(root)  # wherever a learner's terminal stands
@@ -62,6 +71,20 @@ def main(arguments: Sequence[str]) -> None:
     os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     options = [f"--ServerApp.root_dir={root}", f"--ServerApp.terminado_settings={TERMINAL}"]
     os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options, *arguments])
+
+
+def copy_checkout(source: Path, root: Path) -> None:
+    """Copy the class's checkout, and commit it: `git checkout FILE` brings a file back, and an edited one is known."""
+    with replace_dir(root) as fresh:
+        for name in FOLDERS:
+            shutil.copytree(source / name, fresh / name, ignore=litter.ignore)
+        for name in FILES:
+            shutil.copy2(source / name, fresh / name)
+        for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "The labs"]):
+            ended = processes.run_short([*GIT, *words], fresh, GIT_S)
+            if not ended or ended.code:
+                why = ended.err.strip() if ended else f"no answer within {GIT_S:g} s"
+                raise LabError(f"git {words[0]} failed in {fresh}", why, code="seat-not-made")
 
 
 def as_after_setup(root: Path) -> None:

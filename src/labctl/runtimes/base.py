@@ -32,7 +32,7 @@ class Server(Protocol):
 
 
 class Runtime(Protocol):
-    """Where servers run. Methods raise LabError for a foreseeable fault; with a dry listener none changes anything."""
+    """Where servers run. Methods raise LabError for a foreseeable fault."""
 
     name: str
 

@@ -74,20 +74,20 @@ class ComposeRuntime:
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         image = images.server_image(self.workspace, compose_commands.TOOLS)
         name, secret = self._name(BUILDER, "engine-builder"), self.workspace.folder(BUILDER).hub_token()
-        token = "" if listener.dry else hub_token()
+        token = hub_token()
         with pipe(secret, token) if token else contextlib.nullcontext() as token_file:
             words = self.inside(argv, strict=True)
             command = compose_commands.one_shot(self._projects, name, image, words, token=token_file)
-            return self._one_shot(command, argv, listener)
+            return self._one_shot(name, command, argv, listener)
 
     def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name(BUILDER, "engine-builder")
         command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpus, devices)
-        self._one_shot(command, argv, listener)
+        self._one_shot(name, command, argv, listener)
 
-    def _one_shot(self, command: Command, argv: Sequence[str], listener: Listener) -> str:
-        with self._around(BUILDER, command, [self.workspace.cache], listener):
+    def _one_shot(self, name: str, command: Command, argv: Sequence[str], listener: Listener) -> str:
+        with self._around(BUILDER, name, [self.workspace.cache]):
             return processes.run_step(command, listener, argv)
 
     def _name(self, project: str, service: str) -> str:
@@ -95,19 +95,13 @@ class ComposeRuntime:
         return f"{self._projects.name(project)}-{service}-{os.getpid()}"
 
     @contextlib.contextmanager
-    def _around(self, project: str, command: Command, mounted: Sequence[Path], listener: Listener) -> Iterator[None]:
-        """What the container mounts is there, and the container is gone at the end of the block."""
-        if listener.dry:
-            if command.files:
-                listener.note("the command below reads a file of chosen GPUs, which a dry run does not write")
-            yield
-            return
+    def _around(self, project: str, name: str, mounted: Sequence[Path]) -> Iterator[None]:
+        """What the container of that name mounts is there, and the container is gone at the end of the block."""
         for folder in mounted:
             folder.mkdir(parents=True, exist_ok=True)
         try:
             yield
         finally:
-            name = command.container.partition(":")[0]
             docker_engine.remove_container(name)
             if project in (BUILDER, REPORT):  # Compose makes a network for a project that uses none, too
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
@@ -125,7 +119,7 @@ class ComposeRuntime:
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name, failed = self._name("templates", "copy"), f"{path} cannot be copied out of {image}"
-        with contextlib.nullcontext(target) if listener.dry else replace_dir(target) as fresh:
+        with replace_dir(target) as fresh:
             commands = compose_commands.copy_out(server, name, path, fresh)
             try:
                 processes.run_to_end(commands.create, listener, failed, code="copy-out-failed")
@@ -135,7 +129,7 @@ class ComposeRuntime:
                 stays = f"container {name} cannot be removed"
                 processes.run_to_end(commands.remove, listener, stays, code="container-not-removed")
         found = "" if code else answer.strip()
-        if found != version and not listener.dry:
+        if found != version:
             package = f"TensorRT-LLM {found}" if found else "a TensorRT-LLM of an unknown version"
             listener.note(
                 f"{image} has {package}, and labctl's table is that of {version}: settings may be refused or ignored"
@@ -150,9 +144,10 @@ class ComposeRuntime:
     def _foreground(self, listener: Listener, words: Sequence[str], stack: str) -> int:
         terminal = os.isatty(0) and os.isatty(1)
         workspace, (project, service) = self.workspace, (stack, "client") if stack else (REPORT, "report")
-        command = compose_commands.client(self._projects, self._name(project, service), stack, words, terminal)
+        name = self._name(project, service)
+        command = compose_commands.client(self._projects, name, stack, words, terminal)
         mounted = (workspace.cache, workspace.folder(project).run_dir(), workspace.root / "results")
-        with self._around(project, command, mounted, listener):
+        with self._around(project, name, mounted):
             return processes.run_foreground(command, listener)
 
     # -- servers ---------------------------------------------------------------------------------------------------
@@ -160,13 +155,10 @@ class ComposeRuntime:
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> ComposeServer:
         stack = record.stack
         record = dataclasses.replace(record, server={"project": self._projects.name(stack)})
-        write = functools.partial(self.write_files, plan, record, only)
-        started = compose_commands.compose_up_servers(self._projects, plan, record, only)
-        command = dataclasses.replace(started, files=write)
+        self.write_files(plan, record, only)
+        command = compose_commands.compose_up_servers(self._projects, record, only)
         failed = f"the containers of {stack} cannot be started"
         processes.run_to_end(command, listener, failed, code="containers-not-started")
-        if listener.dry:
-            return ComposeServer([], record)
         servers = docker_engine.containers(self._root, stack, "triton")
         if not servers:
             raise LabError(failed, "docker compose made none", code="containers-not-started")
@@ -198,11 +190,10 @@ class ComposeRuntime:
         self._projects.write(stack, values, services, record.profile, secrets)
 
     def front(self, listener: Listener, record: Record) -> None:
-        configure = functools.partial(self._configure, record)
-        started = compose_commands.compose_up(
+        self._configure(record)
+        command = compose_commands.compose_up(
             self._projects, record, [compose_commands.ENVOY], dependencies=False, force_recreate=True
         )
-        command = dataclasses.replace(started, files=configure)
         failed = f"the balancer of {record.stack} cannot be started"
         processes.run_to_end(command, listener, failed, code="front-not-started")
 
@@ -232,9 +223,6 @@ class ComposeRuntime:
         if number:
             return self._stop_one(listener, stack, force, number)
         command = compose_commands.compose_down(self._projects, stack, force)
-        if listener.dry:
-            processes.run_tool(command, listener, listener.progress)
-            return None
         if not self.leftovers(stack):
             return None
         if not force:

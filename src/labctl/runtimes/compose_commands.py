@@ -1,9 +1,8 @@
-"""The commands of the compose runtime, as data: what is run is what ``--dry-run`` shows."""
+"""The commands of the compose runtime, as data."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -101,8 +100,7 @@ def copy_out(image: str, name: str, path: str, target: Path) -> CopyCommands:
         lambda docker: docker.copy((name, f"{path}/."), target),
         lambda docker: docker.remove(name, force=True),
     ]
-    create, *others = map(whales.docker_argv, calls)
-    return CopyCommands(Command(create, container=f"{name}: {image}, removed at once"), *map(Command, others))
+    return CopyCommands(*map(Command, map(whales.docker_argv, calls)))
 
 
 def one_shot(
@@ -125,24 +123,22 @@ def one_shot(
         {"STACK_SERVER_IMAGE": image, **projects.places(BUILDER), **gpu_count(gpus)},
         profile,
         override={"engine-builder": gpu_reservation(devices)} if devices else None,
-        container=f"{name}: {image}{_gpus(gpus, devices)}, gone when it ends",
     )
 
 
 def client(projects: Projects, name: str, stack: str, argv: Sequence[str], terminal: bool) -> Command:
     """A lab's client on a stack's network, or without a stack its report; on this terminal, or on none."""
     image = images.client_image(projects.workspace)
-    container = f"{name}: {image}, gone when it ends"
 
     def call(docker: DockerClient) -> object:
         service = "client" if stack else "report"
         return docker.compose.run(service, list(argv), name=name, tty=terminal, dependencies=False, remove=True)
 
     if stack:
-        command = projects.command(stack, call, container)
+        command = projects.command(stack, call)
     else:
         values = {"STACK_CLIENT_IMAGE": image, **projects.places(REPORT)}
-        command = projects.alone(REPORT, call, values, container=container)
+        command = projects.alone(REPORT, call, values)
     return _with_progress(command, "quiet")  # what Compose has to say of its network is not the client's
 
 
@@ -180,33 +176,22 @@ def door_inside(projects: Projects, record: Record) -> list[str]:
     return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, INSIDE)
 
 
-def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int]) -> Command:
+def compose_up_servers(projects: Projects, record: Record, only: Collection[int]) -> Command:
     """Start the servers' containers, and Envoy's before them."""
-    image = images.server_image(projects.workspace, record.profile, plan.image, plan.stack.packages)
-    gpus = plan.ranks if record.profile == "gpu" else 0
-    runs = f", runs launch-ranks {plan.launcher} {plan.ranks}" if plan.ranks > 1 else ""
-    project = projects.name(record.stack)
-    where = f"on {', '.join(f'{LOOPBACK}:{port}' for port in record.ports)}"
-    if record.balance:
-        where = f"on loopback; before {project}-{ENVOY}-1: {images.client_image(projects.workspace)}, {where}"
     starting = [service(server.number) for server in record.starting(only)]
-    names = " and ".join(f"{project}-{name}-1" for name in starting)
-    container = f"{names}: {image}{_gpus(gpus, plan.devices)}{runs}, {where}"
     if only:
-        return compose_up(projects, record, starting, container)
+        return compose_up(projects, record, starting)
     fronts = [ENVOY] if record.balance else []
-    return compose_up(projects, record, [*starting, *fronts], container, remove_orphans=True)
+    return compose_up(projects, record, [*starting, *fronts], remove_orphans=True)
 
 
-def compose_up(
-    projects: Projects, record: Record, services: Sequence[str], container: str = "", **options: Any
-) -> Command:
+def compose_up(projects: Projects, record: Record, services: Sequence[str], **options: Any) -> Command:
     """Start services of a stack, which has their images; ``options`` are those of ``docker compose up``."""
 
     def call(docker: DockerClient) -> object:
         return docker.compose.up(list(services), detach=True, no_build=True, pull="never", **options)
 
-    return projects.command(record.stack, call, container)
+    return projects.command(record.stack, call)
 
 
 def compose_down(projects: Projects, stack: str, force: bool) -> Command:
@@ -217,12 +202,6 @@ def compose_down(projects: Projects, stack: str, force: bool) -> Command:
         project=projects.name(stack),
     )
     return Command(words, cwd=Path("/"), hidden=HIDDEN)  # where there is no Compose file
-
-
-def _gpus(count: int, devices: Sequence[str]) -> str:
-    if devices:
-        return f", GPU {' and '.join(devices)}"
-    return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
 
 
 def gpu_count(count: int) -> dict[str, str]:
@@ -445,10 +424,10 @@ class Projects:
             del document["services"][service]
             _write_override(self.workspace.folder(stack).compose_file, document)
 
-    def command(self, stack: str, call: whales.Call, container: str = "") -> Command:
+    def command(self, stack: str, call: whales.Call) -> Command:
         """A ``docker compose`` command on a stack, as its files describe it."""
         words = whales.docker_argv(call, env_file=self.workspace.folder(stack).env_file)
-        return Command(words, container=container, hidden=HIDDEN)
+        return Command(words, hidden=HIDDEN)
 
     def alone(
         self,
@@ -457,20 +436,19 @@ class Projects:
         values: Mapping[str, str],
         profile: str = "cpu",
         override: Mapping[str, Any] | None = None,
-        container: str = "",
     ) -> Command:
         """A ``docker compose`` command without a stack: its values are its variables, so that it can be pasted.
 
         Args:
-            override: what its services have otherwise than in the checkout's files; in a file that it writes.
+            override: what its services have otherwise than in the checkout's files; it is written to a file.
         """
-        files, write = self._files(profile), None
+        files = self._files(profile)
         if override:
             path = self.workspace.folder(project).compose_file
             files.append(path)
-            write = functools.partial(_write_override, path, {"services": override})
+            _write_override(path, {"services": override})
         words = whales.docker_argv(call, files, project=self.name(project))
-        return Command(words, values, container, hidden=HIDDEN, files=write)
+        return Command(words, values, hidden=HIDDEN)
 
 
 def _write_override(path: Path, document: Mapping[str, Any]) -> None:

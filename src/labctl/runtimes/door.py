@@ -10,12 +10,9 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 
 from labctl.listener import Listener
-from labctl.options import LOOPBACK
-from labctl.runtimes import docker_engine, groups, images, processes
+from labctl.runtimes import docker_engine, groups, processes
 from labctl.runtimes.compose_commands import Projects, compose_up, door_arguments, door_inside
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Record
@@ -65,8 +62,7 @@ def start_door_server(workspace: Workspace, record: Record, port: int, listener:
         _start_container(door_container(workspace, record, port), workspace, record, listener)
     else:
         _start(command(record, port), workspace, record, address, listener, outlive=record.owner is None)
-    if not listener.dry:
-        atomic_write(folder.door_url, address)
+    atomic_write(folder.door_url, address)
     listener.done(address)
     return address
 
@@ -92,22 +88,21 @@ def door_server(workspace: Workspace, record: Record, port: int, listener: Liste
     try:
         yield url(port)
     finally:
-        if process:
-            process.kill()  # it holds nothing
-            process.wait()
+        process.kill()  # it holds nothing
+        process.wait()
 
 
 def door_container(workspace: Workspace, record: Record, port: int) -> Command:
-    """What starts the container in the stack's project. It speaks to the server, or to the balancer before several."""
+    """What starts the container in the stack's project, whose file gets what it needs. It speaks to the server, or to
+    the balancer before several.
+    """
     projects = Projects(workspace)
     added = {"STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
-    image = images.client_image(workspace)
-    shown = f"{projects.name(record.stack)}-{SERVICE}-1: {image}, on {LOOPBACK}:{port}"
+    projects.add(record.stack, added, SERVICE)
     # Started without its dependencies, its configuration differs for Compose, and `up -d` would make it again. But a
     # first server that was scaled away must not start again.
     first = record.servers[0].number == 1
-    command = compose_up(projects, record, [SERVICE], shown, wait=True, dependencies=first)
-    return replace(command, files=partial(projects.add, record.stack, added, SERVICE))
+    return compose_up(projects, record, [SERVICE], wait=True, dependencies=first)
 
 
 def _start_container(command: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
@@ -125,13 +120,11 @@ def _start_container(command: Command, workspace: Workspace, record: Record, lis
 
 def _start(
     program: Command, workspace: Workspace, record: Record, address: str, listener: Listener, outlive: bool
-) -> subprocess.Popen[bytes] | None:
-    """Start it, and wait until it answers; None in a dry run."""
+) -> subprocess.Popen[bytes]:
+    """Start it, and wait until it answers."""
     folder = workspace.folder(record.stack)
     log = folder.path / "openai.log"
     listener.command(program.argv)
-    if listener.dry:
-        return None
     process = groups.spawn(folder, groups.OPENAI, program.argv, os.environ, log, folder.path, outlive)
     for _ in attempts(PATIENCE_S, LOOK_S):
         if _answers(address):

@@ -272,7 +272,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     # Compose 2.26 reports a build on stdout.
     with told_why():
         tail = processes.run_to_end(command, listener, failed, merged=True, code="image-build-failed")
-        if not listener.dry and not image_digest(name):
+        if not image_digest(name):
             raise LabError(failed, "docker compose says that it was built", details=tail, code="image-build-failed")
     listener.done("built")
 

@@ -130,10 +130,6 @@ class Layer:
     def _install(self, listener: Listener) -> str:
         if self.elsewhere:
             raise LabError(f"{self.name} cannot be installed", self.elsewhere, OTHERS, code="layer-unsupported")
-        if listener.dry:
-            listener.file(f"{self.path}/")
-            self._fill(listener, self.path)
-            return ""
         with key_lock(self.path):
             if self.ready:
                 return f"in {self.path}"

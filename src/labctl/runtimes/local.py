@@ -93,9 +93,7 @@ class LocalRuntime:
         if triton.has_backends(cache):
             return
         listener.step("Triton's python backend")
-        listener.file(f"{triton.backends(cache)}/")
-        if not listener.dry:
-            triton.make_backends(cache)
+        triton.make_backends(cache)
         listener.done("links into the wheel")
 
     def _python(self, argv: Sequence[str]) -> Command:
@@ -125,9 +123,8 @@ class LocalRuntime:
         for server in record.starting(only):
             command = self._server(plan, record, server, arguments.SHOWN)
             listener.command(command.argv, command.env)
-            if not listener.dry:
-                process = self._spawn(plan, record, server)
-                parts[f"replica {server.number}" if record.balance else ""] = process
+            process = self._spawn(plan, record, server)
+            parts[f"replica {server.number}" if record.balance else ""] = process
         return LocalServer(parts, record, workspace)
 
     def _server(self, plan: Plan, record: Record, server: Replica, secret: str) -> Command:
@@ -169,9 +166,8 @@ class LocalRuntime:
         )
 
     def front(self, listener: Listener, record: Record) -> None:
-        if not listener.dry:
-            folder = self.workspace.folder(record.stack)
-            groups.end(folder, [group for group in groups.groups(folder) if group.part == groups.ENVOY])
+        folder = self.workspace.folder(record.stack)
+        groups.end(folder, [group for group in groups.groups(folder) if group.part == groups.ENVOY])
         start_front(self.workspace, record, listener)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
@@ -182,8 +178,6 @@ class LocalRuntime:
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         root, folder = self.workspace.root, self.workspace.folder(stack)
-        if listener.dry:  # no command ends it
-            return
         parts = [group for group in groups.groups(folder) if number in (0, group.number)]
         servers = {group: process for group in parts if (process := server_process(group))}
         if servers and not force:

@@ -93,8 +93,6 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
     folder = workspace.folder(record.stack)
     argv = [str(envoy_binary()), *config.envoy_arguments(str(folder.envoy_file))]
     listener.command(argv)
-    if listener.dry:
-        return {}
     write_envoy(workspace, record)
     outlive = record.owner is None
     process = groups.spawn(folder, groups.ENVOY, argv, os.environ, folder.log_file(), folder.path, outlive)

@@ -1,4 +1,4 @@
-"""The one place that starts processes. It shows each command and runs it; a dry run only shows it.
+"""The one place that starts processes. It tells the listener of each command and runs it.
 
 Every child dies with us (``PR_SET_PDEATHSIG``); servers, which may outlive the command, are started in ``groups``.
 """
@@ -26,7 +26,6 @@ from labkit.errors import LabError
 LOOK_S = 0.02
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
-NOTHING = ("true",)  # what a dry run has in the place of a command: it says nothing, and ends well
 PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None)  # loaded before fork: the child may only call it
 
@@ -36,18 +35,14 @@ class Command:
     """A process and its variables beyond our own.
 
     Attributes:
-        container: the name and the image of the container that it makes.
         hidden: prefixes of our own variables that it does not get.
-        files: writes the files that it reads; called before it is started.
         grace: seconds that it has to end when it is asked to.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
-    container: str = ""
     cwd: Path | None = None
     hidden: tuple[str, ...] = ()
-    files: Callable[[], None] | None = field(default=None, compare=False)
     grace: float = 10.0
 
 
@@ -69,11 +64,7 @@ def describe_exit(code: int) -> str:
 @contextlib.contextmanager
 def _child(command: Command, listener: Listener, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A process in a group of its own, so that Ctrl-C reaches us first; it ends with us, and with the block."""
-    listener.command(command.argv, command.env, command.container)
-    if listener.dry:
-        command = Command(NOTHING)
-    if command.files:
-        command.files()
+    listener.command(command.argv, command.env)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(command.hidden)}
     options = {
         "stdin": subprocess.DEVNULL,

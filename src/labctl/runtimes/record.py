@@ -21,7 +21,6 @@ from pydantic import TypeAdapter
 from labctl.options import Options
 from labkit import disk
 from labkit.errors import LabError
-from labsched.files import json_object
 
 REPLICA = "LABS_REPLICA"  # a server's number, where a stack has several; labserve reads it too
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
@@ -91,8 +90,7 @@ class Record:
     @classmethod
     def from_json(cls, text: str) -> Record:
         """The record in a text. Raises ValueError."""
-        data = json_object(text)
-        return _adapter().validate_json(json.dumps(data), strict=True)
+        return _adapter().validate_json(text, strict=True)
 
     @classmethod
     def read(cls, path: Path) -> Record:

@@ -2,7 +2,7 @@
 
 python-on-whales would run them itself: without an end to them where labctl is killed, without its lines as they come,
 and for Compose without a stdin. So the two functions by which it starts processes are replaced during a call, and hand
-out the words instead. What a dry run shows is what a run would run, since both have it from here.
+out the words instead.
 """
 
 from __future__ import annotations

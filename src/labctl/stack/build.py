@@ -66,11 +66,6 @@ def render_stack(
     by_hand = runtime if isinstance(runtime, ComposeRuntime) and output is None else None
     for notice in plan.notices:
         listener.note(notice)
-    if session.dry:
-        extra = (own.env_file, own.compose_file, own.secret) if by_hand else ()
-        for path in (*plan.files(), *extra):
-            listener.file(str(path))
-        return ""
     with _require_unserved(session, folder):
         models = repository.render_repository(plan.request)
         if by_hand:

@@ -137,9 +137,6 @@ def render_deployment(
 
     for notice in plan.notices:
         session.listener.note(notice)
-    session.listener.file(f"{folder}/")
-    if session.dry:
-        return ""
     custom = _Customization.of(folder, stack)
     with replace_dir(folder) as fresh:
         repository.render_repository(replace(plan.request, output=fresh / "repository"))

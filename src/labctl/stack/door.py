@@ -17,7 +17,7 @@ def start_door(session: Session, record: Record, options: Options) -> None:
 
     Raises LabError: it cannot be started, or its port is taken; the stack stays up.
     """
-    address = "" if session.dry else door.door_url(session.workspace, record)
+    address = door.door_url(session.workspace, record)
     if not address:
         if options.ports == "auto":
             (port,) = ports.free_ports(1)
@@ -25,5 +25,4 @@ def start_door(session: Session, record: Record, options: Options) -> None:
             port = USUAL
             ports.require_free({"OpenAI": port}, session.running(), AGAIN)
         address = door.start_door_server(session.workspace, record, port, session.listener)
-    if not session.dry:
-        session.listener.note(f"OpenAI API: {address}")
+    session.listener.note(f"OpenAI API: {address}")

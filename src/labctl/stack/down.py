@@ -24,8 +24,6 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 
     Raises LabError: something of it is still there; it is named.
     """
-    if session.dry:
-        return runtime.stop(session.listener, stack, force)
     if force:
         with hold_signals_back():
             return _take_down(session, runtime, stack, force)

@@ -50,8 +50,7 @@ def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, a
         front = replace(front, grpc=chosen_endpoints(asked).grpc)
     turned = with_servers(replace(record, balance=policy, endpoints=front), record.servers)
     runtime.front(session.listener, turned)
-    if not session.dry:
-        await_balancer(runtime, turned)
+    await_balancer(runtime, turned)
     session.listener.done("READY")
     return turned
 

@@ -29,7 +29,7 @@ EXERCISE = "exercise"  # the stack that exercises are checked on; it is no lab's
 
 @dataclass(frozen=True)
 class Session:
-    """What one command works with; in a dry run nothing is looked for, locked or written."""
+    """What one command works with."""
 
     workspace: Workspace
     catalog: Catalog
@@ -47,13 +47,9 @@ class Session:
         leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
         return cls(workspace, load_catalog(workspace, leave_out, at_use=not whatever_is_broken), listener)
 
-    @property
-    def dry(self) -> bool:
-        return self.listener.dry
-
     def lock(self, stack: str, action: str) -> AbstractContextManager[None]:
         """Hold a stack against other commands. Raises Busy where another command holds it."""
-        return stack_lock(self.workspace, stack, action) if not self.dry else contextlib.nullcontext()
+        return stack_lock(self.workspace, stack, action)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -87,41 +83,25 @@ class Session:
     def choose(self, wanted: str, profile: str) -> Runtime:
         """The runtime to start on; where ``wanted`` is "", local.
 
-        Raises LabError: it cannot serve that profile here. A dry run does not ask that.
+        Raises LabError: it cannot serve that profile here.
         """
         runtime = self.runtime(wanted or RUNTIMES[0])
-        if self.dry:
-            self._tell(f"dry run on the {runtime.name} runtime, profile {profile}: nothing is made")
-        else:
-            runtime.check(profile)
+        runtime.check(profile)
         return runtime
-
-    def _tell(self, text: str) -> None:
-        """Say it once in this session."""
-        if text not in self._told:
-            self._told.add(text)
-            self.listener.note(text)
-
-    def first(self, title: str) -> bool:
-        """Whether this is to be made: a dry run shows only once what would be there in a later phase."""
-        if self.dry and title in self._told:
-            return False
-        self._told.add(title)
-        return True
 
     def say_how_long(self, slow: Sequence[int]) -> None:
         """Say how long it takes to make the images."""
-        if slow and not self.dry:
+        if slow:
             count = f"{len(slow)} images are" if len(slow) > 1 else "1 image is"
             self.listener.note(f"{count} made first: about {sum(slow)} minutes, once")
 
     def find(self, stack: str) -> RunningStack | None:
-        """A stack that runs now, on whichever runtime; None in a dry run.
+        """A stack that runs now, on whichever runtime; None where there is none.
 
         Raises Unknown: it was brought up on a runtime that cannot be asked now.
         """
         silent: dict[str, LabError] = {}
-        for runtime in self.runtimes if not self.dry else ():
+        for runtime in self.runtimes:
             try:
                 if record := runtime.find(stack):
                     return RunningStack.of(self, None, runtime, self._as_set(record))
@@ -171,9 +151,9 @@ class Session:
         )
 
     def running(self) -> list[Record]:
-        """The records of every stack of this checkout that exists now; none in a dry run."""
+        """The records of every stack of this checkout that exists now."""
         running: list[Record] = []
-        for runtime in self.runtimes if not self.dry else ():
+        for runtime in self.runtimes:
             with contextlib.suppress(LabError):
                 running += runtime.running()
         return running
@@ -181,8 +161,7 @@ class Session:
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 
     def remember(self, record: Record) -> None:
-        if not self.dry:
-            atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
+        atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
 
     def remembered(self, stack: str) -> Record | None:
         """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""

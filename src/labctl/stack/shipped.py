@@ -27,9 +27,6 @@ def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
     folders = {path: _lab_of(workspace, path) for path in files if path.is_relative_to(workspace.root)}
     if not folders:
         return []
-    if (copy := _copy(workspace)).is_dir():
-        known = [path for path, folder in folders.items() if (copy / folder).exists()]
-        return [path for path in known if _bytes(path) != _bytes(copy / path.relative_to(workspace.root))]
     names = [str(path.relative_to(workspace.root)) for path in folders]
     commit = _shipped_commit(workspace)
     differing = _git(workspace, "diff", "--name-only", "--relative", "-z", commit, "--", *names)
@@ -58,17 +55,8 @@ def _shipped_commit(workspace: Workspace) -> str:
     return "HEAD"
 
 
-def _copy(workspace: Workspace) -> Path:
-    """Where a bundle's ``install`` and `labctl new` keep what was shipped; a clone has git for that."""
-    return workspace.root / ".bundle" / "shipped"
-
-
-def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
 def _git(workspace: Workspace, *arguments: str) -> str:
-    remedy = "clone the project with git, or unpack the bundle again"
+    remedy = "clone the project with git"
     try:
         ended = processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S)
         if ended and not ended.code:
@@ -76,7 +64,7 @@ def _git(workspace: Workspace, *arguments: str) -> str:
         why = " ".join((ended.err if ended else "git did not answer").split())
     except OSError as error:
         why = f"git cannot be run: {error.strerror}"
-        remedy = "install git (apt-get install git), or unpack a bundle, which does without"
+        remedy = "install git (apt-get install git)"
     raise LabError("this checkout does not know which files were shipped", why, remedy, code="shipped-files-unknown")
 
 

@@ -51,10 +51,9 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
         wanted = Stack(session, lab, stack, runtime, options)
         record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
         refuse_unservable(wanted.plan, runtime, session.workspace)
-        if not session.dry:
-            if runtime.leftovers(stack):  # its server died: what stood around it has its ports
-                take_down(session, runtime, stack, force=True)
-            require_endpoints(endpoints, session.running())
+        if runtime.leftovers(stack):  # its server died: what stood around it has its ports
+            take_down(session, runtime, stack, force=True)
+        require_endpoints(endpoints, session.running())
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(preparation_minutes(wanted.plan, runtime))
         prepare_artifacts(session, wanted.plan, runtime)
@@ -77,10 +76,6 @@ def _render(stack: Stack) -> None:
     """Render the stack's model repository."""
     listener = stack.session.listener
     listener.step("model repository")
-    if stack.session.dry:
-        for path in stack.plan.files():
-            listener.file(path)
-        return
     request = stack.plan.request
     models = repository.render_repository(request)
     if spare := repository.unused_parameters(request) if request.spare else []:
@@ -124,23 +119,20 @@ def prepare_artifacts(session: Session, plan: Plan, runtime: Runtime) -> None:
     Raises LabError: something cannot be made, or something that is there is damaged.
     """
     listener = session.listener
-    if session.first(f"the environment of {plan.image or plan.profile} {plan.stack.packages}"):
-        runtime.prepare(listener, plan.profile, plan.image, plan.stack.packages)
-    if plan.release and plan.fetched and not plan.fetched.is_dir() and session.first(str(plan.fetched)):
+    runtime.prepare(listener, plan.profile, plan.image, plan.stack.packages)
+    if plan.release and plan.fetched and not plan.fetched.is_dir():
         listener.step(f"templates of TensorRT-LLM {plan.release.name}")
-        listener.file(f"{plan.fetched}/")
         runtime.copy_out(listener, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm)
         listener.done("copied out of the image")
     for artifact in plan.artifacts:
-        if session.first(str(artifact.locate(session.workspace))):
-            make_artifact(session, artifact, runtime, plan)
+        make_artifact(session, artifact, runtime, plan)
 
 
 def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
     """Hear what the plan has to say, and ask this machine's GPUs. Raises LabError where they cannot serve it."""
     for notice in plan.notices:
         session.listener.note(notice)
-    if plan.profile == "gpu" and not session.dry:
+    if plan.profile == "gpu":
         for check in gpu_checks(plan, runtime.name, session.workspace):
             if check.state == "fail":
                 raise LabError(f"{check.name}: {check.found}", "", check.remedy, code="check-failed")
@@ -152,10 +144,9 @@ def make_artifact(session: Session, artifact: Artifact, runtime: Runtime, plan: 
     """Make it where it is not there yet: in the serving environment, or in the image that serves it."""
     listener, cached = session.listener, artifact.ready(session.workspace)
     listener.step(artifact.title)
-    if plan and isinstance(artifact, Build) and artifact.of_image and not (listener.dry and cached):
+    if plan and isinstance(artifact, Build) and artifact.of_image:
         _make_engine(session, plan, artifact, runtime)
     elif not cached:
-        listener.file(f"{artifact.locate(session.workspace)}/")
         runtime.tool(listener, artifact.argv)
     listener.done("cached" if cached else "made")
 
@@ -184,11 +175,6 @@ def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -
     def run(argv: Sequence[str]) -> None:
         runtime.in_image(listener, argv, plan.image, plan.ranks, plan.devices)
 
-    if listener.dry:
-        listener.file(f"{build.locate(workspace)}/")
-        for argv in engine_commands(build, workspace):
-            run(argv)
-        return
     gpu = gpu_target(plan.image, plan.devices)
     if not build.ready(workspace):
         build.make(workspace, listener.progress, Builder(gpu, run))
@@ -210,9 +196,6 @@ def _start(stack: Stack, record: Record) -> Record:
     count = f"{replicas.replicas_in_words(len(record.servers))} of " if record.balance else ""
     listener = session.listener
     listener.step(f"{count}tritonserver with {', '.join(plan.stack.models)}")
-    if session.dry:
-        runtime.start(listener, plan, record)
-        return record
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True)
     atomic_write(log_file, b"", mode=0o600)

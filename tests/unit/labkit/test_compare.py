@@ -16,7 +16,7 @@ from labkit.compare import SHOWN, compare
 
 def result(folder: Path, **changed: Any) -> Path:
     """A folder with a result, some of whose parts are changed; None takes a part away."""
-    document = {"schema_version": 1, "lab": "02", "settings": {}, "metrics": {"a": {"tps": 10.0}}, **changed}
+    document = {"schema_version": 2, "lab": "02", "settings": {}, "metrics": {"a": {"tps": 10.0}}, **changed}
     folder.mkdir()
     (folder / "result.json").write_text(json.dumps({k: v for k, v in document.items() if v is not None}))
     return folder
@@ -87,13 +87,6 @@ def test_goodput_is_a_headline_and_different_limits_are_named(tmp_path: Path, ot
     assert found.remarks == (expected if differ else [])
 
 
-def test_the_mean_that_version_1_called_inter_token_latency_is_compared_with_tpot(tmp_path: Path) -> None:
-    old = result(tmp_path / "x", metrics={"a": {"inter_token_latency": {"p50": 4.0}}})
-    new = {"a": {"time_per_output_token": {"p50": 6.0}, "inter_token_latency": {"p50": 5.0}}}
-    found = compare([old, result(tmp_path / "y", schema_version=2, metrics=new)])
-    assert found.metrics == {"a.time_per_output_token.p50": [4.0, 6.0]}
-
-
 def test_a_run_without_a_result_and_a_bench_beside_runs_are_skipped_and_told(tmp_path: Path) -> None:
     (tmp_path / "cut").mkdir()
     bench = result(tmp_path / "b", settings={"bench_model": "m"}, metrics={"8 in flight": {"tps": 3.0}})
@@ -162,7 +155,7 @@ def test_the_percentiles_of_the_three_latencies_matter_and_the_schedulers_batch_
     names = ("time_to_first_token", "time_per_output_token", "inter_token_latency")
     measured: dict[str, Any] = {name: {"p50": 1.0, "p90": 1.0, "p95": 2.0, "p99": 3.0} for name in names}
     measured |= {"triton": {"mean_batch": 1.0}, "scheduler": {"mean_batch": 4.0}}
-    changed: dict[str, Any] = {"schema_version": 2, "metrics": {"4/s": measured}}
+    changed: dict[str, Any] = {"metrics": {"4/s": measured}}
     found = compare([result(tmp_path / name, **changed) for name in "xy"])
     shown = found.headlines()
     assert {f"4/s.{name}.p{percent}" for name in names for percent in (50, 95, 99)} <= {*shown}

@@ -87,7 +87,7 @@ def test_two_kinds_of_load_at_once_are_refused() -> None:
     assert "two kinds of load" in done.output
 
 
-@pytest.mark.parametrize("option", [["--set", "max_batch_size=2"], ["--dry-run"], ["--against-engine"]])
+@pytest.mark.parametrize("option", [["--set", "max_batch_size=2"], ["--against-engine"]])
 def test_an_option_that_means_nothing_for_a_server_elsewhere_is_refused_by_its_own_name(option: list[str]) -> None:
     done = CliRunner().invoke(bench_command, ["--endpoint", "127.0.0.1:1", "--model", "m", *option])
     assert done.exit_code == 2

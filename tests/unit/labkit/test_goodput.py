@@ -8,16 +8,21 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from checkout import ROOT
 from click.testing import CliRunner
 from fake_backend import METRICS as SHOWN
 from fake_backend import Request
 from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
+from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
 from labctl.pages.live.counters import LiveCounters
+from labctl.plan import make_plan
 from labctl.replicas import signals
 from labctl.replicas.scale import Scaler
 from labctl.runtimes.record import Endpoints, Record, Replica
+from labctl.workspace import Workspace
 from labkit.evidence import goodput as kit
 from labkit.evidence import metrics
 from labkit.evidence.goodput import GoodputMeter, Rate
@@ -184,12 +189,12 @@ def test_a_number_is_waiting_requests_and_a_share_is_goodput() -> None:
 
 
 def test_the_limits_of_any_stack_reach_its_servers_in_one_form() -> None:
-    command = ["up", "scaled", "--runtime", "local", "--set", "slo=tpot<60, ttft<500ms", "--dry-run", "--json"]
-    done = CliRunner().invoke(cli, command, catch_exceptions=False)
-    environments = [one.get("env", {}) for one in json.loads(done.stdout)["commands"]]
-    assert {one.get("LABS_SLO") for one in environments} >= {"ttft<500ms,tpot<60ms"}
+    workspace = Workspace.find(ROOT)
+    lab, name = load_catalog(workspace).stack("scaled")
+    plan = make_plan(workspace, lab, name, Options(set={"slo": "tpot<60, ttft<500ms"}), str)
+    assert plan.server_env["LABS_SLO"] == "ttft<500ms,tpot<60ms"
 
 
 def test_limits_that_cannot_be_read_are_refused_before_anything_starts() -> None:
-    done = CliRunner().invoke(cli, ["up", "iterative", "--runtime", "local", "--set", "slo=fast", "--dry-run"])
+    done = CliRunner().invoke(cli, ["render", "iterative", "--set", "slo=fast"])
     is_lab_error(done.exception, "slo-invalid", "'fast'")

@@ -14,13 +14,10 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from step_logs import step
 
 from labctl.cli import clock, console, learn_view, stacks
 from labctl.cli import infer as infer_module
 from labctl.cli.explain import compare_command
-from labctl.pages.live.state import LiveState
-from labctl.pages.live.terminal import TerminalState
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -39,18 +36,6 @@ def test_a_text_keeps_its_length_its_lines_and_every_letter() -> None:
     assert shown.startswith("a\tb\nSeoul é 😀 ␛]0;owned␇␛[2J␛[31m␍␈")
     assert len(shown) == len(f"a\tb\nSeoul é 😀 {EVIL}\ud800")
     assert not OBEYED.search(shown)
-
-
-def watched() -> str:
-    """A request whose id, prompt, answer and reason are a stranger's, on a small screen."""
-    slots = {"texts": [EVIL], "prompts": {EVIL: EVIL}, "slots": 2, "seats": [EVIL, ""], "blocks": [1], "kv_blocks": 4}
-    line = step(1, [EVIL], instance="0_0", **slots, waiting=[f"9{EVIL}"], queue=1, why=EVIL)
-    state = LiveState()
-    state.feed([line])
-    state.of("m", "0_0").held = {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}
-    lines = TerminalState("s", note=EVIL).lines(state, 200, 24)
-    assert len(lines) == 24
-    return "\n".join(lines)
 
 
 def error() -> str:
@@ -92,9 +77,7 @@ def _said(tell: Callable[[], None]) -> str:
     return CliRunner().invoke(command, color=True).output
 
 
-@pytest.mark.parametrize(
-    "view", [watched, error, progress, requests, learning, lambda: format_table([(EVIL,)], ("a",))]
-)
+@pytest.mark.parametrize("view", [error, progress, requests, learning, lambda: format_table([(EVIL,)], ("a",))])
 def test_fault_49_no_view_lets_a_stranger_drive_the_terminal(view: Callable[[], str]) -> None:
     shown = view()
     assert "owned" in shown or "␛" in shown
@@ -158,7 +141,7 @@ def test_fault_49_a_file_name_of_a_result_is_printed_as_text(tmp_path: Path) -> 
     for name in ("a", "b"):
         folder = tmp_path / f"{name}\x1b[2J"
         folder.mkdir()
-        document = {"schema_version": 1, "lab": "x", "settings": {}, "metrics": {"tps": 1.0}}
+        document = {"schema_version": 2, "lab": "x", "settings": {}, "metrics": {"tps": 1.0}}
         (folder / "result.json").write_text(json.dumps(document))
         paths.append(str(folder))
     done = CliRunner().invoke(compare_command, paths, color=True)

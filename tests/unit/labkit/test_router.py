@@ -11,8 +11,6 @@ from step_schema import LINES
 
 from labctl.pages.live import replay
 from labctl.pages.live.routes import RouteEvent, Routes, RouteTail, describe_routes
-from labctl.pages.live.state import LiveState
-from labctl.pages.live.terminal import TerminalState
 from labkit.clients.router import POLICIES, SIZE, Router, score_each
 from labserve.gpt2.routed import MOST, route_of
 from labserve.params import BadInput
@@ -166,13 +164,6 @@ def test_a_recording_has_the_decisions_at_its_own_times(tmp_path: Path) -> None:
 def test_the_decision_about_one_request_is_told_alone() -> None:
     (words,) = describe_routes([line(1, 0, route()), line(2, 48, route())], "2")
     assert words == events(0, 48)[1]["words"]
-
-
-def test_the_terminal_says_what_the_decisions_came_to() -> None:
-    screen = TerminalState("two-servers", routes=f"router: {events(0, 0)[-1]['sum']}")
-    shown = screen.lines(LiveState(), 80, 24)
-    assert len(shown) == 24 and any(row.startswith("router: least work, 2 requests") for row in shown)
-    assert "The servers do not have what the router remembers" in " ".join(row.strip() for row in shown)
 
 
 def test_the_routers_own_decision_is_one_that_a_server_takes_and_the_log_holds() -> None:

@@ -38,14 +38,6 @@ def invoked(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments)
 
 
-@pytest.mark.parametrize(("lab", "servers", "clients"), [("schedulers", 1, 16), ("batching", 4, 4)])
-def test_phases_share_a_server_where_the_manifest_says_so(lab: str, servers: int, clients: int) -> None:
-    done = invoked("run", lab, "--dry-run", "--runtime", "local")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.count("# tritonserver with") == servers
-    assert done.stdout.count("# the client of phase") == clients
-
-
 def test_a_prompt_counts_as_computed_in_all_its_pieces_and_what_is_decoded_does_not() -> None:
     steps = [step(("a", "p", 60, 0)), step(("a", "p", 4, 1), ("b", "d", 1, 1)), step(("a", "d", 1, 1))]
     assert of("prefix.py", "counted")(steps, 128) == {"asked": 128, "computed": 64, "hit_rate": 0.5}
@@ -78,33 +70,7 @@ def test_steps_for_a_token_are_those_of_each_request_by_itself() -> None:
 TENSORRT_LLM = ("--profile", "gpu", "--set", "engine=tensorrt-llm")
 
 
-@pytest.mark.parametrize(
-    ("asked", "left_out"),
-    [
-        (("--profile", "gpu"), 1),  # vLLM; the one with a small cache is OpenVINO's
-        (("--profile", "gpu", "--set", "engine=transformers"), 3),
-        (("--profile", "cpu"), 0),
-        (("--profile", "cpu", "--set", "speculation=draft"), 3),
-    ],
-)
-def test_the_phases_about_shared_beginnings_run_wherever_an_engine_can_share_them(
-    asked: tuple[str, ...], left_out: int
-) -> None:
-    done = invoked("run", "schedulers", "--dry-run", *asked)
-    assert done.exit_code == 0, done.output
-    notes = [line for line in done.output.splitlines() if "phase prefix-" in line and "left out" in line]
-    assert len(notes) == left_out, notes
-
-
-def test_every_phase_of_tensorrt_llm_has_a_server_and_an_engine_of_its_own() -> None:
-    done = invoked("run", "schedulers", "--dry-run", *TENSORRT_LLM)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.count("# tritonserver with") == done.stdout.count("# the client of phase") == 5
-    for words in ("--max_num_tokens 8192", "--max_num_tokens 256", "--use_paged_context_fmha enable"):
-        assert words in done.stdout, words
-
-
 @pytest.mark.parametrize("setting", ["speculation=draft", "speculation=prompt_lookup", "scheduling=fair"])
 def test_what_needs_engines_that_labctl_does_not_build_is_refused_by_name(setting: str) -> None:
-    done = invoked("up", "modern", *TENSORRT_LLM, "--set", setting, "--dry-run")
+    done = invoked("render", "modern", *TENSORRT_LLM, "--set", setting)
     is_lab_error(done.exception, "settings-unusable", setting.partition("=")[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -78,3 +79,16 @@ def test_a_file_that_wants_packages_for_the_user_alone_does_not_hinder(checkout:
     setup(checkout, PIP_CONFIG_FILE=str(file))
     (installed,) = checkout.parent.rglob("tiny.py")
     assert installed.is_relative_to(checkout / ".venv")
+
+
+def test_for_a_box_without_a_network_the_locked_wheels_are_downloaded_and_not_installed(
+    checkout: Path, tmp_path: Path
+) -> None:
+    """docs/guide/offline.md."""
+    wheel = checkout / "docker/tiny-1-py3-none-any.whl"
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (tmp_path / "labs.txt").write_text(f"tiny==1 --hash=sha256:{digest}\n")
+    env = {"LABS_PIP": f"{sys.executable} -m pip", "LABS_DOWNLOAD": "wheels", "PIP_FIND_LINKS": str(wheel.parent)}
+    argv = ["sh", str(ROOT / "docker/install-packages.sh"), "labs.txt"]
+    subprocess.run(argv, cwd=tmp_path, env={**os.environ, **env, "PIP_NO_INDEX": "1"}, check=True)
+    assert [path.name for path in (tmp_path / "wheels").iterdir()] == [wheel.name]

@@ -1,7 +1,7 @@
 """Completes the lines of a step log: each gets the fields that it leaves out.
 
-This is the one definition of a model's state (docs/develop/step-log.md has it in words). The terminal shows it as it
-is, the page by way of :mod:`labctl.pages.live.feed`; a test compares the two at every step.
+This is the one definition of a model's state (docs/develop/step-log.md has it in words). The page has it by way of
+:mod:`labctl.pages.live.feed`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Instance:
             self.last["kv_blocks_used"] = 0
         self.steps += kind not in (CHANGE, HELD)
         columns = {name: _column(line, name, usual) for name, usual in _COLUMNS.items()}
-        places = {"rows": rows, "phase": _phases(line), "kind": kind, "seats": seats}
+        places = {"rows": rows, "phase": "".join(_column(line, "phase", "d")), "kind": kind, "seats": seats}
         return {"n": self.steps, **line, **self.last, **waits, **columns, **places}
 
     def _waits(self, line: Line, kind: str) -> Line:
@@ -120,19 +120,6 @@ def held_steps(clock: Clock) -> list[Line]:
     return [state for state in states if state["state"] == "held"]
 
 
-def why_waiting(line: Line) -> str:
-    """The reasons of all waiting requests, in words."""
-    reasons = line["why"]
-    return reasons if isinstance(reasons, str) else ", ".join(sorted(set(reasons)))
-
-
 def _column(line: Line, name: str, usual: Any) -> Sequence[Any]:
     entries = line.get(name) or ()
     return entries if len(entries) == len(line["ids"]) else [usual] * len(line["ids"])
-
-
-def _phases(line: Line) -> str:
-    """A letter for each request. Version 1 has only the number of new requests, which are the last of the batch."""
-    count = len(line["ids"])
-    new = min(count, int(line.get("prefill", 0)))
-    return str("".join(_column(line, "phase", "")) or "d" * (count - new) + "p" * new)

@@ -41,11 +41,6 @@ class WhatIf:
         self._follower = Follower(self._settings(_head(stack, run_dir)), whole=False)
         self._parted = False
 
-    @property
-    def words(self) -> str:
-        """The policy, and its newest first difference, in one line."""
-        return f"{self.lane}: {self.events[-1]['words']}"
-
     def feed(self, lines: Iterable[Line]) -> tuple[list[Line], list[WhatIfEvent]]:
         """Take the next lines of every log, and replay as far as processor time allows.
 

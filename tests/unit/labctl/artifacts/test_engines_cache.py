@@ -15,7 +15,7 @@ from lab_errors import lab_error
 
 from labbuild.protocol import EngineCompiler, Option
 from labctl.artifacts import engines, weights
-from labctl.artifacts.store import ENGINES, WEIGHTS, Artifact
+from labctl.artifacts.store import ENGINES, WEIGHTS
 from labctl.cli.main import cli
 from labctl.workspace import Workspace
 
@@ -233,20 +233,3 @@ def test_the_remedy_of_a_damaged_engine_can_be_followed(
     assert [(row["key"], row["engine"]) for row in ENGINES.rows(workspace)] == [(key, "damaged")]
     assert ENGINES.prune(workspace) == [key]
     assert not build.ready(workspace)
-
-
-@pytest.mark.parametrize(
-    ("artifact", "folder"),
-    [
-        (weights.parse_source("hub:org/model@abc123"), "weights/hub-org-model-abc123-b06e35b7c5"),
-        (weights.parse_source("hub:gpt2"), "weights/hub-gpt2-40c7cea861"),
-        (engines.request("onnx", SPEC, {}), "engines/onnx-shipped-tiny-gpt2-90b0a30c63-12d4f7fa21"),
-        (
-            engines.request("tensorrt-llm", "hub:org/model@abc123", {}),
-            "engines/tensorrt-llm-hub-org-model-abc123-b06e35b7c5-b1b8233be5",
-        ),
-    ],
-)
-def test_an_existing_cache_is_found_again(artifact: Artifact, folder: str, tmp_path: Path) -> None:
-    """These folders were named by version 0.1.0; only a new recipe may change them."""
-    assert artifact.locate(Workspace(ROOT, tmp_path)) == tmp_path / folder

@@ -27,10 +27,11 @@ from labctl.labs.run import add_gpus
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
-from labctl.plan import Plan
+from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine, images, nvidia, wheel
+from labctl.runtimes.local import LocalRuntime
 from labctl.stack.session import Session
-from labctl.stack.up import check_machine
+from labctl.stack.up import check_machine, refuse_unservable
 from labctl.workspace import Workspace
 
 __all__ = ("machine_fixture", "workspace_fixture")
@@ -403,3 +404,16 @@ def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine
     assert (kept["machine"]["cores"], kept["settings"]["release"]) == (8, "0.17.0")
     assert (gpu["name"], gpu["driver"]) == ("NVIDIA H100 80GB HBM3", "550.54.15")
     assert "release" not in add_gpus({"settings": {}, "machine": {}}, Options("gpu"))["settings"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "settings", "remedy"),
+    [("inflight-batching", {"engine": "tensorrt-llm"}, ""), ("sequence-batcher", {}, "--set backends=python")],
+)
+def test_what_only_nvidias_image_serves_is_refused_on_the_local_runtime(
+    workspace: Workspace, stack: str, settings: dict[str, Any], remedy: str
+) -> None:
+    lab, name = load_catalog(workspace).stack(stack)
+    plan = make_plan(workspace, lab, name, Options("gpu", settings), str)
+    with lab_error("image-needed", remedy):
+        refuse_unservable(plan, LocalRuntime(workspace), workspace)

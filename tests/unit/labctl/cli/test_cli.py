@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -61,7 +60,6 @@ NEVER = {"torch", "transformers", "openvino", "docker", "python_on_whales", "req
         ("--help", SHOWS | NEVER),
         ("list", SHOWS | NEVER),
         ("status", SHOWS | NEVER),  # also where no engine listens
-        ("up inflight-batching --runtime local --dry-run", NEVER),  # with an engine of OpenVINO's
         ("render inflight-batching --output {out}", NEVER),
     ],
 )
@@ -148,8 +146,9 @@ def test_a_command_line_that_is_none_is_told_in_words_with_exit_status_2(
         ("up nope", "stack-unknown", "nope"),
         ("render iterative --set kv_cash=false", "settings-unusable", "did you mean 'kv_cache'"),
         ("render iterative --set kv_cache=perhaps", "settings-unusable", "true, false"),
-        ("up iterative --runtime local --dry-run --set model=shipped:nope", "shipped-model-unknown", "nope"),
-        ("up iterative --runtime local --dry-run --set model=/nowhere", "model-folder-missing", "/nowhere"),
+        ("weights pull shipped:nope --runtime local", "shipped-model-unknown", "nope"),
+        ("weights pull /nowhere --runtime local", "model-folder-missing", "/nowhere"),
+        ("engines build iterative --runtime local", "engine-none", "iterative"),
         ("infer iterative -m iterative-gpt2 -p x", "stack-not-up", "iterative"),
         ("metrics iterative", "stack-not-up", "iterative"),
         ("logs iterative", "log-missing", "iterative"),
@@ -208,16 +207,6 @@ def test_a_root_that_is_none_is_not_replaced_by_another(run: Run, monkeypatch: p
     monkeypatch.setenv("LABS_ROOT", "/usr")
     code, _, err = run("list")
     assert code == 1 and "/usr is not inside a checkout" in err
-
-
-def test_all_names_of_the_program_begin_at_the_same_place(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == dict.fromkeys(entry.NAMES, "labctl.cli.main:entry")
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/triton-labs"])
-    entry.main(["--help"])
-    assert "Usage: triton-labs" in capsys.readouterr().out
 
 
 def test_fault_5_without_an_engine_compose_is_refused_with_a_remedy_and_nothing_is_left(

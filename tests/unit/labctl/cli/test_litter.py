@@ -1,8 +1,9 @@
-"""What tools leave beside a model is no part of it: not rendered, no edit, not judged, not packed, in no image."""
+"""What tools leave beside a model is no part of it: not rendered, no edit, not judged, in no image."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path, PurePath
 
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl import litter, repository
-from labctl.bundle.pack import checkout_files
 from labctl.runtimes import images
 from labctl.stack import edits
 from labctl.workspace import Workspace
@@ -63,13 +63,11 @@ def seen(workspace: Workspace) -> tuple[object, ...]:
     shutil.rmtree(output, ignore_errors=True)
     models = repository.render_repository(request)
     rendered = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
-    packed = [path for path in checkout_files(workspace.root) if path.parts[0] in ("labs", "model_repos")]
     return (
         models,
         rendered,
         sorted(repository.origins(request)),
         edits._names(workspace.root / MODEL),
-        packed,
         images.files_image(workspace),
     )
 
@@ -101,8 +99,9 @@ def test_what_a_person_writes_is_no_litter(name: str, folders: list[str]) -> Non
 
 
 def test_nothing_that_is_shipped_is_litter() -> None:
-    found = [path for path in checkout_files(ROOT) if litter.is_litter(path) and path.name != ".gitkeep"]
-    assert found == []
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [PurePath(line) for line in listed.splitlines()]
+    assert [path for path in paths if litter.is_litter(path) and path.name != ".gitkeep"] == []
 
 
 def test_an_image_is_built_of_the_files_that_name_it() -> None:

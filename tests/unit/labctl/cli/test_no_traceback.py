@@ -24,8 +24,8 @@ COMMANDS = [
         "list|status|infer|logs|reload|metrics|explain|predict|plan|compare|scale|models load|models unload|"
         "clock|down|openai|reproduce list|arena list|mystery list|"
         "mystery answer|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
-        "weights list|engines list|workshop report|up --dry-run|run --dry-run|restart|"
-        "bench --dry-run|render --output @/out|bench --dry-run --trace|render --target kubernetes --output @/k8s"
+        "weights list|engines list|workshop report|restart|"
+        "render --output @/out|render --target kubernetes --output @/k8s"
     ).split("|")
 ]
 NAMES = ["iterative", "batching", "codegen", "inflight-batching", "scaled", "llama", "02a"]
@@ -121,7 +121,7 @@ def test_a_command_ends_with_a_status_of_its_own(
     ),
     encoding=st.sampled_from(["", "ascii", "latin-1", "utf-16", "utf-8:strict"]),
     words=st.one_of(
-        st.sampled_from([["list"], ["up", "\xe4\U0001f600", "--dry-run"], ["list", "--json"], ["--help"]]),
+        st.sampled_from([["list"], ["up", "\xe4\U0001f600"], ["list", "--json"], ["--help"]]),
         st.lists(st.one_of(TEXTS, st.just("\udcff\x1b[2J")), max_size=2).map(lambda more: ["status", *more]),
     ),
 )

@@ -19,7 +19,6 @@ from lab_errors import lab_error
 from machinery import of_its_own
 
 from labctl.cli import bench as command_line
-from labctl.cli.console import Echo
 from labctl.cli.main import cli
 from labctl.labs.load_tools import TOOLS, AIPerf, GuideLlm, VllmBench
 from labctl.labs.tool import ABSENT, OURS, Tool, ToolLoad, names_table
@@ -244,19 +243,6 @@ def test_a_tool_that_is_not_installed_or_has_no_text_model_is_refused_before_a_s
 # -- the environment ---------------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_shows_the_environment_the_door_and_the_tool_in_that_order(empty: Path) -> None:
-    done = CliRunner().invoke(
-        cli,
-        ["bench", "iterative", "--runtime", "local", "--client", "aiperf", "--concurrency", "4", "--dry-run", "--json"],
-        catch_exceptions=False,
-    )
-    shown = [shlex.join(command["argv"]) for command in json.loads(done.stdout)["commands"]]
-    told = ("-m venv", "aiperf.txt", "tritonserver", "-m labdoor", "aiperf profile")
-    places = [next(place for place, line in enumerate(shown) if word in line) for word in told]
-    assert places == sorted(places)
-    assert not (empty / "cache").exists()
-
-
 def test_an_environment_has_nothing_of_the_labs_own_packages(tmp_path: Path) -> None:
     for name in ("requirements", "docker", "cache"):
         (tmp_path / name).mkdir()
@@ -267,13 +253,6 @@ def test_an_environment_has_nothing_of_the_labs_own_packages(tmp_path: Path) -> 
     found.install(Silent())
     assert found.python.exists() and found.require() == found.path
     assert (tmp_path / "requirements" / "list.txt").read_text() == ""
-
-
-def test_guidellms_environment_has_pytorchs_cpu_build_before_its_own_packages(empty: Path) -> None:
-    dry = Echo(json_output=True)
-    GuideLlm(Workspace(ROOT, empty / "cache")).prepare(dry)
-    (install,) = [shlex.join(one["argv"]) for one in dry.told["commands"] if "install-packages.sh" in str(one["argv"])]
-    assert install.index("torch.txt") < install.index("guidellm.txt")
 
 
 def test_a_file_of_pytorchs_own_tests_for_a_newer_python_does_not_fail_an_environment(empty: Path) -> None:

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 from checkout import ROOT
-from click.testing import CliRunner, Result
-from lab_errors import is_lab_error
+from click.testing import CliRunner
+from lab_errors import is_lab_error, lab_error
 from machinery import with_faults_lab
+from noting import Noting
 
 from labctl.cli.main import cli
+from labctl.labs.phases import PhaseRun, resolve_phases
 from labctl.labs.run import RunResult
 from labctl.labs.verdicts import VerdictResult, judge_verdict, verdict_section
 from labctl.manifest.schema import Verdict
+from labctl.options import Options
+from labctl.stack.session import Session
 from labkit import contention
 
 
@@ -35,42 +39,72 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return with_faults_lab(tmp_path)
 
 
-def dry(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "--dry-run", "--runtime", "local"])
+def phases(lab: str, profile: str = "cpu", **settings: Any) -> tuple[list[PhaseRun], list[str]]:
+    """The phases of a lab's run with these settings, and what a person would have read of them."""
+    session = Session.open(listener := Noting())
+    runtime = session.runtime("compose" if profile == "gpu" else "local")
+    options = Options(profile, settings)
+    runs = resolve_phases(session, session.catalog.lab(lab), options, runtime, quick=False, only="")
+    return runs, [*(note for run in runs for note in run.notes), *listener.notes]
 
 
 @pytest.mark.usefixtures("checkout")
 @pytest.mark.parametrize("ports", ["1,2", "a,b,c"])
-def test_a_dry_run_refuses_ports_that_are_none(ports: str) -> None:
-    is_lab_error(dry("up", "iterative", "--ports", ports).exception, "ports-invalid", ports)
+def test_ports_that_are_none_are_refused(ports: str) -> None:
+    done = CliRunner().invoke(cli, ["up", "iterative", "--runtime", "local", "--ports", ports])
+    is_lab_error(done.exception, "ports-invalid", ports)
 
 
-def test_a_lab_without_a_run_has_no_dry_run_of_one(checkout: Path) -> None:
+def test_a_lab_without_a_run_cannot_be_run(checkout: Path) -> None:
     manifest = checkout / "labs" / "99-faults" / "lab.yaml"
     manifest.write_text(manifest.read_text().partition("\nrun:")[0])
-    is_lab_error(dry("run", "faults").exception, "lab-not-runnable")
+    with lab_error("lab-not-runnable"):
+        phases("faults")
+
+
+@pytest.mark.usefixtures("checkout")
+@pytest.mark.parametrize("lab", ["sequence", "iterative", "llama", "codegen", "batching", "schedulers", "vllm"])
+def test_every_lab_has_phases_on_the_gpu_profile(lab: str) -> None:
+    runs, _ = phases(lab, "gpu")
+    assert runs
 
 
 @pytest.mark.usefixtures("checkout")
 def test_a_phases_setting_that_means_nothing_with_what_was_chosen_is_left_out_and_told() -> None:
-    done = dry("run", "llama", "--set", "engine=transformers", "--set", "model=random:tiny-llama")
-    assert done.exception is None
-    assert "phase exact: engine_precision is left out, it has no meaning with engine=transformers" in done.stdout
-    assert done.stdout.count("03-llama-hf-vs-trtllm/client.py") == 3
+    runs, notes = phases("llama", engine="transformers", model="random:tiny-llama")
+    assert "phase exact: engine_precision is left out, it has no meaning with engine=transformers" in notes
+    assert len(runs) == 3
 
 
 @pytest.mark.usefixtures("checkout")
 def test_a_setting_that_a_phase_overrules_is_told() -> None:
-    done = dry("run", "iterative", "--set", "kv_cache=true")
-    assert "phase original is about kv_cache=false, whatever --set says" in done.stdout
-    assert "phase kv-cache is about" not in done.stdout
+    _, notes = phases("iterative", kv_cache="true")
+    assert "phase original is about kv_cache=false, whatever --set says" in notes
+    assert not [note for note in notes if note.startswith("phase kv-cache is about")]
 
 
 def test_a_setting_that_every_phase_overrules_is_refused(checkout: Path) -> None:
     manifest = checkout / "labs" / "99-faults" / "lab.yaml"
     manifest.write_text(manifest.read_text().replace("{name: only, ", "{name: only, set: {seconds: 0.5}, "))
-    error = dry("run", "faults", "--set", "seconds=1").exception
-    is_lab_error(error, "setting-unheeded", "seconds=1", "only has 0.5")
+    with lab_error("setting-unheeded", "seconds=1", "only has 0.5"):
+        phases("faults", seconds="1")
+
+
+@pytest.mark.usefixtures("checkout")
+@pytest.mark.parametrize(
+    ("profile", "settings", "left_out"),
+    [
+        ("gpu", {}, 1),  # vLLM; the one with a small cache is OpenVINO's
+        ("gpu", {"engine": "transformers"}, 3),
+        ("cpu", {}, 0),
+        ("cpu", {"speculation": "draft"}, 3),
+    ],
+)
+def test_the_phases_about_shared_beginnings_run_wherever_an_engine_can_share_them(
+    profile: str, settings: dict[str, Any], left_out: int
+) -> None:
+    _, notes = phases("schedulers", profile, **settings)
+    assert len([note for note in notes if "phase prefix-" in note and "left out" in note]) == left_out, notes
 
 
 def judged(measured: dict[str, float | None], taken: float = 0.0, **more: Any) -> VerdictResult:

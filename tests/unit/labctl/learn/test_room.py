@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from labctl.cli.main import cli
 from labctl.learn import seat
 from labctl.learn.room import NAME, TEACHER, Room
 from labctl.pages import gate
+from labctl.stack import shipped
+from labctl.workspace import Workspace
 
 
 @pytest.fixture
@@ -112,3 +115,22 @@ def test_the_layout_of_an_exercise_opens_files_that_are_there() -> None:
         assert (ROOT / lesson).is_file(), lesson
         started = {f"exercises/{each.id}/{name}" for name in ("task.md", *each.manifest.files)}
         assert set(own) == started
+
+
+def test_a_learners_folder_is_a_copy_that_knows_what_was_edited_and_gives_it_back(tmp_path: Path) -> None:
+    source, root = tmp_path / "class", tmp_path / "learner" / "labs"
+    root.parent.mkdir()
+    for name in (*seat.FILES, *(f"{folder}/m/model.py" for folder in seat.FOLDERS), ".venv/x", "labs/m/model.py~"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("shipped")
+    seat.copy_checkout(source, root)
+    names = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    assert {name for name in names if not name.startswith(".git/")} == {
+        *seat.FILES,
+        *(f"{folder}/m/model.py" for folder in seat.FOLDERS),
+    }
+    model = root / "model_repos" / "m" / "model.py"
+    model.write_text("mine")
+    assert shipped.edited_files(Workspace(root, tmp_path), [model]) == [model]
+    subprocess.run(["git", "checkout", "--quiet", model], cwd=root, check=True)
+    assert model.read_text() == "shipped"

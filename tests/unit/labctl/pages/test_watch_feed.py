@@ -34,8 +34,8 @@ def test_a_request_has_one_number_while_it_lives_and_another_when_its_name_comes
     assert steps[1]["e"] == [[0, "length"]]
 
 
-def test_a_log_of_version_1_gets_the_lowest_free_seats_and_keeps_them() -> None:
-    lines = [line(1, ["a", "b"], prefill=2), line(2, ["a", "b"]), line(3, ["b"]), line(4, ["b", "c"], prefill=1)]
+def test_a_log_without_seats_gets_the_lowest_free_seats_and_keeps_them() -> None:
+    lines = [line(1, ["a", "b"], phase="pp"), line(2, ["a", "b"]), line(3, ["b"]), line(4, ["b", "c"], phase="dp")]
     _, *steps = Feed().events(lines)
     assert [step["r"][1::5] for step in steps] == [[0, 1], [0, 1], [1], [1, 0]]
     assert [step["r"][2::5] for step in steps] == [[1, 1], [0, 0], [0], [0, 1]]

@@ -1,4 +1,4 @@
-"""The `docker` commands of the compose runtime: a dry run tells those that are run, with a file for their values."""
+"""The `docker` commands of the compose runtime, and the file of their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,6 @@ from noting import Noting
 from programs import needs
 from waiting import eventually
 
-from labctl.cli.console import Echo
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
@@ -81,6 +80,16 @@ class Docker:
         return [server for argv in last if "--detach" in argv]
 
 
+class Showing(Silent):
+    """Keeps the commands that ``--verbose`` shows."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+
+    def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.commands.append([*argv])
+
+
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
     folder = tmp_path / "bin"
@@ -94,21 +103,15 @@ def session(tmp_path: Path) -> Session:
     return Session(workspace, load_catalog(workspace), Silent())
 
 
-def planned(session: Session, options: Options) -> list[list[str]]:
-    """The commands that a dry run of ``up`` tells."""
-    dry = Echo(json_output=True)
-    up(replace(session, listener=dry), *session.catalog.stack(STACK), options)
-    return [command["argv"] for command in dry.told["commands"]]
-
-
-def test_up_runs_the_commands_that_its_dry_run_tells_and_nothing_else(docker: Docker, session: Session) -> None:
+def test_up_builds_makes_and_starts_in_that_order_and_shows_each_command(docker: Docker, session: Session) -> None:
     lab, name = session.catalog.stack(STACK)
-    told = planned(session, OPTIONS)
-    assert docker.told() == []
-    assert not session.workspace.state.exists()
-    handle = up(session, lab, name, OPTIONS)
-    assert [[word.replace(f"-{os.getpid()}", "-PID") for word in argv] for argv, _ in docker.told()] == told
-    assert [argv[2:4] for argv, _ in docker.told() if "up" in argv] == [
+    shown = Showing()
+    handle = up(replace(session, listener=shown), lab, name, OPTIONS)
+    told = [argv for argv, _ in docker.told()]
+    assert shown.commands == told
+    order = ["build", "build", "engine-builder", "up"]
+    assert [next(word for word in order if word in argv) for argv in told] == order
+    assert [argv[2:4] for argv in told if "up" in argv] == [
         ["--env-file", str(session.workspace.folder(name).env_file)]
     ]
     take_down(session, handle.runtime, name)
@@ -116,9 +119,12 @@ def test_up_runs_the_commands_that_its_dry_run_tells_and_nothing_else(docker: Do
     assert not session.workspace.folder(name).env_file.exists()
 
 
-def test_images_that_are_there_are_not_told_again(docker: Docker, session: Session) -> None:
+def test_images_that_are_there_are_not_built_again(docker: Docker, session: Session) -> None:
+    handle = up(session, *session.catalog.stack(STACK), OPTIONS)
+    take_down(session, handle.runtime, STACK)
+    before = len(docker.told())
     up(session, *session.catalog.stack(STACK), OPTIONS)
-    assert not [argv for argv in planned(session, OPTIONS) if "build" in argv]
+    assert not [argv for argv, _ in docker.told()[before:] if "build" in argv]
 
 
 def test_what_a_person_exports_reaches_no_compose(

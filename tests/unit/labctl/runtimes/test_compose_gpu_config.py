@@ -99,8 +99,6 @@ def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_pa
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     projects = Projects(of_its_own(tmp_path))
     command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
-    assert "GPU 3" in command.container and command.files
-    command.files()
     files = [Path(word) for before, word in itertools.pairwise(command.argv) if before == "--file"]
     builder = compose_view.services(files, compose_profiles=["*"])["engine-builder"]
     assert [one["device_ids"] for one in builder["deploy"]["resources"]["reservations"]["devices"]] == [["3"]]

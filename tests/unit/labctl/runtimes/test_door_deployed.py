@@ -30,9 +30,7 @@ def started(tmp_path: Path, **options: Any) -> tuple[dict[str, str], Workspace]:
     """The values of a stack with the door's container beside ``labctl up iterative --runtime compose``."""
     workspace = of_its_own(Path(tempfile.mkdtemp(dir=tmp_path)))
     stack, record = compose_view.written(workspace, STACK, Options(runtime="compose", **options))
-    command = door.door_container(workspace, record, PORT)
-    assert command.files
-    command.files()
+    door.door_container(workspace, record, PORT)
     return read_values(stack.folder.env_file.read_text()), workspace
 
 

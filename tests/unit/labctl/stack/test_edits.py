@@ -28,15 +28,12 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 
-@pytest.fixture(params=["a clone", "a bundle"])
-def checkout(tmp_path: Path, request: pytest.FixtureRequest) -> Workspace:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Workspace:
     """A checkout with one shipped file."""
     model = tmp_path / "model_repos" / "r" / "m" / "1" / "model.py"
     model.parent.mkdir(parents=True)
     model.write_text("shipped\n")
-    if request.param == "a bundle":
-        shutil.copytree(tmp_path / "model_repos", tmp_path / ".bundle" / "shipped" / "model_repos")
-        return Workspace(tmp_path, tmp_path / "cache")
     committed(tmp_path)
     return Workspace(tmp_path, tmp_path / "cache")
 
@@ -71,9 +68,6 @@ def test_fault_50_without_git_what_was_shipped_is_not_known_and_told(
     model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
     model.write_text("mine\n")
     monkeypatch.setenv("PATH", str(checkout.root))
-    if (checkout.root / ".bundle").is_dir():
-        assert shipped.edited_files(checkout, [model]) == [model]
-        return
     with lab_error("shipped-files-unknown", "No such file"):
         shipped.edited_files(checkout, [model])
 

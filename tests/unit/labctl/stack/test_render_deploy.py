@@ -26,7 +26,6 @@ from programs import needs
 from prometheus_here import prometheus
 
 from labctl import repository
-from labctl.cli.console import Echo
 from labctl.options import Options
 from labctl.runtimes.envoy import config as envoy
 from labctl.stack import deploy
@@ -262,19 +261,6 @@ def test_a_job_of_one_name_is_always_the_same_job(tmp_path: Path) -> None:
     others = [replace(case, registry="registry.example.com"), replace(case, settings={"model": "random:tiny-llama"})]
     assert job("again", case) == first
     assert len({first, *(job(f"other-{number}", other) for number, other in enumerate(others))}) == 3
-
-
-@needs("kubectl")
-@EACH
-def test_images_build_makes_each_image_and_pushes_it_where_it_is_pulled_from(name: str) -> None:
-    dry, case = Echo(json_output=True), CASES[name]
-    opened = replace(session(), listener=dry)
-    lab, stack = opened.catalog.stack(case.stack)
-    asked = {container["image"] for _, pod in pods(built(name)) for container in containers(pod)}
-    names = deploy.build_images(opened, lab, stack, case.options, case.registry)
-    assert asked <= set(names)
-    pushed = {command["argv"][-1] for command in dry.told["commands"] if "push" in command["argv"]}
-    assert pushed == (set(names) if case.registry else set())
 
 
 @pytest.mark.parametrize(

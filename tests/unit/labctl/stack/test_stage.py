@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from lab_errors import lab_error
 from waiting import eventually
 
-from labctl.cli.main import cli
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog
@@ -191,15 +189,6 @@ def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path
     told = list(checks.run_problems(changed))
     assert any(line.startswith("run.phases.spread-l4.acts: they are about replicas") for line in told)
     assert any(line.startswith("run.phases.spread-client.replicas: on gpu") for line in told)
-
-
-def test_a_dry_run_keeps_its_servers_where_only_the_balance_changes() -> None:
-    done = CliRunner().invoke(cli, ["run", "scale", "--dry-run", "--runtime", "local"])
-    assert done.exception is None, done.exception
-    assert done.stdout.count("replicas of tritonserver") == 1
-    assert done.stdout.count("# the balancer of scaled") == 3
-    for client in ("spread", "sequences", "speed_up", "nothing_lost", "when_to_scale"):
-        assert f"07-scale-out/{client}.py" in done.stdout
 
 
 @pytest.fixture
