@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --against-engine
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
-NOT_WITH_CLIENT = ("trace", "speed", "against_engine", "rounds", "replica", "price_per_hour")
-NOT_WITH_ENDPOINT = ("against_engine", "client", "replica", "dry", "pairs", "runtime", "ports", "replicas", "balance")
-CLIENTS = ("aiperf", "vllm-bench", "guidellm")
+NOT_WITH_ENDPOINT = ("against_engine", "replica", "dry", "pairs", "runtime", "ports", "replicas", "balance")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
 
@@ -109,11 +107,10 @@ class _LoadOptions:
 
 @dataclass(frozen=True)
 class _MethodOptions:
-    """How `labctl bench` measures: with our clients (one ``replica``), another project's, or beside the bare engine."""
+    """How `labctl bench` measures: all servers or one ``replica``, or beside the bare engine."""
 
     against_engine: bool
     rounds: int
-    client: str | None
     replica: int | None
 
 
@@ -190,12 +187,6 @@ class _MethodOptions:
         help="Compare with the engine alone, without Triton, and say where the difference goes.",
     ),
     opt.number_option("--rounds", 3, "With --against-engine: measurements of each side.", AT_LEAST_1),
-    click.option(
-        "--client",
-        type=click.Choice(CLIENTS),
-        default=None,
-        help="Measure with another project's load tool, through the OpenAI API (docs/guide/load-tools.md).",
-    ),
     opt.replica_option,
 )
 @opt.result_output
@@ -218,8 +209,6 @@ def bench_command(
     With --endpoint any server is measured as it is, and nothing is written but --output.
     """
     from labctl.labs import bench as benches
-    from labctl.labs import load_tools, tool_bench
-    from labctl.labs.tool import names_table
 
     _refuse_together(load, method)
     prompts = load.prompts()
@@ -236,13 +225,9 @@ def bench_command(
         outcome = benches.against_engine(session, lab, name, options, sent, method.rounds, model)
     else:
         model = benches.chosen_model(lab, name, model)
-        if method.client:
-            tool = load_tools.TOOLS[method.client](session.workspace)
-            outcome = tool_bench.bench_with_tool(session, lab, name, options, model, workload, load.concurrency, tool)
-        else:
-            outcome = benches.bench_stack(
-                session, lab, name, options, model, workload, load.concurrency, method.replica, load.traced
-            )
+        outcome = benches.bench_stack(
+            session, lab, name, options, model, workload, load.concurrency, method.replica, load.traced
+        )
     if session.dry:
         return
     shown.write((outcome.folder / "result.json").read_text())
@@ -253,9 +238,6 @@ def bench_command(
         say(account(outcome.comparison))
     else:
         _show_metrics(outcome.metrics)
-        if method.client:
-            header, names = names_table(load_tools.TOOLS[method.client], bool(load.slo))
-            click.echo(f"\n{format_table(names, header)}")
         notes = _table_notes(model, outcome, load.is_open_loop, load.concurrency, load.price_per_hour)
     say_folder(outcome.folder, outcome.edited)
     for sentence in notes:
@@ -272,8 +254,6 @@ def _refuse_together(load: _LoadOptions, method: _MethodOptions) -> None:
         raise click.UsageError("--speed is for --trace")
     if method.against_engine and (other := _first_given(NOT_WITH_ENGINE)):
         raise click.UsageError(f"--against-engine sends everything at once: without {other}")
-    if method.client and (other := _first_given(NOT_WITH_CLIENT)):
-        raise click.UsageError(f"{method.client} has no counterpart of {other}")
 
 
 def _measure_there(

@@ -12,10 +12,9 @@ import os
 import shlex
 import ssl
 import stat
-import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -111,18 +110,6 @@ def door_url(workspace: Workspace, record: Record) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> Iterator[str]:
-    """The API for the time of a block; its base URL. Raises LabError as :func:`start_door_server`."""
-    process = _start(command(record, port), workspace, record, url(port), listener, outlive=False)
-    try:
-        yield url(port)
-    finally:
-        if process:
-            process.kill()  # it holds nothing
-            process.wait()
-
-
 def door_container(workspace: Workspace, record: Record, port: int, tls: CertificatePair | None) -> Command:
     """What starts the container in the stack's project. It speaks to the server, or to the balancer before several.
 
@@ -178,17 +165,17 @@ def _start_container(command: Command, workspace: Workspace, record: Record, lis
 
 def _start(
     program: Command, workspace: Workspace, record: Record, address: str, listener: Listener, outlive: bool
-) -> subprocess.Popen[bytes] | None:
-    """Start it, and wait until it answers; None in a dry run."""
+) -> None:
+    """Start it, and wait until it answers."""
     log = workspace.folder(record.stack).path / "openai.log"
     listener.command(program.argv)
     if listener.dry:
-        return None
+        return
     env = {**os.environ, **marks(workspace.root, record.stack)}
     process = processes.spawn(program.argv, env, log, workspace.root, outlive)
     for _ in attempts(PATIENCE_S, LOOK_S):
         if _answers(address):
-            return process
+            return
         if process.poll() is not None:
             break
     how = "no answer" if process.poll() is None else processes.describe_exit(process.returncode)
