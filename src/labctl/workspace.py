@@ -177,7 +177,7 @@ class Workspace:
     cache: Path
 
     labs, model_repos, state = (_In("root", name) for name in ("labs", "model_repos", ".labs"))
-    models, traces, extras = (_In("labs", name) for name in ("shared/models", "shared/traces", "extras"))
+    models, extras = (_In("labs", name) for name in ("shared/models", "extras"))
     observe = _In("root", "docker/observe")  # of Prometheus and Grafana
     runtime_file = _In("state", "runtime")  # which runtime `--runtime auto` is: a line that a person may write too
     backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")

@@ -15,6 +15,7 @@ from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
 from labctl.options import Options
 from labkit.compare import EQUAL_LENGTHS
+from labkit.printable import printable
 from labkit.tables import format_table
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --ag
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
 NOT_WITH_ENDPOINT = ("against_engine", "replica", "dry", "pairs", "runtime", "ports", "replicas", "balance")
+FOR_TRACE = ("speed", "block_size", "unit")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
 
@@ -47,6 +49,8 @@ class _LoadOptions:
 
     dataset: Path | None
     trace: Path | None
+    block_size: int | None
+    unit: str | None
     speed: float
     concurrency: list[int]
     request_rate: float | None
@@ -82,16 +86,13 @@ class _LoadOptions:
 
     def _arrivals(self) -> Sequence[Arrival]:
         """The requests of ``trace``, at the times that ``speed`` makes of theirs; () without one."""
-        from labctl.workspace import Workspace
         from labkit.predict import traces
 
         if not self.trace:
             return ()
-        if str(self.trace) == "agents":
-            arrivals = traces.agents(self.request_count, self.random_seed)
-        else:
-            path = traces.find_trace(self.trace, Workspace.find().traces)
-            arrivals = traces.read_trace(path, self.request_count, _say_left_out)
+        form = traces.MooncakeForm(self.block_size, self.unit)
+        arrivals = traces.read_trace(self.trace, self.request_count, opt.say_left_out, form)
+        click.echo(f"  --  {printable(str(self.trace))}: {traces.describe_trace(arrivals)}", err=True)
         return [replace(arrival, at=arrival.at / self.speed) for arrival in traces.scale_lengths(arrivals)]
 
     @property
@@ -133,11 +134,12 @@ class _MethodOptions:
     click.option(
         "--trace",
         type=opt.FILE,
-        metavar="FILE|NAME|agents",
-        help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Bailian, Azure, "
-        "BurstGPT or BLIS, a cut by its name in labs/shared/traces/, or made-up coding agents. Lengths are divided by "
-        "16.",
+        metavar="FILE",
+        help="Send the first --request-count requests of a trace at its times: a CSV of your own with the columns "
+        "arrival_s, prompt_tokens and output_tokens, or a trace of Mooncake. Lengths are divided by 16.",
     ),
+    opt.block_size_option,
+    opt.unit_option,
     opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.POSITIVE, metavar="X"),
     click.option(
         "--concurrency",
@@ -163,10 +165,7 @@ class _MethodOptions:
     ),
     opt.number_option("--output-tokens", 64, "Tokens to generate for each request.", AT_LEAST_1),
     opt.number_option(
-        "--random-seed",
-        0,
-        "Seed for the gaps of --request-rate, and the requests of --against-engine and --trace agents.",
-        click.INT,
+        "--random-seed", 0, "Seed for the gaps of --request-rate, and the requests of --against-engine.", click.INT
     ),
     click.option("--slo", default="", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}"),
     opt.number_option(
@@ -250,8 +249,8 @@ def _refuse_together(load: _LoadOptions, method: _MethodOptions) -> None:
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
     if load.trace and (other := _first_given(NOT_WITH_TRACE)):
         raise click.UsageError(f"--trace brings its own times and lengths: without {other}")
-    if _is_given("speed") and not load.trace:
-        raise click.UsageError("--speed is for --trace")
+    if not load.trace and (other := _first_given(FOR_TRACE)):
+        raise click.UsageError(f"{other} is for --trace")
     if method.against_engine and (other := _first_given(NOT_WITH_ENGINE)):
         raise click.UsageError(f"--against-engine sends everything at once: without {other}")
 
@@ -276,10 +275,6 @@ def _show_metrics(metrics: Mapping[str, Any]) -> None:
 
     header, rows = tabulate(metrics)
     click.echo(format_table(rows, header, right=range(1, len(header))))
-
-
-def _say_left_out(rows: int) -> None:
-    click.echo(f"  --  {rows} row{'s' if rows > 1 else ''} of the trace without an answer: left out", err=True)
 
 
 def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, seed: int) -> Items:
