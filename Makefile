@@ -63,7 +63,7 @@ test-all: $(READY) ## all that CI runs: servers on this machine, containers if a
 test-night: $(READY) ## the rest, part by part, for hours (ARGS=NAME: that part; ARGS=list)
 	@.ci/night $(ARGS)
 
-bench: $(READY) ## measure the project against its yardsticks (ARGS=kills: one of the long ones)
+bench: $(READY) ## measure the project against its yardsticks (ARGS=predict: one of the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(READY) ## ruff, mypy (labsched and labserve also for the Python 3.10 of the image of TensorRT-LLM 0.5.0), the layers of the imports

@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME...]``: measure the project against its yardsticks and print the ratios.
 
-Without a name it runs the yardsticks; the slow ones (``kills``, ``door-fuzz``, ...) run only by name.
+Without a name it runs the yardsticks; the slow ones (``gpu``, ``predict``, ...) run only by name.
 
 Each benchmark compares within its own run (these machines' speeds drift), gives medians, and writes
 ``results/benchmarks/<name>.json``.
@@ -21,23 +21,14 @@ from benchmarks import (
     compose_up,
     decode,
     door,
-    door_fuzz,
-    door_slow,
-    door_upstream,
     engines,
-    exercises,
     gpu,
     gpu_levels,
     iterative,
-    kills,
     kv_precision,
     llm,
-    load_tools,
-    mutants,
     predict,
     record_cost,
-    record_load,
-    replica_kills,
     replica_start,
     sequence,
     start_up,
@@ -75,20 +66,11 @@ YARDSTICKS = {
     "compose-up": lambda options: compose_up.run(options.rounds),
     "watch": watch.run,
 }
-# They look for faults, or need vLLM or a GPU, and take long: only by name.
+# They need vLLM or a GPU, or take long: only by name.
 LONG = {
     "engines": engines.run,
     "record-cost": lambda options: record_cost.run(options.rounds),
-    "record-load": record_load.run,
     "kv-precision": kv_precision.run,
-    "kills": lambda options: kills.run(options.count or 1000),
-    "replica-kills": lambda options: replica_kills.run(options.count or 100),
-    "door-fuzz": door_fuzz.run,
-    "door-slow": door_slow.run,
-    "door-upstream": door_upstream.run,
-    "load-tools": load_tools.run,
-    "exercises": exercises.run,
-    "mutants": mutants.run,
     "gpu": gpu.run,
     "gpu-levels": gpu_levels.run,
     "pace": beside_a_gpu,
@@ -108,28 +90,18 @@ def main() -> None:
         help=f"default: {', '.join(YARDSTICKS)}. By name alone, for they take long: {', '.join(LONG)}",
     )
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant")
-    parser.add_argument(
-        "--count",
-        type=int,
-        help="kills, replica-kills: how often (1000, 100); door-fuzz: requests (10000); "
-        "record-load: requests (10000); kv-precision: prompts (16); exercises: seeds (200)",
-    )
+    parser.add_argument("--count", type=int, help="kv-precision: prompts (16)")
     parser.add_argument(
         "--part",
         action="append",
         choices=(*predict.PARTS, *gpu.PARTS),
-        help="only this part; may be repeated (predict: its five; gpu: yardstick, a lab's)",
+        help="only this part; may be repeated (predict: its four; gpu: yardstick, a lab's)",
     )
     answers.options(parser)
     decode.options(parser)
-    door_slow.options(parser)
-    door_upstream.options(parser)
     engines.options(parser)
-    exercises.options(parser)
     gpu.options(parser)
-    load_tools.options(parser)
     predict.options(parser)
-    record_load.options(parser)
     start_up.options(parser)
     options = parser.parse_args()
     if unknown := set(options.names) - EVERY.keys():

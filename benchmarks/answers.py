@@ -1,4 +1,4 @@
-"""The part that both benchmarks of exercises share: the choice of exercises, and a folder for the answers."""
+"""The choice of exercises that a benchmark judges, and a folder for the answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from labctl.stack.session import Session
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--only", default="", metavar="01,02a", help="checks, exercises: those of these labs, and these"
-    )
+    parser.add_argument("--only", default="", metavar="01,02a", help="checks: those of these labs, and these")
 
 
 @contextmanager

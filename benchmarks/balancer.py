@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as grpcclient
 
-from benchmarks.kills import ROOT, STACK, checkout
 from benchmarks.steal import undisturbed
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
+from labctl.workspace import Workspace
 from labkit.tables import format_table
 
+ROOT = Path(__file__).resolve().parents[1]
+STACK = "quick"  # of the lab of faults
 USERS, REQUESTS, THEIRS = 32, 4000, 2000
 BODY = b'{"text_input": "hello"}'
 PACED_PER_S, PACED = 200, 1000  # requests that leave the machine half idle
@@ -77,6 +79,18 @@ def run(rounds: int) -> dict[str, Any]:
         "users": USERS,
         "rounds": found,
     }
+
+
+def checkout(root: Path) -> Workspace:
+    """A checkout by links, with the lab of faults, whose servers start in a moment."""
+    for name in ("pyproject.toml", "models"):
+        (root / name).symlink_to(ROOT / name)
+    for name, faults in (("labs", "tests/faults_lab"), ("model_repos", "tests/faults_lab/models")):
+        (root / name).mkdir()
+        for path in (ROOT / name).iterdir():
+            (root / name / path.name).symlink_to(path)
+        (root / name / ("99-faults" if name == "labs" else "faults")).symlink_to(ROOT / faults)
+    return Workspace(root, root / "cache")
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import psutil
 import uvloop
 
-from benchmarks import leaks
 from benchmarks.door_clients import Ask, OverGrpc, OverHttp, processor_ms
 from benchmarks.steal import undisturbed
 from labctl.labs.servers import ephemeral_stack
@@ -72,11 +72,19 @@ def served() -> Iterator[tuple[Record, int]]:
         yield handle.record, port
 
 
+def _listener(port: int) -> int:
+    """The process that listens on this port of loopback."""
+    found = psutil.net_connections("tcp")
+    (pid,) = {one.pid for one in found if one.laddr and one.laddr.port == port and one.status == psutil.CONN_LISTEN}
+    assert pid is not None
+    return pid
+
+
 def run(rounds: int) -> dict[str, Any]:
     """Medians of both ways, and of what the door adds, over the rounds."""
     found: dict[str, dict[str, list[float]]] = {}
     with served() as (record, port):
-        process = leaks.parts(record, port)["door"].pid
+        process = _listener(port)
         costs = [uvloop.run(_costs(record.endpoints.grpc, port, process)) for _ in range(max(3, rounds))]
         for streams, case in CASES:
             lengths = _lengths(streams, SPREAD if case == APART else 0)

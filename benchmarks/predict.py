@@ -1,4 +1,4 @@
-"""What `labctl predict` gets right: steps, seconds and decisions on real servers, many recordings, and how fast."""
+"""What `labctl predict` gets right: seconds and decisions on real servers, many recordings, and how fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks import predict_recordings, predict_seconds, predict_steps
+from benchmarks import predict_recordings, predict_seconds
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import format_table
@@ -17,20 +17,18 @@ from labsched import recording, replay
 from labsched.recording import Arrival, Recording
 from labsched.request_log import WORDS
 
-PARTS = ("replay", "recordings", "steps", "seconds", "decisions")
+PARTS = ("replay", "recordings", "seconds", "decisions")
 REPLAY_S = 3.0  # the target for ten recorded minutes
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workloads", type=int, default=1000, help="predict: workloads whose steps are compared")
-    parser.add_argument("--vllm-workloads", type=int, default=200, help="predict: the same for vLLM's scheduler")
     parser.add_argument("--engine-name", default="", help="predict: recordings of the engines with this in their name")
     parser.add_argument("--shape", default="random:llama-100m", help="predict: the model whose seconds are predicted")
     parser.add_argument("--requests", type=int, default=70, help="predict: requests of each run of seconds")
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
-    """The load average is of the machine before and after: seconds need a quiet one, steps do not."""
+    """The load average is of the machine before and after: seconds need a quiet one."""
     session, before = Session.open(Silent()), os.getloadavg()[0]
     found: dict[str, Any] = {}
     for part in asked.part or PARTS:
@@ -40,8 +38,6 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
                 found[part] = speed()
             case "recordings":
                 found[part] = predict_recordings.run(session.workspace, asked.engine_name)
-            case "steps":
-                found[part] = predict_steps.run(session, asked.workloads, asked.vllm_workloads)
             case "seconds":
                 found[part] = predict_seconds.seconds(session, asked.shape, asked.requests)
             case _:
@@ -56,7 +52,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
 def speed() -> dict[str, Any]:
     """Ten recorded minutes: steps of 15 ms, four chats a second of up to 110 prompt and 70 output tokens."""
-    words = {**dict.fromkeys(WORDS, ""), **predict_steps.BASE, "gpt_model_type": "inflight_fused_batching"}
+    words = {**dict.fromkeys(WORDS, ""), **predict_seconds.BASE, "gpt_model_type": "inflight_fused_batching"}
     settings = recording.SchedulerSettings(words, 200, 32, 256, 2048, 3000)
     rng, now = random.Random(1), 0.0
     arrivals: list[Arrival] = []

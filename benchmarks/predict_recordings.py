@@ -22,8 +22,7 @@ from itertools import combinations, product
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.predict_seconds import DECISIONS, KINDS, differences, requests
-from benchmarks.predict_steps import BASE
+from benchmarks.predict_seconds import BASE, DECISIONS, KINDS, differences, requests
 from labctl.runtimes.layers import layer
 from labctl.workspace import Workspace
 from labkit.errors import LabError

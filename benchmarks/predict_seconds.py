@@ -10,18 +10,28 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.predict_steps import BASE, Server, serving
+from labctl.labs import rerun
+from labctl.labs.servers import ephemeral_stack
+from labctl.manifest.settings import parse_assignments
+from labctl.options import Options
 from labctl.stack.session import Session
 from labkit.tables import format_table
-from labsched import answer, figures
+from labsched import answer, figures, recording
 from labsched.fitting import fit
 from labsched.recording import HASH_BYTES, Arrival, Recording
 
+STACK = "inflight-batching"
+BASE = {"scheduling": "fcfs", "batch_scheduler_policy": "guaranteed_no_evict", "max_num_sequences": "8"}
+VOCABULARY = 1200  # ids of the models, less their special tokens
 LOADS = (0.5, 0.8, 1.1)  # of the knee: the rate that the setting would serve if all requests were there at once
 TARGETS = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
 ROUNDS = 3
@@ -48,6 +58,32 @@ DECIDED = [
 ]
 JUDGED = ("e2e_mean_ms", "ttft_p50_ms")  # smaller is better
 DECISIONS = 0.95
+
+
+@dataclass(frozen=True)
+class Server:
+    endpoint: str
+    run_dir: Path
+
+    def play(self, send: Callable[[], list[Any]]) -> Recording:
+        """The server's recording of the requests that ``send`` sends."""
+        began = time.monotonic()
+        records = send()
+        assert not any(record.error for record in records), next(r.error for r in records if r.error)
+        with tempfile.TemporaryDirectory() as folder:
+            file = rerun.log_of(self.run_dir, Path(folder) / "steps-played.jsonl", began, records)
+            return recording.read_recording(file).since_sent({record.id: record.start for record in records}).numbered()
+
+    def timed(self, arrivals: Sequence[Arrival], in_flight: int = 0) -> list[Any]:
+        return rerun.send_on_time(self.endpoint, arrivals, VOCABULARY, in_flight, 600.0)
+
+
+@contextmanager
+def serving(session: Session, settings: Mapping[str, str]) -> Iterator[Server]:
+    wanted = parse_assignments(tuple(f"{key}={value}" for key, value in {**settings, "decoupled_mode": "true"}.items()))
+    lab, stack = session.catalog.stack(STACK)
+    with ephemeral_stack(session, lab, stack, Options("cpu", set=wanted, runtime="local", ports="auto")) as handle:
+        yield Server(handle.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir())
 
 
 def requests(kind: str, count: int, seed: int = 5) -> list[Arrival]:

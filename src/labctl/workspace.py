@@ -142,7 +142,7 @@ class Workspace:
     cache: Path
 
     labs, model_repos, state = (_In("root", name) for name in ("labs", "model_repos", ".labs"))
-    models, traces = (_In("labs", name) for name in ("shared/models", "shared/traces"))
+    models = _In("labs", "shared/models")
     backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from labsched import figures, recording, replay
 
 pytestmark = pytest.mark.xdist_group("llm")
 MODEL = "random:tiny-llama"
-WORKLOADS = 4  # for each of the settings
+WORKLOADS, MANY = 4, 40  # for each of the settings
 RECORDED = {"scheduling": "fcfs", "batch_scheduler_policy": "guaranteed_no_evict", "max_num_sequences": 4}
 
 
@@ -64,3 +64,20 @@ def test_steps_under_settings_never_recorded_are_predicted_exactly(
     assert figures.first_difference(predicted.rows, seen.rows) is None
     preempted = sum(len(row.preempted) for row in seen.rows)
     assert len(seen.rows) > 100 and (preempted > 0) == (policy == "max_utilization")
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_many_workloads_are_predicted_exactly(
+    order: str, policy: str, lab_server: Any, recorded: recording.Recording, tmp_path: Path, vocabulary: int
+) -> None:
+    rng = random.Random(f"many {order} {policy}")
+    chosen = settings(rng, order, policy)
+    words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
+    sent = workloads(rng, MANY)
+    predicted = replay.replay(replace(recorded, arrivals=sent), replay.change_settings(recorded.settings, words))
+    seen = played(
+        lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen), sent, tmp_path, vocabulary
+    )
+    assert figures.first_difference(predicted.rows, seen.rows) is None and len(seen.rows) > 25 * MANY

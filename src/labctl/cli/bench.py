@@ -15,6 +15,7 @@ from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
 from labctl.options import Options
 from labkit.compare import EQUAL_LENGTHS
+from labkit.printable import printable
 from labkit.tables import format_table
 
 if TYPE_CHECKING:
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --against-engine
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
-NOT_WITH_CLIENT = ("trace", "speed", "against_engine", "rounds", "replica", "price_per_hour")
-NOT_WITH_ENDPOINT = ("against_engine", "client", "replica", "pairs", "runtime", "ports", "replicas", "balance")
-CLIENTS = ("aiperf", "vllm-bench", "guidellm")
+NOT_WITH_ENDPOINT = ("against_engine", "replica", "pairs", "runtime", "ports", "replicas", "balance")
+FOR_TRACE = ("speed", "block_size", "unit")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
 
@@ -49,6 +49,8 @@ class _LoadOptions:
 
     dataset: Path | None
     trace: Path | None
+    block_size: int | None
+    unit: str | None
     speed: float
     concurrency: list[int]
     request_rate: float | None
@@ -84,16 +86,13 @@ class _LoadOptions:
 
     def _arrivals(self) -> Sequence[Arrival]:
         """The requests of ``trace``, at the times that ``speed`` makes of theirs; () without one."""
-        from labctl.workspace import Workspace
         from labkit.predict import traces
 
         if not self.trace:
             return ()
-        if str(self.trace) == "agents":
-            arrivals = traces.agents(self.request_count, self.random_seed)
-        else:
-            path = traces.find_trace(self.trace, Workspace.find().traces)
-            arrivals = traces.read_trace(path, self.request_count, _say_left_out)
+        form = traces.MooncakeForm(self.block_size, self.unit)
+        arrivals = traces.read_trace(self.trace, self.request_count, opt.say_left_out, form)
+        click.echo(f"  --  {printable(str(self.trace))}: {traces.describe_trace(arrivals)}", err=True)
         return [replace(arrival, at=arrival.at / self.speed) for arrival in traces.scale_lengths(arrivals)]
 
     @property
@@ -109,11 +108,10 @@ class _LoadOptions:
 
 @dataclass(frozen=True)
 class _MethodOptions:
-    """How `labctl bench` measures: with our clients (one ``replica``), another project's, or beside the bare engine."""
+    """How `labctl bench` measures: all servers or one ``replica``, or beside the bare engine."""
 
     against_engine: bool
     rounds: int
-    client: str | None
     replica: int | None
 
 
@@ -136,11 +134,12 @@ class _MethodOptions:
     click.option(
         "--trace",
         type=opt.FILE,
-        metavar="FILE|NAME|agents",
-        help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Bailian, Azure, "
-        "BurstGPT or BLIS, a cut by its name in labs/shared/traces/, or made-up coding agents. Lengths are divided by "
-        "16.",
+        metavar="FILE",
+        help="Send the first --request-count requests of a trace at its times: a CSV of your own with the columns "
+        "arrival_s, prompt_tokens and output_tokens, or a trace of Mooncake. Lengths are divided by 16.",
     ),
+    opt.block_size_option,
+    opt.unit_option,
     opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.POSITIVE, metavar="X"),
     click.option(
         "--concurrency",
@@ -166,10 +165,7 @@ class _MethodOptions:
     ),
     opt.number_option("--output-tokens", 64, "Tokens to generate for each request.", AT_LEAST_1),
     opt.number_option(
-        "--random-seed",
-        0,
-        "Seed for the gaps of --request-rate, and the requests of --against-engine and --trace agents.",
-        click.INT,
+        "--random-seed", 0, "Seed for the gaps of --request-rate, and the requests of --against-engine.", click.INT
     ),
     click.option("--slo", default="", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}"),
     opt.number_option(
@@ -190,12 +186,6 @@ class _MethodOptions:
         help="Compare with the engine alone, without Triton, and say where the difference goes.",
     ),
     opt.number_option("--rounds", 3, "With --against-engine: measurements of each side.", AT_LEAST_1),
-    click.option(
-        "--client",
-        type=click.Choice(CLIENTS),
-        default=None,
-        help="Measure with another project's load tool, through the OpenAI API (docs/guide/load-tools.md).",
-    ),
     opt.replica_option,
 )
 @opt.result_output
@@ -216,8 +206,6 @@ def bench_command(
     With --endpoint any server is measured as it is, and nothing is written but --output.
     """
     from labctl.labs import bench as benches
-    from labctl.labs import load_tools, tool_bench
-    from labctl.labs.tool import names_table
 
     _refuse_together(load, method)
     prompts = load.prompts()
@@ -234,13 +222,9 @@ def bench_command(
         outcome = benches.against_engine(session, lab, name, options, sent, method.rounds, model)
     else:
         model = benches.chosen_model(lab, name, model)
-        if method.client:
-            tool = load_tools.TOOLS[method.client](session.workspace)
-            outcome = tool_bench.bench_with_tool(session, lab, name, options, model, workload, load.concurrency, tool)
-        else:
-            outcome = benches.bench_stack(
-                session, lab, name, options, model, workload, load.concurrency, method.replica, load.traced
-            )
+        outcome = benches.bench_stack(
+            session, lab, name, options, model, workload, load.concurrency, method.replica, load.traced
+        )
     shown.write((outcome.folder / "result.json").read_text())
     if shown.json_output:
         return
@@ -249,9 +233,6 @@ def bench_command(
         say(account(outcome.comparison))
     else:
         _show_metrics(outcome.metrics)
-        if method.client:
-            header, names = names_table(load_tools.TOOLS[method.client], bool(load.slo))
-            click.echo(f"\n{format_table(names, header)}")
         notes = _table_notes(model, outcome, load.is_open_loop, load.concurrency, load.price_per_hour)
     say_folder(outcome.folder, outcome.edited)
     for sentence in notes:
@@ -264,12 +245,10 @@ def _refuse_together(load: _LoadOptions, method: _MethodOptions) -> None:
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
     if load.trace and (other := _first_given(NOT_WITH_TRACE)):
         raise click.UsageError(f"--trace brings its own times and lengths: without {other}")
-    if _is_given("speed") and not load.trace:
-        raise click.UsageError("--speed is for --trace")
+    if not load.trace and (other := _first_given(FOR_TRACE)):
+        raise click.UsageError(f"{other} is for --trace")
     if method.against_engine and (other := _first_given(NOT_WITH_ENGINE)):
         raise click.UsageError(f"--against-engine sends everything at once: without {other}")
-    if method.client and (other := _first_given(NOT_WITH_CLIENT)):
-        raise click.UsageError(f"{method.client} has no counterpart of {other}")
 
 
 def _measure_there(
@@ -292,10 +271,6 @@ def _show_metrics(metrics: Mapping[str, Any]) -> None:
 
     header, rows = tabulate(metrics)
     click.echo(format_table(rows, header, right=range(1, len(header))))
-
-
-def _say_left_out(rows: int) -> None:
-    click.echo(f"  --  {rows} row{'s' if rows > 1 else ''} of the trace without an answer: left out", err=True)
 
 
 def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, seed: int) -> Items:

@@ -97,6 +97,14 @@ def ports_option(help: str) -> Callable[[Command], Command]:
     return click.option("--ports", default=TRITON_PORTS, show_default=True, metavar="H,G,M|auto", help=help)
 
 
+block_size_option = number_option(
+    "--block-size", None, "Of a Mooncake trace: tokens of a block, which has one hash.", click.IntRange(1)
+)
+unit_option = click.option(
+    "--unit", type=click.Choice(("ms", "s")), default=None, help="Of a Mooncake trace: the unit of its times."
+)
+
+
 def runtime_option(help: str) -> Callable[[Command], Command]:
     """``--runtime``, which ``LABS_RUNTIME`` gives for a whole terminal; "" where a person says neither."""
     return click.option(
@@ -268,3 +276,8 @@ def text_model(session: Session, lab: Lab, stack: str, command: str, what: str, 
         f"labctl {command.format(first)} (or {', '.join(others)})",
         code="text-model-none",
     )
+
+
+def say_left_out(rows: int) -> None:
+    """Say on standard error how many rows of a trace are not sent."""
+    click.echo(f"  --  {rows} row{'s' if rows > 1 else ''} of the trace without an answer: left out", err=True)

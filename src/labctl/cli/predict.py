@@ -94,12 +94,6 @@ class _ReplayOptions:
     ),
 )
 @click.option("--run", "run_it", is_flag=True, help="Then run it on the real server, and print the error.")
-@click.option(
-    "--export",
-    type=opt.FILE,
-    metavar="FILE",
-    help="Only write the recorded requests as a trace: FILE.jsonl (Mooncake) or FILE.yaml (BLIS's TraceV2).",
-)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for a guess.")
 @opt.result_output
 @opt.verbose
@@ -108,7 +102,6 @@ def predict_command(
     change: _ChangeOptions,
     how: _ReplayOptions,
     run_it: bool,
-    export: Path | None,
     yes: bool,
     shown: opt.ResultOutput,
     verbose: bool,
@@ -122,9 +115,6 @@ def predict_command(
     from labctl.manifest.settings import parse_assignments
     from labkit.predict.vllm import labs_names
 
-    if export:
-        _export(result, how.phase, export)
-        return
     wanted = dict(parse_assignments(change.assignments))
     if change.sweep and run_it:
         raise click.UsageError("--run measures one prediction: leave out --sweep")
@@ -285,14 +275,6 @@ def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]
         )
     except LabError:
         return ""
-
-
-def _export(result: Path, phase: str, file: Path) -> None:
-    from labkit.predict import traces
-    from labsched import recording
-
-    for path in traces.export(file, recording.read_recording(result, phase)):
-        say(printable(f"written: {path}"))
 
 
 def _predictor(result: Path, how: _ReplayOptions) -> Predictor:

@@ -14,33 +14,33 @@ from labkit.printable import printable
 
 @click.group("trace")
 def trace_command() -> None:
-    """Make a trace of requests, for `labctl bench STACK --trace FILE`, from what other tools have written."""
+    """Make a trace of requests, for `labctl bench STACK --trace FILE`."""
 
 
 @trace_command.command("convert")
 @click.argument("source", type=opt.A_PATH)
 @click.argument("file", type=opt.FILE)
 @click.option("--phase", default="", metavar="NAME", help="The phase of a recording (steps-NAME.jsonl).")
-def convert_command(source: Path, file: Path, phase: str) -> None:
+@opt.block_size_option
+@opt.unit_option
+def convert_command(source: Path, file: Path, phase: str, block_size: int | None, unit: str | None) -> None:
     """Write the requests of SOURCE into FILE.csv, or as a Mooncake trace into FILE.jsonl.
 
-    SOURCE is a recording (a folder below results/, or of a vLLM of your own), the log of a vLLM server with
-    --enable-log-requests, AIPerf's profile_export.jsonl, or GuideLLM's benchmarks.json. A Mooncake trace also has the
-    prefixes that prompts share, where the source knows them.
+    SOURCE is a recording (a folder below results/, or of a vLLM of your own), or a trace. A Mooncake trace also has the
+    prefixes that prompts share: blocks of 512 tokens, times in ms.
     """
-    from labkit.predict import trace_sources, traces
+    from labkit.predict import traces
     from labsched import recording
     from labsched.vllm import reader
 
-    if source.is_dir() or reader.is_recording(source) or source.name.startswith("steps-"):
-        read = recording.read_recording(source, phase)
-        found = trace_sources.Converted([one for one in read.arrivals if one.made])
+    if source.is_dir() or reader.is_recording(source) or source.match("steps-*.jsonl"):
+        arrivals = [one for one in recording.read_recording(source, phase).arrivals if one.made]
     else:
-        found = trace_sources.convert_trace(source)
+        arrivals = traces.read_trace(source, None, opt.say_left_out, traces.MooncakeForm(block_size, unit))
     if file.suffix == ".csv":
-        traces.write_trace_csv(file, found.arrivals)
+        traces.write_trace_csv(file, arrivals)
     elif file.suffix == ".jsonl":
-        traces.write_mooncake_trace(file, found.arrivals)
+        traces.write_mooncake_trace(file, arrivals)
     else:
         raise LabError(
             f"no trace format ends in '{file.suffix}'",
@@ -48,7 +48,4 @@ def convert_command(source: Path, file: Path, phase: str) -> None:
             "FILE.csv or FILE.jsonl (Mooncake)",
             code="trace-form-unknown",
         )
-    for remark in found.remarks:
-        say(printable(remark))
-    span = found.arrivals[-1].at if found.arrivals else 0.0
-    say(printable(f"{file}: {len(found.arrivals):,} requests in {span:,.1f} s"))
+    say(printable(f"{file}: {traces.describe_trace(arrivals)}"))

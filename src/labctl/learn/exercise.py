@@ -45,9 +45,6 @@ class ExerciseManifest(BaseModel):
     says: Sentence  # with which the starter fails
     wrong: dict[str, Sentence] = Field(min_length=2)  # a patch for each likely wrong answer, and its sentence
     stuck: str = LOOP  # what it probably means if a request is not answered
-    # The answers (starter, solution, names of wrong) of which moments of arrival or times of the machine decide what
-    # is measured: many runs show that they are judged rightly all the same.
-    chance: list[str] = []
     patience: float = Field(default=10.0, gt=0)  # seconds after which a request without an answer counts as stuck
     memory_mib: int = Field(default=3072, ge=256)  # that one model may take before it is stopped
 
@@ -56,8 +53,6 @@ class ExerciseManifest(BaseModel):
         for name, place in self.files.items():
             if Path(name).name != name or Path(place).is_absolute() or ".." in Path(place).parts:
                 raise ValueError(f"files.{name}: a plain file name and a place inside the model repository, please")
-        if unknown := set(self.chance) - {"starter", "solution", *self.wrong}:
-            raise ValueError(f"chance: there is no answer {', '.join(sorted(unknown))}")
         if taken := [edit.file for edit in self.replacements if edit.file in self.files.values()]:
             raise ValueError(f"replacements: {taken[0]} is the learner's to write")
         return self

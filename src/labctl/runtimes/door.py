@@ -6,10 +6,9 @@ import contextlib
 import importlib.util
 import os
 import shlex
-import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, groups, processes
@@ -81,17 +80,6 @@ def door_url(workspace: Workspace, record: Record) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> Iterator[str]:
-    """The API for the time of a block; its base URL. Raises LabError as :func:`start_door_server`."""
-    process = _start(command(record, port), workspace, record, url(port), listener, outlive=False)
-    try:
-        yield url(port)
-    finally:
-        process.kill()  # it holds nothing
-        process.wait()
-
-
 def door_container(workspace: Workspace, record: Record, port: int) -> Command:
     """What starts the container in the stack's project, whose file gets what it needs. It speaks to the server, or to
     the balancer before several.
@@ -120,7 +108,7 @@ def _start_container(command: Command, workspace: Workspace, record: Record, lis
 
 def _start(
     program: Command, workspace: Workspace, record: Record, address: str, listener: Listener, outlive: bool
-) -> subprocess.Popen[bytes]:
+) -> None:
     """Start it, and wait until it answers."""
     folder = workspace.folder(record.stack)
     log = folder.path / "openai.log"
@@ -128,7 +116,7 @@ def _start(
     process = groups.spawn(folder, groups.OPENAI, program.argv, os.environ, log, folder.path, outlive)
     for _ in attempts(PATIENCE_S, LOOK_S):
         if _answers(address):
-            return process
+            return
         if process.poll() is not None:
             break
     how = "no answer" if process.poll() is None else processes.describe_exit(process.returncode)

@@ -1,17 +1,13 @@
-"""Traces of real services: when requests came, and how many tokens each had. Six formats are read, three are written.
+"""Traces of requests: when each came, and how many tokens it had. Two formats are read and written.
 
-- One's own, CSV: ``arrival_s,prompt_tokens,output_tokens`` and perhaps ``tenant``, in any order of columns.
-- Mooncake's, a JSON line per request, with hashes of the prompt's blocks of 512 tokens: "Mooncake: Trading More Storage
-  for Less Computation" (FAST 2025), FAST25-release/traces in its repository. Equal `hash_ids` mean equal prompts up to
-  the end of that block.
-- Qwen-Bailian's, the same with times in seconds and blocks of 16 tokens ("KVCache Cache in the Wild", USENIX ATC 2025;
-  alibaba-edu/qwen-bailian-usagetraces-anon).
-- Azure's LLM inference traces, CSV (Patel et al., "Splitwise", ISCA 2024; Azure/AzurePublicDataset).
-- BurstGPT, CSV (Wang et al., KDD 2025; HPMLL/BurstGPT).
-- The rows of BLIS's TraceV2, CSV (``labkit/predict/blis.py``).
+- A CSV of one's own: ``arrival_s,prompt_tokens,output_tokens`` and perhaps ``tenant``, in any order of columns.
+- Mooncake's, a JSON line per request, with hashes of the blocks of its prompt: "Mooncake: Trading More Storage for Less
+  Computation" (FAST 2025), FAST25-release/traces in its repository. Equal `hash_ids` mean equal prompts up to the end
+  of that block. Neither the length of a block nor the unit of the times is in the file, so the reader is told both.
 
-A request without an answer (0 tokens, or none said) failed in the service, and is left out. A byte order mark and
-numbers in quotes are taken: spreadsheets write them.
+What a file says twice is compared, and a column that is not known is refused: it may change what a row means. A request
+without an answer (0 tokens, or none said) failed in the service, and is left out. A byte order mark and numbers in
+quotes are taken: spreadsheets write them.
 """
 
 from __future__ import annotations
@@ -21,9 +17,8 @@ import io
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -31,55 +26,64 @@ from typing import Any, TextIO
 
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.predict import blis, cells
-from labsched.recording import HASH_BYTES, Arrival, Recording
+from labkit.predict import cells
+from labsched.recording import HASH_BYTES, Arrival
 
-BLOCK, SMALL_BLOCK = 512, 16  # tokens: Mooncake's, Bailian's
+BLOCK = 512  # tokens of a block, in the Mooncake traces that are written; their times are in ms
 SMALLER = 16  # the rule by which a trace is scaled to a laptop: every length over 16, at least 1
 LONGEST = 2**20  # characters of a line
 MOST = 2**20  # tokens of a request: Mooncake's longest have 2**17
+UNITS = {"ms": 1e-3, "s": 1.0}  # seconds in a unit of Mooncake's timestamps
+OWN = ("arrival_s", "prompt_tokens", "output_tokens")
+OWN_MORE = ("tenant",)
+MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
 SAMPLES = {  # the beginning of each format
-    "your own CSV": "arrival_s,prompt_tokens,output_tokens",
-    "Mooncake": '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}',
-    "Bailian": '{"chat_id": 1, "timestamp": 0.1, "input_length": 40, "output_length": 20, "hash_ids": [0]}',
-    "Azure": "TIMESTAMP,ContextTokens,GeneratedTokens",
-    "BurstGPT": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
-    "BLIS's TraceV2": ",".join(blis.NEEDED),
+    "your own CSV": ",".join(OWN),
+    "Mooncake": '{"timestamp": 0, "input_length": 758, "output_length": 500, "hash_ids": [0, 1]}',
 }
 FORMS = "it begins like one of these: " + "; ".join(f"{sample}  ({name})" for name, sample in SAMPLES.items())
 
 
-def find_trace(path: Path, shipped: Path) -> Path:
-    """The file, or the cut in the folder ``shipped`` that is called so (scripts/cut_traces.py)."""
-    named = [] if path.exists() or len(path.parts) > 1 else sorted(shipped.glob(f"{path}.[cj]s*"))
-    return named[0] if named else path
+@dataclass(frozen=True)
+class MooncakeForm:
+    """What a Mooncake trace does not say: the tokens of a block, and the unit of its times. None is not known."""
+
+    block_size: int | None = None
+    unit: str | None = None
 
 
 def read_trace(
-    path: Path, count: int | None = None, left_out: Callable[[int], object] = lambda rows: None
+    path: Path,
+    count: int | None = None,
+    left_out: Callable[[int], object] = lambda rows: None,
+    form: MooncakeForm | None = None,
 ) -> list[Arrival]:
     """The first ``count`` requests of a trace, or all of them; the first is at 0.
 
     Args:
         left_out: called with the number of rows without an answer, where there are some.
+        form: of a Mooncake trace.
 
     Raises:
-        LabError: it cannot be read, or a line is of another form; the line is named.
+        LabError: it cannot be read, a line is of another form (the line is named), or ``form`` lacks what it needs.
     """
     arrivals: list[Arrival] = []
     unanswered = 0
-    number = 1
+    number, latest = 1, -math.inf
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = _lines(file)
             first = next((line for line in lines if line.strip(" \t\r\n,;")), "")
-            parse, rows = _form(first, lines)
+            parse, rows = _form(path, first, lines, form)
             for number, row in rows:
                 arrival = parse(row, number)
                 if arrival is None:
                     unanswered += 1
-                else:
-                    arrivals.append(arrival)
+                    continue
+                if arrival.at < latest:
+                    raise ValueError(f"it came {latest - arrival.at:g} s before the request above it; sort the file")
+                latest = arrival.at
+                arrivals.append(arrival)
                 if len(arrivals) == count:
                     break
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, csv.Error) as error:
@@ -90,9 +94,14 @@ def read_trace(
         raise LabError(f"{path} cannot be read as a trace", why, FORMS, code="trace-unreadable")
     if unanswered:
         left_out(unanswered)
-    start = min(arrival.at for arrival in arrivals)
-    from_zero = [replace(arrival, at=arrival.at - start) for arrival in arrivals]
-    return sorted(from_zero, key=lambda arrival: arrival.at)
+    return [replace(arrival, at=arrival.at - arrivals[0].at) for arrival in arrivals]
+
+
+def describe_trace(arrivals: Sequence[Arrival]) -> str:
+    """How many requests in how many seconds: times in another unit are seen by it."""
+    span = arrivals[-1].at if arrivals else 0.0
+    rate = f", {len(arrivals) / span:,.3g} a second" if span else ""
+    return f"{len(arrivals):,} requests in {span:,.6g} s{rate}"
 
 
 def _lines(file: TextIO) -> Iterator[str]:
@@ -102,22 +111,53 @@ def _lines(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _form(first: str, lines: Iterator[str]) -> tuple[Callable[[Any, int], Arrival | None], Iterator[tuple[int, Any]]]:
+def _form(
+    path: Path, first: str, lines: Iterator[str], form: MooncakeForm | None
+) -> tuple[Callable[[Any, int], Arrival | None], Iterator[tuple[int, Any]]]:
     """How a row is read, and the rows with the numbers of their lines, by what the first line looks like."""
     if first.lstrip().startswith("{"):
         filled = ((number, line) for number, line in enumerate(chain([first], lines), 1) if line.strip())
-        return _mooncake, filled
+        told = form or MooncakeForm()
+        if told.unit is None:
+            raise LabError(
+                f"the unit of the times in {path} is not known",
+                "a Mooncake trace does not state it, and a wrong one makes its load 1,000 times too fast or too slow",
+                "--unit ms, as in Mooncake's own traces, or --unit s",
+                code="trace-unit-missing",
+            )
+        scale = UNITS[told.unit]
+        return lambda line, number: _mooncake(line, number, path, scale, told.block_size), filled
+    if form and form != MooncakeForm():
+        raise LabError(
+            f"{path} is no Mooncake trace",
+            "--block-size and --unit are for those; a CSV has its times in seconds and no hashes",
+            "without them, if it is a CSV of your own",
+            code="trace-form-unknown",
+        )
     header = [name.strip() for name in next(csv.reader([first]), [])]
-    for needed, parse in ((OWN, _own), (AZURE, _azure), (BURSTGPT, _burstgpt), (blis.NEEDED, _blis)):
-        if set(needed) <= set(header):
-            rows = enumerate(map(_complete, csv.DictReader(lines, header)), 2)
-            return parse, ((number, row) for number, row in rows if any(map(str.strip, row.values())))
-    raise ValueError("it begins like no format that is known here")
+    while header and not header[-1]:
+        header.pop()  # spreadsheets write empty columns
+    if not set(OWN) <= set(header):
+        raise ValueError("it begins like no format that is known here")
+    _refuse_unknown(header, (*OWN, *OWN_MORE), "column")
+    if len(set(header)) < len(header):
+        raise ValueError("two columns have one name")
+    rows = csv.DictReader(lines, header)
+    return _own, ((rows.line_num + 1, row) for row in rows if any(map(str.strip, _cells(row))))
 
 
-def _complete(row: dict[str, str]) -> dict[str, str]:
-    """A row of CSV, without the columns that a short one lacks and the cells that a long one has beyond them."""
-    return {name: cell for name, cell in row.items() if name is not None and cell is not None}
+def _refuse_unknown(names: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Raises ValueError for a name that is not known here: it may change what the others mean."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        known_ones = ", ".join(known)
+        raise ValueError(f"the {what} {unknown[0][:40]!r} is not understood (known: {known_ones}); see what it means")
+
+
+def _cells(row: Mapping[Any, Any]) -> list[str]:
+    """The cells of a row of csv.DictReader, also those beyond the last column; not those that a short one lacks."""
+    own = [cell for name, cell in row.items() if name is not None and cell is not None]
+    return [*own, *row.get(None, ())]
 
 
 def _in_words(error: Exception) -> str:
@@ -126,25 +166,48 @@ def _in_words(error: Exception) -> str:
     return "it is not JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
 
 
-def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[int] = (), size: int = BLOCK) -> Arrival:
+def _arrival(number: int, at: float, prompt: int, limit: int) -> Arrival:
     if not (0 <= at < math.inf and 1 <= prompt <= MOST and 1 <= limit <= MOST):
         raise ValueError(f"a number is out of range (time {at:g} s, prompt {prompt}, answer {limit})")
-    return Arrival(str(number), at, 0, prompt, limit, limit, "length", prefixes=_prefixes(blocks, prompt, number, size))
+    return Arrival(str(number), at, 0, prompt, limit, limit, "length", prefixes=hashes(f"request {number}", 0, prompt))
 
 
-def _mooncake(line: str, number: int) -> Arrival | None:
+def _mooncake(line: str, number: int, path: Path, scale: float, block_size: int | None) -> Arrival | None:
     row = json.loads(line)
     if not isinstance(row, dict):
         raise ValueError("it is not a JSON object")
+    _refuse_unknown(row, MOONCAKE, "field")
     ids = row.get("hash_ids")
     if not isinstance(ids, list | None):
         raise ValueError("hash_ids is not a list")
     blocks = [cells.integer_cell({"hash_ids": block}, "hash_ids") for block in ids or ()]
     if not (answer := _answer(row, "output_length")):
         return None
-    at = cells.number_cell(row, "timestamp")
-    at, size = (at, SMALL_BLOCK) if "chat_id" in row else (at / 1e3, BLOCK)
-    return _arrival(number, at, cells.integer_cell(row, "input_length"), answer, blocks, size)
+    at = cells.number_cell(row, "timestamp") * scale
+    arrival = _arrival(number, at, cells.integer_cell(row, "input_length"), answer)
+    if not blocks:
+        return arrival  # its prompt is shared with no other
+    if block_size is None:
+        raise LabError(
+            f"the length of a block in {path} is not known",
+            f"a Mooncake trace does not state it; {_sizes_that_fit(len(blocks), arrival.prompt)} fit its line {number}",
+            "--block-size 512, as in Mooncake's own traces; 16 and 64 are others'",
+            code="trace-block-size-missing",
+        )
+    if len(blocks) != math.ceil(arrival.prompt / block_size):
+        raise ValueError(
+            f"{len(blocks)} hash_ids are not the blocks of {block_size} of {arrival.prompt} tokens "
+            f"(input_length); {_sizes_that_fit(len(blocks), arrival.prompt)} fit it"
+        )
+    return replace(arrival, prefixes=_prefixes(blocks, arrival.prompt, block_size))
+
+
+def _sizes_that_fit(blocks: int, prompt: int) -> str:
+    """The lengths of a block with which a prompt has so many blocks, in words."""
+    if blocks == 1:
+        return f"blocks of {prompt} or more tokens"
+    least, most = math.ceil(prompt / blocks), math.ceil(prompt / (blocks - 1)) - 1
+    return f"blocks of {least} to {most} tokens" if least <= most else "blocks of no length"
 
 
 def _answer(row: Mapping[str, Any], name: str) -> int:
@@ -154,74 +217,15 @@ def _answer(row: Mapping[str, Any], name: str) -> int:
     return cells.integer_cell(row, name, missing=0)
 
 
-OWN = ("arrival_s", "prompt_tokens", "output_tokens")
-
-
-def _own(row: dict[str, str], number: int) -> Arrival | None:
+def _own(row: Mapping[Any, Any], number: int) -> Arrival | None:
+    if any(map(str.strip, row.get(None, ()))):
+        raise ValueError("it has more cells than the first line has columns")
+    row = {name: cell for name, cell in row.items() if cell is not None}
     at, prompt, answer = OWN
     if not (tokens := _answer(row, answer)):
         return None
     arrival = _arrival(number, cells.number_cell(row, at), cells.integer_cell(row, prompt), tokens)
     return replace(arrival, tenant=row.get("tenant") or "")
-
-
-AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-
-
-def _azure(row: dict[str, str], number: int) -> Arrival | None:
-    time, prompt, answer = AZURE
-    try:
-        at = datetime.fromisoformat(row.get(time, ""))
-    except ValueError:
-        raise ValueError(f"{time} is {row.get(time, '')!r}, and no time") from None
-    if not (tokens := _answer(row, answer)):
-        return None
-    if not at.tzinfo:
-        at = at.replace(tzinfo=UTC)
-    return _arrival(number, at.timestamp(), cells.integer_cell(row, prompt), tokens)
-
-
-BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
-
-
-def _burstgpt(row: dict[str, str], number: int) -> Arrival | None:
-    time, prompt, answer = BURSTGPT
-    if not (tokens := _answer(row, answer)):
-        return None
-    return _arrival(number, cells.number_cell(row, time), cells.integer_cell(row, prompt), tokens)
-
-
-def _blis(row: dict[str, str], number: int) -> Arrival | None:
-    if (request := blis.blis_row(row)) is None:
-        return None
-    arrival = _arrival(number, request.at, request.prompt, request.answer)
-    beginning = hashes(f"prefix {request.group}", 0, request.shared)
-    beginning += arrival.prefixes[request.shared * HASH_BYTES :]
-    return replace(arrival, prefixes=beginning, tenant=row.get("tenant_id") or "")
-
-
-def export(path: Path, recording: Recording) -> list[Path]:
-    """Write a recording's requests as a Mooncake trace (``.jsonl``), a CSV of one's own, or BLIS's TraceV2 (``.yaml``).
-
-    Returns: the files written.
-
-    Raises:
-        LabError: the file has another ending.
-    """
-    if path.suffix == ".jsonl":
-        write_mooncake_trace(path, recording.arrivals)
-        return [path]
-    if path.suffix == ".yaml":
-        return [path, blis.write_blis(path, recording)]
-    if path.suffix == ".csv":
-        write_trace_csv(path, recording.arrivals)
-        return [path]
-    raise LabError(
-        f"no trace format ends in '{path.suffix}'",
-        str(path),
-        "FILE.csv, FILE.jsonl (Mooncake) or FILE.yaml (TraceV2)",
-        code="trace-form-unknown",
-    )
 
 
 def write_trace_csv(path: Path, arrivals: Sequence[Arrival]) -> None:
@@ -230,21 +234,24 @@ def write_trace_csv(path: Path, arrivals: Sequence[Arrival]) -> None:
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow([*OWN, *(["tenant"] if tenants else [])])
-    for one in arrivals:
+    for one in sorted(arrivals, key=lambda arrival: arrival.at):
         if one.made:
             rows.writerow([round(one.at, 6), one.prompt, one.made, *([one.tenant] if tenants else [])])
     atomic_write(path, out.getvalue())
 
 
 def write_mooncake_trace(path: Path, arrivals: Sequence[Arrival]) -> None:
-    """Write requests as a Mooncake trace; hashes become numbers from 0, in order of appearance."""
-    numbers: dict[bytes, int] = {}
+    """Write requests as a Mooncake trace: blocks of ``BLOCK`` tokens, times in ms. Hashes become numbers from 0, in
+    order of appearance; where a prompt is not known to a block's end, no other has that block.
+    """
+    numbers: dict[object, int] = {}
     lines = []
-    for arrival in arrivals:
+    for arrival in sorted(arrivals, key=lambda arrival: arrival.at):
         size = BLOCK * HASH_BYTES
         prompt = arrival.prefixes[: arrival.prompt * HASH_BYTES]
-        keys = [blake2b(prompt[: end + size]).digest() for end in range(0, len(prompt), size)]
-        ids = [numbers.setdefault(key, len(numbers)) for key in keys]
+        ends = [min(end, arrival.prompt * HASH_BYTES) for end in range(size, arrival.prompt * HASH_BYTES + size, size)]
+        keys = [blake2b(prompt[:end]).digest() if end <= len(prompt) else (arrival.name, end) for end in ends]
+        ids = [numbers.setdefault(key, len(numbers)) for key in keys if prompt]
         lines.append(
             {
                 "timestamp": round(arrival.at * 1e3),
@@ -310,10 +317,7 @@ def hashes(key: str, begin: int, end: int) -> bytes:
     return b"".join(blake2b(f"{key} {at}".encode(), digest_size=HASH_BYTES).digest() for at in range(begin, end))
 
 
-def _prefixes(blocks: Sequence[int], prompt: int, number: int, size: int) -> bytes:
-    """A hash for each token of a prompt; past the trace's own blocks they are equal to no other request's."""
-    known = min(prompt, size * len(blocks))
-    parts = [
-        hashes(str(block), at, min(at + size, known)) for at, block in zip(range(0, known, size), blocks, strict=False)
-    ]
-    return b"".join([*parts, hashes(f"request {number}", known, prompt)])
+def _prefixes(blocks: Sequence[int], prompt: int, size: int) -> bytes:
+    """A hash for each token of a prompt that has these blocks of ``size`` tokens."""
+    starts = zip(range(0, prompt, size), blocks, strict=True)
+    return b"".join(hashes(str(block), at, min(at + size, prompt)) for at, block in starts)

@@ -30,7 +30,7 @@ Line = dict[str, Any]
 
 def is_recording(path: Path) -> bool:
     """Whether it is a folder with such recordings, or one of its files."""
-    return any(path.glob(f"{PREFIX}*.jsonl")) if path.is_dir() else path.name.startswith(PREFIX)
+    return any(path.glob(f"{PREFIX}*.jsonl")) if path.is_dir() else path.match(f"{PREFIX}[0-9]*.jsonl")
 
 
 def recordings_in(path: Path) -> dict[str, list[Path]]:

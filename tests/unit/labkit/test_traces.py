@@ -13,43 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from checkout import ROOT
 from click.testing import CliRunner
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from lab_errors import is_lab_error, lab_error
-from recordings import SETTINGS, made_up_recording, some_requests, written
+from recordings import made_up_recording, some_requests, written
 
-from labctl.cli.predict import predict_command
+from labctl.cli.trace import convert_command
 from labkit.errors import LabError
-from labkit.predict import blis, traces
+from labkit.predict import traces
 from labkit.workloads import bench, dataset
-from labsched.recording import HASH_BYTES, Recording
+from labsched.recording import HASH_BYTES
 
 HERE = settings(max_examples=60)
 PYTHONS_WORDS = re.compile(r"NoneType|argument|operand|iterable|object is|Error|codec|int\(\)|literal|subscript")
 ROW = st.tuples(st.integers(0, 10**6), st.integers(1, 4000), st.integers(0, 400))  # ms, prompt, answer
 ROWS = st.lists(ROW, min_size=1, max_size=5).filter(lambda rows: any(row[2] for row in rows))
-JSON_LINES = ("mooncake", "bailian")
-FORMS = ("own", "azure", "burstgpt", "blis", *JSON_LINES)
+FORMS = ("own", "mooncake")
+MOONCAKE = traces.MooncakeForm(512, "ms")
 
 
 def records(form: str, rows: list[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    """The rows as the format's own fields."""
+    """The rows as the format's own fields, in order of time."""
+    rows = sorted(rows, key=lambda row: row[0])
     if form == "own":
         return [dict(zip(traces.OWN, (at / 1000, *rest), strict=True)) for at, *rest in rows]
-    if form == "azure":
-        when = [f"2023-11-16 18:{at // 60000:02}:{at / 1000 % 60:010.7f}" for at, _, _ in rows]
-        return [dict(zip(traces.AZURE, (at, *row[1:]), strict=True)) for at, row in zip(when, rows, strict=True)]
-    if form == "burstgpt":
-        return [dict(zip(traces.BURSTGPT, (at / 1000, *rest), strict=True)) for at, *rest in rows]
-    if form == "blis":
-        names = ("arrival_time_us", "input_tokens", "output_tokens")
-        plain = {**dict.fromkeys(blis.COLUMNS, ""), "status": "ok"}
-        return [{**plain, **dict(zip(names, (at * 1000, *rest), strict=True))} for at, *rest in rows]
-    more, unit = ({"chat_id": 1}, 1000) if form == "bailian" else ({}, 1)
     return [
-        {"timestamp": at / unit, "input_length": p, "output_length": a, "hash_ids": [1], **more} for at, p, a in rows
+        {"timestamp": at, "input_length": p, "output_length": a, "hash_ids": [*range(-(-p // 512))]}
+        for at, p, a in rows
     ]
 
 
@@ -57,7 +49,7 @@ def saved(form: str, found: list[dict[str, Any]], chance: random.Random | None =
     """The text of a file; by chance its columns are in another order, and it is in quotes, with CRLF, with gaps."""
     end = chance.choice(["\n", "\r\n"]) if chance else "\n"
     quoted = bool(chance and chance.random() < 0.5)
-    if form in JSON_LINES:
+    if form == "mooncake":
         if quoted:
             found = [{k: str(v) if isinstance(v, int | float) else v for k, v in row.items()} for row in found]
         return "".join(json.dumps(record) + end for record in found)
@@ -79,7 +71,8 @@ def read(folder: Path, text: str, encoding: str = "utf-8") -> tuple[list[tuple[f
     """What is read of a trace, and how many rows were left out."""
     path, left = folder / "trace", [0]
     path.write_bytes(text.encode(encoding))
-    found = traces.read_trace(path, left_out=left.append)
+    form = MOONCAKE if text.lstrip().startswith("{") else None
+    found = traces.read_trace(path, None, left.append, form)
     return [(round(one.at, 3), one.prompt, one.limit) for one in found], left[-1]
 
 
@@ -96,42 +89,29 @@ def test_a_trace_is_the_same_however_it_was_saved(
     assert left_out == sum(not answer for _, _, answer in rows)
 
 
-AZURE = (
-    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
-)
-BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-5,ChatGPT,472,18,490,Conversation log
-45,ChatGPT,1087,0,1087,Conversation log
-118,GPT-4,417,276,693,Conversation log
-"""
-# As `blis run` writes it: without vllm_priority, which it leaves out where no server was asked.
-BLIS = (
-    "request_id,client_id,tenant_id,slo_class,session_id,round_index,prefix_group,prefix_length,streaming,input_tokens,"
-    "output_tokens,text_tokens,image_tokens,audio_tokens,video_tokens,reason_ratio,model,deadline_us,"
-    "server_input_tokens,arrival_time_us,send_time_us,first_chunk_time_us,last_chunk_time_us,num_chunks,status,"
-    "error_message,finish_reason\n"
-)
-ROWS_OF_BLIS = [
-    "0,c,red,,s,0,docs,64,true,100,20,100,0,0,0,0,,0,170,5000000,0,0,0,20,ok,,length\n",
-    "1,c,blue,,s,0,docs,64,true,36,7,36,0,0,0,0,,0,0,5500000,5600000,0,0,7,ok,,stop\n",
-    "2,c,,,s,0,,0,true,50,9,50,0,0,0,0,,0,58,6000000,0,0,0,9,ok,,stop\n",
-    "3,c,,,s,0,,0,true,50,0,50,0,0,0,0,,0,0,6100000,0,0,0,0,timeout,gone,\n",
-]
-PUBLISHED = {
-    "azure": (AZURE, [(0, 374, 44), (4.315, 396, 109)]),
-    "burstgpt, without the request that failed": (BURSTGPT, [(0, 472, 18), (113, 417, 276)]),
-    "blis, with what its group shares and the server's count": (
-        BLIS + "".join(ROWS_OF_BLIS),
-        [(0, 164, 20), (0.6, 100, 7), (1, 58, 9)],
-    ),
-    "mooncake, without hashes": ('{"timestamp":0,"input_length":10,"output_length":5,"hash_ids":null}\n', [(0, 10, 5)]),
-}
+OWN = "arrival_s,prompt_tokens,output_tokens\n5,472,18\n45,1087,0\n118,417,276\n"
+LINE = '{{"timestamp": {0}, "input_length": {1}, "output_length": {2}}}\n'
+WITH_HASHES = '{{"timestamp": {0}, "input_length": {1}, "output_length": 4, "hash_ids": {2}}}\n'
 
 
-@pytest.mark.parametrize(("text", "wanted"), PUBLISHED.values(), ids=PUBLISHED)
-def test_a_published_file_is_read(text: str, wanted: list[tuple[float, int, int]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (OWN, [(0, 472, 18), (113, 417, 276)]),
+        (LINE.format(0, 10, '5, "hash_ids": null'), [(0, 10, 5)]),
+        (LINE.format(5, 10, 5) + LINE.format(1505, 20, 6), [(0, 10, 5), (1.5, 20, 6)]),
+    ],
+)
+def test_a_file_is_read(text: str, wanted: list[tuple[float, int, int]], tmp_path: Path) -> None:
     assert read(tmp_path, text)[0] == wanted
-    assert len(traces.read_trace(tmp_path / "trace", 1)) == 1
+    form = MOONCAKE if text.startswith("{") else None
+    assert len(traces.read_trace(tmp_path / "trace", 1, form=form)) == 1
+
+
+def test_the_shipped_trace_is_small_and_its_licence_is_stated() -> None:
+    (path,) = (ROOT / "labs" / "shared" / "traces").glob("*.[cj]s*")
+    assert path.stat().st_size <= 100_000 and len(traces.read_trace(path, form=MOONCAKE)) == 412
+    assert path.stem in (path.parent / "README.md").read_text() and path.stem in (ROOT / "NOTICE").read_text()
 
 
 @pytest.mark.parametrize("sample", traces.SAMPLES.values(), ids=traces.SAMPLES)
@@ -169,7 +149,7 @@ def test_a_wrong_field_is_refused_with_its_line_and_name_in_our_words(
     at %= len(found)
     if cut:
         lines = saved(form, found).splitlines()
-        where = at + (form not in JSON_LINES)
+        where = at + (form == "own")
         lines[where] = lines[where][: len(lines[where]) // 2]
         text = "\n".join(lines) + "\n"
     else:
@@ -178,11 +158,9 @@ def test_a_wrong_field_is_refused_with_its_line_and_name_in_our_words(
     try:
         read(tmp_path, text)
     except LabError as refused:
+        assert refused.code == "trace-unreadable"
         assert not PYTHONS_WORDS.search(refused.why), refused.why
         assert re.match(r"line \d+: |none of its|it has no request", refused.why), refused.why
-
-
-MOONCAKE = '{{"timestamp": {0}, "input_length": {1}, "output_length": {2}}}\n'
 
 
 @pytest.mark.parametrize(
@@ -190,25 +168,22 @@ MOONCAKE = '{{"timestamp": {0}, "input_length": {1}, "output_length": {2}}}\n'
     [
         ("", "line 1: it begins like no format"),
         ("time,tokens\n1,2\n", "line 1: it begins like no format"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n", "line 1: it begins like no format"),
         pytest.param("[" * 10**5, "line 1: it begins like no format", id="deep"),
         pytest.param('{"hash_ids": ' + "[" * 10**5, "line 1: ", id="deep in a line"),
         pytest.param("x" * 2**21, "line 1: it is too long", id="long"),
-        (MOONCAKE.format(0, 4, 1) + "[1]\n", "line 2: "),
-        (MOONCAKE.format(0, -4, 1), "line 1: a number is out of range"),
-        (MOONCAKE.format(0, "1e99", 1), "line 1: "),
-        (MOONCAKE.format("NaN", 4, 1), "line 1: "),
-        (MOONCAKE.format(0, "true", 1), "line 1: input_length is True, and no number"),
-        (MOONCAKE.format(0, 1.5, 1), "line 1: input_length is 1.5, and no whole number"),
-        (MOONCAKE.format(0, 1, '1, "hash_ids": 7'), "line 1: hash_ids is not a list"),
+        (LINE.format(0, 4, 1) + "[1]\n", "line 2: "),
+        (LINE.format(0, -4, 1), "line 1: a number is out of range"),
+        (LINE.format(0, "1e99", 1), "line 1: "),
+        (LINE.format("NaN", 4, 1), "line 1: "),
+        (LINE.format(0, "true", 1), "line 1: input_length is True, and no number"),
+        (LINE.format(0, 1.5, 1), "line 1: input_length is 1.5, and no whole number"),
+        (LINE.format(0, 1, '1, "hash_ids": 7'), "line 1: hash_ids is not a list"),
         ('{"timestamp": 0, "input_length": 4}\n', "line 1: it has no output_length"),
-        (AZURE + "yesterday,3,4\n", "line 4: TIMESTAMP is 'yesterday', and no time"),
-        (AZURE + "2023-11-16 18:15:50,3\n", "line 4: it has no GeneratedTokens"),
-        (AZURE.splitlines()[0] + "\n2023-11-16 18:17:03,10,0\n", "none of its 1 requests has an answer"),
-        (BURSTGPT + "1,x,0.5,2,3,y\n", "line 5: "),
-        (BLIS + ROWS_OF_BLIS[2].replace("50,0,0,0,0", "50,7,0,0,0"), "line 2: image_tokens"),
-        (BLIS + ROWS_OF_BLIS[0].replace(",64,", ",-64,"), "line 2: a number is out of range"),
-        (BLIS + ROWS_OF_BLIS[0].replace(",64,", f",{10**9},"), "line 2: a number is out of range"),
-        (BLIS + ROWS_OF_BLIS[0].replace(",100,20,", ",,20,"), "line 2: "),
+        (OWN + "120,3\n", "line 5: it has no output_tokens"),
+        (OWN + "120,3,0.5\n", "line 5: "),
+        (OWN + "\n120,3,4,5\n", "line 6: it has more cells"),
+        (OWN.splitlines()[0] + "\n1,10,0\n", "none of its 1 requests has an answer"),
     ],
 )
 def test_a_damaged_trace_is_refused_with_its_line(text: str, said: str, tmp_path: Path) -> None:
@@ -228,18 +203,84 @@ def shared(one: Any, other: Any) -> int:
     return sum(same)
 
 
-@pytest.mark.parametrize(("more", "block"), [({}, 512), ({"chat_id": 1}, 16)])
-def test_prompts_share_the_blocks_whose_hashes_are_equal(more: dict[str, int], block: int, tmp_path: Path) -> None:
-    rows = [{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [7, n], **more} for n in (8, 9)]
-    (tmp_path / "trace").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert shared(*traces.read_trace(tmp_path / "trace")) == block
+@pytest.mark.parametrize("block", [512, 64, 16])
+def test_prompts_share_the_blocks_whose_hashes_are_equal(block: int, tmp_path: Path) -> None:
+    rows = [WITH_HASHES.format(0, 2 * block - 1, [7, n]) for n in (8, 9)]
+    (tmp_path / "trace").write_text("".join(rows))
+    assert shared(*traces.read_trace(tmp_path / "trace", form=traces.MooncakeForm(block, "ms"))) == block
 
 
-def test_requests_of_a_group_of_blis_share_its_prefix_and_tenants_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "trace").write_text(BLIS + "".join(ROWS_OF_BLIS))
-    first, second, third = traces.read_trace(tmp_path / "trace")
-    assert (shared(first, second), shared(first, third)) == (64, 0)
-    assert (first.tenant, second.tenant) == ("red", "blue")
+# -- what a file does not say, or says twice ---------------------------------------------------------------------------
+
+
+def test_the_unit_and_the_block_size_of_a_mooncake_trace_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(WITH_HASHES.format(0, 640, [*range(10)]) + WITH_HASHES.format(2.5, 640, [*range(10)]))
+    with lab_error("trace-unit-missing", "--unit"):
+        traces.read_trace(path)
+    with lab_error("trace-block-size-missing", "64 to 71"):
+        traces.read_trace(path, form=traces.MooncakeForm(unit="s"))
+    assert [one.at for one in traces.read_trace(path, form=traces.MooncakeForm(64, "s"))] == [0, 2.5]
+    assert [one.at for one in traces.read_trace(path, form=traces.MooncakeForm(64, "ms"))] == [0, 0.0025]
+    path.write_text(LINE.format(0, 640, 4))
+    assert traces.read_trace(path, form=traces.MooncakeForm(unit="s")), "no hashes, no blocks"
+
+
+@pytest.mark.parametrize(
+    ("length", "ids", "said"),
+    [
+        (640, 10, "line 2: 10 hash_ids are not the blocks of 512 of 640 tokens"),
+        (1024, 1, "line 2: 1 hash_ids .* blocks of 1024 or more tokens fit it"),
+        (50, 2, "line 2: 2 hash_ids .* blocks of 25 to 49 tokens fit it"),
+        (2, 3, "line 2: 3 hash_ids .* blocks of no length fit it"),
+    ],
+)
+def test_hashes_that_are_not_as_many_as_the_prompt_has_blocks_are_refused(
+    length: int, ids: int, said: str, tmp_path: Path
+) -> None:
+    with lab_error("trace-unreadable") as error:
+        read(tmp_path, WITH_HASHES.format(0, 512, [0]) + WITH_HASHES.format(5, length, [*range(ids)]))
+    assert re.match(said, error.value.why)
+
+
+@pytest.mark.parametrize("text", [OWN + "3,40,18\n", WITH_HASHES.format(5, 5, [0]) + WITH_HASHES.format(4, 5, [0])])
+def test_a_request_that_came_before_the_one_above_it_is_refused(text: str, tmp_path: Path) -> None:
+    with lab_error("trace-unreadable") as error:
+        read(tmp_path, text)
+    assert re.match(r"line [25]: it came (115|0.001) s before the request above it", error.value.why)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("arrival_s,prompt_tokens,output_tokens,priority\n0,1,1,2\n", "column 'priority'"),
+        ("arrival_s,prompt_tokens,output_tokens,,delay\n0,1,1,,2\n", "column ''"),
+        ("arrival_s,prompt_tokens,output_tokens,arrival_s\n0,1,1,2\n", "two columns have one name"),
+        (LINE.format(0, 50, '1, "session_id": "a"'), "field 'session_id'"),
+    ],
+)
+def test_a_column_that_may_change_what_a_row_means_is_refused_by_name(text: str, name: str, tmp_path: Path) -> None:
+    with lab_error("trace-unreadable") as error:
+        read(tmp_path, text)
+    assert error.value.why.startswith("line 1: ") and name in error.value.why
+
+
+def test_empty_columns_at_the_end_of_a_spreadsheet_are_none(tmp_path: Path) -> None:
+    assert read(tmp_path, "arrival_s,prompt_tokens,output_tokens,,\n0,3,4,,\n") == ([(0, 3, 4)], 0)
+
+
+def test_a_csv_has_neither_unit_nor_blocks(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(OWN)
+    with lab_error("trace-form-unknown", "--block-size"):
+        traces.read_trace(tmp_path / "trace.csv", form=MOONCAKE)
+
+
+def test_a_trace_is_described_with_its_span_and_rate(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(OWN)
+    assert traces.describe_trace(traces.read_trace(tmp_path / "trace.csv")) == "2 requests in 113 s, 0.0177 a second"
+
+
+# -- what is written, and what is sent ---------------------------------------------------------------------------------
 
 
 def test_a_mooncake_trace_comes_back_as_it_went_and_a_sixteenth_of_it_shares_a_sixteenth(tmp_path: Path) -> None:
@@ -249,7 +290,7 @@ def test_a_mooncake_trace_comes_back_as_it_went_and_a_sixteenth_of_it_shares_a_s
     ]
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in given))
-    arrivals = traces.read_trace(path)
+    arrivals = traces.read_trace(path, form=MOONCAKE)
     traces.write_mooncake_trace(tmp_path / "again.jsonl", arrivals)
     assert [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()] == [
         {**line, "hash_ids": ids} for line, ids in zip(given, ([0, 1], [0, 2]), strict=True)
@@ -258,43 +299,30 @@ def test_a_mooncake_trace_comes_back_as_it_went_and_a_sixteenth_of_it_shares_a_s
     assert [(one.prompt, one.limit) for one in small] == [(63, 2), (38, 1)] and shared(*small) == 512 / 16
 
 
-# -- what is written --------------------------------------------------------------------------------------------------
-
-
-def test_a_recording_goes_out_in_the_columns_that_blis_finds_by_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_recording_becomes_a_trace_and_a_trace_another(ending: str, tmp_path: Path) -> None:
     recorded = made_up_recording()
-    source = written(tmp_path, recorded)
-    done = CliRunner().invoke(predict_command, [str(source), "--export", str(tmp_path / "trace.yaml")])
-    assert done.exit_code == 0 and "trace.csv" in done.output
-    header = yaml.safe_load((tmp_path / "trace.yaml").read_text())
-    assert (header["trace_version"], header["time_unit"], header["mode"]) == (2, "microseconds", "real")
-    names, *rows = csv.reader((tmp_path / "trace.csv").read_text().splitlines())
-    assert names[:4] + names[5:] == BLIS.strip().split(",") and names[4] == "vllm_priority"
-    assert len(rows) == len(recorded.arrivals)
-    for row, arrival in zip(rows, recorded.arrivals, strict=True):  # the places are those of parseTraceRecord
-        prefix, prompt, answer, arrived, first, last, chunks = (int(row[at]) for at in (8, 10, 11, 20, 22, 23, 24))
-        assert prefix + prompt == arrival.prompt and answer == chunks == arrival.made
-        assert arrived <= first <= last
-        assert (row[9], row[25], row[27]) == ("true", "ok", "length")
-        assert arrived == round((arrival.at - recorded.arrivals[0].at) * 1e6)
+    source, file = written(tmp_path, recorded), tmp_path / f"trace.{ending}"
+    done = CliRunner().invoke(convert_command, [str(source), str(file)], catch_exceptions=False)
+    assert done.exit_code == 0 and f"{len(recorded.arrivals)} requests in" in done.output
+    form = MOONCAKE if ending == "jsonl" else None
+    again = traces.read_trace(file, form=form)
+    assert [(one.prompt, one.made) for one in again] == [(one.prompt, one.made) for one in recorded.arrivals]
+    asked = ["--unit", "ms", "--block-size", "512"] if form else []
+    done = CliRunner().invoke(convert_command, [str(file), str(tmp_path / "b.csv"), *asked], catch_exceptions=False)
+    assert done.exit_code == 0 and len(traces.read_trace(tmp_path / "b.csv")) == len(again)
 
 
-def test_what_a_group_shares_survives_writing_and_reading(tmp_path: Path) -> None:
-    alone, *pair = some_requests(3)
-    pair = [replace(one, prompt=size) for one, size in zip(pair, (90, 70), strict=True)]
-    begin = traces.hashes("shared", 0, 50)
-    pair = [replace(one, prefixes=begin + traces.hashes(one.name, 50, one.prompt)) for one in pair]
-    traces.export(tmp_path / "trace.yaml", Recording(SETTINGS, [alone, *pair]))
-    rows = {row["request_id"]: row for row in csv.DictReader((tmp_path / "trace.csv").read_text().splitlines())}
-    assert [rows[n]["prefix_length"] for n in "012"] == ["0", "50", "50"]
-    again = traces.read_trace(tmp_path / "trace.csv")
-    assert [one.prompt for one in again] == [alone.prompt, 90, 70]
-    assert (shared(again[1], again[2]), shared(again[0], again[1])) == (50, 0)
+def test_a_prompt_that_is_known_in_part_shares_that_part_of_a_written_trace(tmp_path: Path) -> None:
+    pair = [replace(one, prompt=1000) for one in some_requests(2)]
+    begin = traces.hashes("shared", 0, 600)
+    traces.write_mooncake_trace(tmp_path / "trace.jsonl", [replace(one, prefixes=begin) for one in pair])
+    assert shared(*traces.read_trace(tmp_path / "trace.jsonl", form=MOONCAKE)) == 512
 
 
-def test_an_export_of_an_unknown_ending_is_refused(tmp_path: Path) -> None:
+def test_a_trace_of_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     source = written(tmp_path, made_up_recording())
-    done = CliRunner().invoke(predict_command, [str(source), "--export", str(tmp_path / "a.txt")])
+    done = CliRunner().invoke(convert_command, [str(source), str(tmp_path / "a.txt")])
     is_lab_error(done.exception, "trace-form-unknown", ".txt")
 
 

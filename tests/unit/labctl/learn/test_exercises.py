@@ -195,7 +195,6 @@ def test_a_check_of_what_was_not_started_says_what_to_type(root: Path) -> None:
         ({"replacements": [{"file": "iterative-gpt2/1/model.py", "find": "a", "replace": "b"}]}, "the learner's"),
         ({"wrong": {"one": "only"}}, "wrong"),
         ({"hints": ["a"]}, "hints"),
-        ({"chance": ["solution", "nobody"]}, "no answer nobody"),
         ({"colour": "red"}, "colour"),
         ("minutes: 3\n", "the key 'minutes' is there already"),
     ],

@@ -1,8 +1,7 @@
-"""Does `make test` notice broken code? Hand-written mutants of code that must not break, and which of them survive.
+"""Do the tests notice broken code? Mutants of the scheduler, the recorder and `down`, each held against their tests.
 
-A mutant is one change to a copy of the sources. The test files of `make test` that should notice it run on it, up to
-the first test that fails. If all of them pass, every unit test runs. A mutant that hangs counts as noticed if pytest
-names the test that hangs, as it does in `make test`.
+A mutant is one change to a copy of the sources. The files of `make test` that are named beside it run on it, up to the
+first test that fails; a mutant that hangs counts as noticed if pytest names the test that hangs.
 """
 
 from __future__ import annotations
@@ -11,32 +10,23 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from labkit.errors import LabError
-from labkit.tables import format_table
+import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S, WHOLE_S = 600, 1800  # for the files of a mutant, and for all unit tests
+pytestmark = pytest.mark.xdist_group("mutants")
+LIMIT_S = 600
 HANGS_S = 120  # a test that takes longer is named, and ends the run: as in `make test`
 HANGS = "Timeout (0:02:00)!"  # faulthandler's word for it
 NOT_COPIED = (".git", ".venv", ".labs", "results", "site")
-FAILS, HANGS_NAMED, LIVES, ENDLESS = (
-    "fails a test",
-    "hangs a test that is named",
-    "lives",
-    "hangs, and no test is named",
-)
 ADDED = "# mutant: nothing"  # where a statement is taken away
 
 TESTS = {  # quick ones first
     "scheduler": ("test_scheduling_traces.py", "test_llm_scheduler.py", "test_llm_blocks.py", "test_scheduling.py"),
     "static batching": ("test_vllm_gate.py",),
-    "pages": ("test_foreseeable_input.py", "test_watch_page.py"),
     "recorder": ("test_recorder.py",),
     "down": ("test_interrupts.py", "test_sweep.py", "test_run_folder.py"),
 }
@@ -54,7 +44,6 @@ class Mutant(NamedTuple):
 
 _SCHEDULER, _MEMORY, _ORDER = "labsched/scheduler.py", "labsched/memory.py", "labsched/order.py"
 _GATE, _RECORDER, _DOWN = "labserve/vllm/gate.py", "labserve/inflight/recorder.py", "labctl/stack/down.py"
-_PAGES = "labctl/pages/gate.py"
 MUTANTS = [
     Mutant("scheduler", "static batches are open", _SCHEDULER, "0 if self.static and self.running else ", ""),
     Mutant(
@@ -123,24 +112,6 @@ MUTANTS = [
     Mutant(
         "static batching", "closed to its members", _GATE, "return request.request_id not in self._batch", "return True"
     ),
-    Mutant("pages", "a name that is not ours", _PAGES, "        return False\n", "        return True\n"),
-    Mutant("pages", "any address is ours", _PAGES, ").is_loopback", ").is_loopback or True"),
-    Mutant("pages", "other pages may call", _PAGES, "if origin is not None and ", "if False and "),
-    Mutant(
-        "pages",
-        "any port of the origin",
-        _PAGES,
-        "_place(origin) not in (host,",
-        '_place(origin).partition(":")[0] not in (host.partition(":")[0],',
-    ),
-    Mutant(
-        "pages",
-        "what ends like a name is it",
-        _PAGES,
-        'forwarded not in (ANY, host.partition(":")[0] or ANY)',
-        'not host.partition(":")[0].endswith(forwarded)',
-    ),
-    Mutant("pages", "a body has no limit", _PAGES, "if len(body) > most:", "if len(body) < 0:"),
     Mutant("recorder", "idle keeps gauges", _RECORDER, "running=0, waiting=0, kv_blocks_used=0, **", "**"),
     Mutant(
         "recorder",
@@ -203,26 +174,40 @@ MUTANTS = [
 ]
 
 
-def run(options: Any) -> dict[str, Any]:
-    """How many of the mutants of each module fail a test, and the names of the survivors.
-
-    Raises LabError: a test fails without a mutant, or a mutant does not fit the sources any more.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        _copy(copy)
-        for of, tests in TESTS.items():
-            if (how := _judge(copy, tests, LIMIT_S)) != LIVES:
-                raise LabError(f"without a mutant, a test of {of} {how}", "", code="mutants-unjudged")
-        judged = {mutant: _ends(copy, mutant) for mutant in MUTANTS}
-    made, left = (Counter(mutant.of for mutant in found) for found in (judged, living(judged)))
-    rows = [(of, made[of], made[of] - left[of]) for of in TESTS]
-    whole = ("all", made.total(), made.total() - left.total())
-    print(format_table([*rows, whole], ["mutants of", "made", "fail a test"], right=(1, 2)))
-    return {"made": dict(made), "live": [f"{mutant.of}: {mutant.name}" for mutant in living(judged)]}
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, in which one mutant lives at a time."""
+    copy = tmp_path_factory.mktemp("mutants")
+    copy_checkout(copy)
+    return copy
 
 
-def _copy(copy: Path) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.of}: {mutant.name}")
+def test_a_mutant_changes_one_place_of_the_sources(mutant: Mutant) -> None:
+    assert (ROOT / "src" / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("of", TESTS)
+def test_without_a_mutant_its_tests_pass(of: str, copied: Path) -> None:
+    done = judge(copied, TESTS[of])
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.of}: {mutant.name}")
+def test_a_mutant_fails_one_of_its_tests(mutant: Mutant, copied: Path) -> None:
+    path = copied / "src" / mutant.file
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        done = judge(copied, TESTS[mutant.of])
+    finally:
+        path.write_text(before, encoding="utf-8")
+    assert done.returncode == 1 or HANGS in done.stderr, f"it lives\n{done.stdout[-500:]}{done.stderr[-500:]}"
+
+
+def copy_checkout(copy: Path) -> None:
     """The checkout, and an environment with this one's packages: processes that tests start have the mutant, too."""
     for path in ROOT.iterdir():
         if path.name in ("src", "tests"):
@@ -242,47 +227,10 @@ def _copy(copy: Path) -> None:
     shutil.copy(here / "pyvenv.cfg", there)
 
 
-def living(judged: Mapping[Mutant, str]) -> list[Mutant]:
-    """The mutants that no test notices."""
-    return [mutant for mutant, how in judged.items() if how in (LIVES, ENDLESS)]
-
-
-def _ends(copy: Path, mutant: Mutant) -> str:
-    """How a mutant ends."""
-    path = copy / "src" / mutant.file
-    before = path.read_text(encoding="utf-8")
-    if before.count(mutant.old) != 1:
-        why = f"{mutant.file} has {mutant.old!r} {before.count(mutant.old)} times"
-        raise LabError(f"the mutant '{mutant.name}' does not fit", why, code="mutants-unjudged")
-    path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
-    try:
-        how = _judge(copy, TESTS[mutant.of], LIMIT_S)
-        if how == LIVES:
-            how = _judge(copy, [""], WHOLE_S)
-    finally:
-        path.write_text(before, encoding="utf-8")
-    print(f"{mutant.of:16} {mutant.name:36} {how}", flush=True)
-    return how
-
-
-def _judge(copy: Path, tests: Sequence[str], limit_s: float) -> str:
-    """What files of ``tests/unit`` say of the copy's sources; "" is all of them."""
-    workers = "0" if all(tests) else "2"
-    options = ["-q", "-x", "-n", workers, "-p", "no:cacheprovider", "-m", "not night", "--dist", "loadgroup"]
+def judge(copy: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run these files of ``tests/unit`` on the copy's sources. Raises TimeoutExpired: it hangs, unnamed."""
+    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not night"]
     options += ["-o", f"faulthandler_timeout={HANGS_S}"]
-    command = [
-        str(copy / ".venv" / "bin" / "python"),
-        "-m",
-        "pytest",
-        *options,
-        *(str(next((copy / "tests" / "unit").rglob(name))) if name else "tests/unit" for name in tests),
-    ]
-    try:
-        done = subprocess.run(command, check=False, cwd=copy, capture_output=True, text=True, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        return ENDLESS
-    if done.returncode and HANGS in done.stderr:
-        return HANGS_NAMED
-    if done.returncode not in (0, 1):
-        raise LabError("pytest could not run", done.stdout[-500:] + done.stderr[-500:], code="mutants-unjudged")
-    return FAILS if done.returncode else LIVES
+    files = [str(next((copy / "tests" / "unit").rglob(name))) for name in tests]
+    command = [str(copy / ".venv" / "bin" / "python"), "-m", "pytest", *options, *files]
+    return subprocess.run(command, check=False, cwd=copy, capture_output=True, text=True, timeout=LIMIT_S)
