@@ -126,8 +126,7 @@ def client(heard: Heard, made: Series, folder: Path, name: str, text: str) -> in
 
 def pid_of(folder: Path, name: str) -> int:
     path = folder / f"context-{name}.pid"
-    eventually(lambda: path.is_file() and path.read_text())
-    return int(path.read_text())
+    return int(eventually(lambda: path.is_file() and path.read_text()))
 
 
 def test_clients_run_one_after_another_in_processes_of_their_own_that_one_has_started(

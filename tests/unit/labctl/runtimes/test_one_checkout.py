@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
+from process_states import runs
 from waiting import eventually
 
 from labctl.artifacts import weights
@@ -72,7 +73,7 @@ def server(checkout: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     run.mkdir(parents=True)
     (run.parent / "state.json").write_text(record.to_json())
     process = subprocess.Popen([program, "600"], env=env, cwd=run)
-    eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text().startswith("triton"))
+    eventually(lambda: runs(process.pid, "triton"))
     yield process
     process.kill()
     process.wait()
