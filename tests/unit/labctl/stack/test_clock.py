@@ -21,7 +21,7 @@ from labctl.stack import faults
 from labctl.stack.session import Session
 from labserve.observe.clock import StepClock
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Model:

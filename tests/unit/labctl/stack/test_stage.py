@@ -122,7 +122,7 @@ def test_an_act_is_answered_too_where_its_stack_cannot_be_looked_up_afterwards(
 
     monkeypatch.setattr(Session, "find", find)
     with begin("kill"), lab_error("docker-silent"):
-        stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done(timeout=20)
+        stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
 
 
 class Following:
