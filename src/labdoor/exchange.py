@@ -69,6 +69,9 @@ async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
 class Exchange(Response):
     """The answer to one request, as an ASGI response.
 
+    The event loop's thread owns every field of it, and the counters. An answer is counted before its end is handed over
+    or its model's side is closed: nothing that follows from its end is seen earlier than its count.
+
     Args:
         stalled: seconds after which a client that takes nothing is given up, and its request cancelled.
         timeout: seconds for the whole answer.
@@ -97,7 +100,7 @@ class Exchange(Response):
         self._status = 0  # of the response that was begun
         self._sending = 0.0  # since when the connection takes no more, in the loop's time; 0: it does
         self._why = ""  # the reason why the answer was given up
-        self._over = False
+        self._over = self._counted = False
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,18 +114,23 @@ class Exchange(Response):
         except asyncio.CancelledError:
             if not self._why:
                 raise
-            self._counters.left.labels(self._why).inc()
         finally:
             self._over = True
             self._counters.running -= 1
             self._timer.cancel()
             gone.cancel()
+            self._count()
+
+    def _count(self) -> None:
+        if not self._counted:
+            self._counted = True
             self._counters.tokens.labels(self._model).inc(self._answer.tokens)
             self._counters.requests.labels(self._model, str(self._status or 499)).inc()
 
     def _give_up(self, why: str) -> None:
         if not self._over and not self._why and self._task:
             self._why = why
+            self._counters.left.labels(why).inc()
             self._task.cancel()
 
     def _look(self) -> None:
@@ -141,6 +149,7 @@ class Exchange(Response):
             refusal = error if isinstance(error, ApiError) else deadline_error(self._timeout)
             if not self._status:
                 self._status = refusal.status
+                self._count()
                 await refusal.response(self._own_headers)(scope, receive, send)
             else:  # the status has been sent: an event says it, as OpenAI's clients expect
                 await self._send(send, f"data: {json.dumps(refusal.body())}\n\n".encode(), last=True)
@@ -149,6 +158,7 @@ class Exchange(Response):
         text = await self._answer.whole()
         self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
         self._status = 200
+        self._count()
         await Response(text, 200, dict(self._own_headers), "application/json")(scope, receive, send)
 
     async def _chunks(self, send: Send) -> None:
@@ -160,11 +170,13 @@ class Exchange(Response):
                 self._status = 200
                 encoded = [(name.encode(), value.encode()) for name, value in self._own_headers.items()]
                 await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *encoded]})
-                await self._send(send, events, last)
                 self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
+                await self._send(send, events, last)
 
     async def _send(self, send: Send, events: bytes, last: bool) -> None:
         """Hand events to the connection; waits while its buffer is full."""
+        if last:
+            self._count()
         self._sending = self._loop.time()
         await send({"type": "http.response.body", "body": events, "more_body": not last})
         self._over, self._sending = last, 0.0

@@ -43,6 +43,9 @@ class Job:
 class Loop:
     """The requests of a model instance, and the thread that computes their steps.
 
+    Triton's thread appends to `waiting`; all else belongs to the thread of the steps. Who changes or counts `waiting`
+    and `running` holds the lock. The requests of one execution arrive together.
+
     Args:
         args: those of Triton's `initialize`.
         slots: how many requests may run at a time.
@@ -73,22 +76,24 @@ class Loop:
 
     def receive(self, requests: Sequence[Any]) -> None:
         """Queue the requests; a request that cannot be served is answered with its error."""
+        jobs = []
         for request in requests:
             try:
                 self.guard.check(request)
                 job = self._job_of(request)
                 job.name = self.steps.arrive(request)
+                jobs.append(job)
             except Exception as error:
                 self.guard.refuse(request, error)
-                continue
-            with self._changed:
-                if broken := self._broken:
-                    self.steps.forget(job.name)
-                    self.guard.refuse(request, broken)
-                    continue
-                self.waiting.append(job)
+        with self._changed:
+            if not self._broken:
+                self.waiting.extend(jobs)
                 self._show()
                 self._changed.notify()
+                return
+        for job in jobs:
+            self.steps.forget(job.name)
+            self.guard.refuse(job.request, self._broken)
 
     @property
     def free_slots(self) -> int:
@@ -99,20 +104,22 @@ class Loop:
         """Give the request that has waited longest a slot. Returns None if its client has gone."""
         job = self.waiting[0]  # it leaves the queue last: if this fails, `_fail` answers what is in the queue
         ended = self._has_ended(job)
-        if ended:
-            self.steps.end(job.name, job.why)
-        else:
-            self.steps.join(job.name)
-            self.running.append(job)
-        self.waiting.popleft()
+        with self._changed:
+            if ended:
+                self.steps.end(job.name, job.why)
+            else:
+                self.steps.join(job.name)
+                self.running.append(job)
+            self.waiting.popleft()
         return None if ended else job
 
     def drop_cancelled(self) -> None:
         """Free the slots of requests whose clients have gone."""
         for job in [job for job in self.running if self._has_ended(job)]:
-            self.running.remove(job)
-            self.release(job)
-            self.steps.end(job.name, job.why)
+            with self._changed:
+                self.running.remove(job)
+                self.release(job)
+                self.steps.end(job.name, job.why)
 
     def release(self, job: Job) -> None:
         """A running request has ended: free what else it holds."""

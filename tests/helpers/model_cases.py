@@ -21,6 +21,7 @@ from step_schema import LINES, StepLine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labserve.inflight import setup
+from labserve.observe.periodic import PeriodicCall
 
 MODELS_DIR = ROOT / "labs" / "shared" / "models"
 GPT2, CODEGEN = str(MODELS_DIR / "tiny-gpt2"), str(MODELS_DIR / "tiny-codegen")
@@ -197,7 +198,13 @@ ALL = pytest.mark.parametrize("case", [*CASES, *SMALL], ids=lambda case: Path(ca
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Case], Any]]:
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model does again and again in a thread of its own is done by the test alone (`tick`)."""
+    monkeypatch.setattr(PeriodicCall, "_run", lambda call: None)
+
+
+@pytest.fixture
+def load(by_hand: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Case], Any]]:
     monkeypatch.setattr(setup, "open_engine", lambda *_: (CountingEngine(), KVBudget(100, 4), Features()))
     monkeypatch.setenv("LABS_STEP_LOG", "texts")
     made = []

@@ -10,9 +10,11 @@ DEADLINE_S = 120.0
 
 
 def eventually(check: Callable[[], Any], timeout: float = DEADLINE_S) -> Any:
-    """The first true value of ``check`` before the deadline."""
+    """The first true value of ``check``, which is asked once more after the deadline."""
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+    over = False
+    while not over:
+        over = time.monotonic() >= deadline
         if value := check():
             return value
         time.sleep(0.05)

@@ -80,7 +80,14 @@ def test_with_all_that_goes_together_the_answers_are_hugging_faces_and_each_sett
             lead = margin(server.settings["tokenizer_dir"], expected[0].tolist()[:agreed])
             assert lead is not None and lead < NEAR, f"token {agreed} differs, where the best one leads by {lead}"
 
-    steps = steplog.read_step_log(server.run_dir, "tensorrt_llm")
+    names = {str(number + 1) for number in range(len(PROMPTS))}
+
+    def all_told() -> list[Any] | None:
+        """The steps, once the log has the end of each request: an answer comes before its line."""
+        steps = steplog.read_step_log(server.run_dir, "tensorrt_llm")
+        return steps if names <= {name for step in steps for name in step.more.get("ended", {})} else None
+
+    steps = eventually(all_told)
     assert max(step.more["prefill_tokens"] + step.more["decode_tokens"] for step in steps) <= 48
     if more is SHARED:
         assert sum(sum(step.more["cached"]) for step in steps) >= 20 * 96

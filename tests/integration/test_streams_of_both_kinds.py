@@ -45,8 +45,7 @@ def test_fault_40_the_death_by_such_a_stream_is_told_with_its_reason(
     """Not a wish: it shows that Triton still does this."""
     server = lab_server("scaled")
     eventually(lambda: ends(server.grpc, ["streams", "waits"]))
-    eventually(lambda: json.loads(labctl("status", "scaled", "--json", root=checkout).stdout)["state"] == "failed")
-    said = labctl("status", "scaled", root=checkout).stdout
-    assert "The server died: killed by SIGABRT" in said
+    eventually(lambda: "The server died: killed by SIGABRT" in labctl("status", "scaled", root=checkout).stdout)
+    assert json.loads(labctl("status", "scaled", "--json", root=checkout).stdout)["state"] == "failed"
     asked = labctl("infer", "scaled", "-m", "waits", "-p", "hello", root=checkout, check=False)
     assert asked.returncode == 1 and "killed by SIGABRT" in asked.stderr

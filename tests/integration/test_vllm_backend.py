@@ -130,13 +130,15 @@ def test_a_client_that_leaves_frees_its_blocks(server: Any) -> None:
     leaving = Answers(server)
     leaving.ask("Once upon a time", {"max_tokens": 1500, "ignore_eos": True}, stream=True, exclude_input_in_output=True)
     leaving.next()
+
+    def gauges() -> tuple[float, float]:
+        own = metrics.scrape(server.metrics).own
+        return own[MODEL, "labs_running"], own[MODEL, "labs_kv_blocks_used"]
+
+    eventually(lambda: all(gauges()))  # else the zeros below may be those of the time before it came
     leaving.client.stop_stream(cancel_requests=True)
     leaving.client.close()
-
-    def gauge(name: str) -> float:
-        return metrics.scrape(server.metrics).own[MODEL, f"labs_{name}"]
-
-    eventually(lambda: gauge("running") == gauge("kv_blocks_used") == 0)
+    eventually(lambda: gauges() == (0, 0))
 
 
 def test_a_request_that_has_ended_is_recorded_and_no_step_has_failed(server: Any) -> None:

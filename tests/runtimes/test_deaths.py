@@ -33,8 +33,8 @@ def end(endpoint: str) -> None:
 
 def test_fault_12_a_server_that_died_is_told_as_such_with_the_signal(own: Path, where: str) -> None:
     end(up(own, where))
-    eventually(lambda: status(own, STACK)["state"] == "failed")
-    assert status(own, STACK)["ended"] == "killed by SIGFPE"
+    shown = eventually(lambda: found if (found := status(own, STACK))["state"] == "failed" else None)
+    assert shown["ended"] == "killed by SIGFPE"
     asked = labctl("infer", STACK, "-m", "echo", "-p", "hello", root=own, check=False)
     assert asked.returncode == 1
     assert "died: killed by SIGFPE" in asked.stderr and "Traceback" not in asked.stderr
@@ -55,8 +55,8 @@ def test_fault_26_a_model_whose_scheduler_has_ended_is_told_by_status_and_to_cli
     assert status(own, "scaled")["state"] == "ready"
     ask = ("infer", "scaled", "-m", "streams", "-o", "1", "-p")
     labctl(*ask, "break it", root=own, check=False)
-    eventually(lambda: status(own, "scaled")["state"] == "degraded")
-    (row,) = [row for row in status(own, "scaled")["models"] if row["name"] == "streams"]
+    shown = eventually(lambda: found if (found := status(own, "scaled"))["state"] == "degraded" else None)
+    (row,) = [row for row in shown["models"] if row["name"] == "streams"]
     assert row["state"] == "UNAVAILABLE" and "TypeError" in row["reason"]
     later = labctl(*ask, "hello", root=own, check=False, timeout=60)
     assert later.returncode == 1 and "TypeError" in later.stderr, later

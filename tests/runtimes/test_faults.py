@@ -218,8 +218,7 @@ def test_fault_12_a_server_that_is_killed_while_it_loads_ends_the_wait_at_once(o
 def test_fault_12_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> None:
     labctl("up", STACK, *on(where), root=own)
     kill_server(own, where)
-    eventually(lambda: not loading(own, where))
-    assert status(own, STACK)["state"] == "failed"
+    eventually(lambda: not loading(own, where) and status(own, STACK)["state"] == "failed")
     labctl("down", STACK, root=own)
     assert status(own, STACK)["state"] == "absent"
     assert nothing_left(own, where)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT
-from model_cases import load
+from model_cases import by_hand, load
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load_catalog as load_catalogue
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
-__all__ = ["load"]
+__all__ = ["by_hand", "load"]
 
 
 @pytest.fixture

@@ -151,9 +151,7 @@ class LearnScreen:
         files = ", ".join(f"{folder}/{name}" for name in exercise.manifest.files)
         served = any(place.endswith(".py") for place in exercise.served)  # it runs in the server, which has a log
         prints = " What it prints: labctl logs exercise" if served else ""
-        below = self.below
-        if self._busy():
-            below = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]
+        checking = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]
         return learn_view.View(
             f"{exercise.id}  {exercise.title}",
             self.progress.of(exercise.id).state,
@@ -161,6 +159,6 @@ class LearnScreen:
             "" if self.alone else (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
             f"Edit {files}, and save.{prints}",
             f"{folder}/{desk.TASK}",
-            below,
+            checking if self._busy() else self.below,
             self.page,
         )

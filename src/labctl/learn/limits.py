@@ -36,8 +36,8 @@ def memory_limit(runtime: Runtime, record: Record, memory_mib: int) -> Iterator[
             with contextlib.suppress(psutil.Error):
                 for process in psutil.Process(pid).children(recursive=True):
                     if process.memory_info().rss > limit:
+                        stopped = True  # before its end shows
                         process.kill()
-                        stopped = True
 
     def describe_excess() -> str:
         taken = f"a model took more than {memory_mib:,} MiB of memory and was stopped"

@@ -74,6 +74,7 @@ class Stagehand:
 
     def __exit__(self, *raised: object) -> None:
         self._over.set()
+        wait(self._busy[:1], END_S)  # the one that looks adds others
         wait(self._busy, END_S)
         if "pause" in self._phase.acts and self._clock().paused:  # leave no clock stopped
             self._clock().run()

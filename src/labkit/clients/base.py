@@ -175,10 +175,11 @@ class InFlightClient(Client):
                 self._end(record, time.monotonic(), error)
 
     def _end(self, record: RequestRecord, at: float, error: str = "") -> None:
-        """``record`` is answered for good; only with ``_changed`` held."""
-        record.end, record.error = at, error
+        """``record`` is answered for good; only with ``_changed`` held. Its end, which others look at, is set last."""
         del self._open[record.id], self._outputs[record.id]
         self._so_far.discard(record.id)
+        record.error = error
+        record.end = at
         self._changed.notify_all()
 
 

@@ -155,8 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
 
             self._wait(answered_or_over)
             if self._gone():
-                user.closed = True
                 self.gateway.cancel(key)
+                user.closed = True
                 return
             if len(record.responses) <= number:  # the server failed: the connection ends
                 return

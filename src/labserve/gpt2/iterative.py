@@ -1,7 +1,6 @@
 """GPT-2's sequences for a model that Triton schedules again for every token (`iterative_sequence: true`)."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Batch
@@ -23,7 +22,8 @@ END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
 class IterativeRunning(Running):
     """Keeps sequences between two executions. Triton may hand over any number of them, in any order.
 
-    `roster` knows which sequences hold a slot, and finds sequences whose clients have gone.
+    `roster` knows which sequences hold a slot, and finds sequences whose clients have gone. Its lock is held for a
+    whole execution and for a whole look, and whoever holds it owns everything here.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
@@ -34,13 +34,12 @@ class IterativeRunning(Running):
         self.roster = Roster(self.slots, idle_s, self.decoder.release, self.steps)
         self.live = self.roster.live
         self._here: list[Sequence] = []
-        self._lock = threading.Lock()  # of the roster
-        self._looking = PeriodicCall(LOOK_S, self._look)
+        self.looking = PeriodicCall(LOOK_S, self._look)
 
     @contextmanager
     def execution(self, requests: Batch[Any]) -> Iterator[list[Sequence]]:
         """Surround an execution. Yields the sequences of its requests, as :meth:`sequences_of`."""
-        with self._lock:
+        with self.roster.lock:
             self.roster.begin()
             try:
                 self.roster.sweep()
@@ -108,7 +107,7 @@ class IterativeRunning(Running):
 
     def _look(self) -> None:
         """While nothing is executed: free the slots of sequences whose clients have gone."""
-        if self.roster.live and self._lock.acquire(blocking=False):
+        if self.roster.live and self.roster.lock.acquire(blocking=False):
             try:
                 self.roster.begin()
                 self.roster.sweep()
@@ -116,9 +115,9 @@ class IterativeRunning(Running):
                     self.steps.write(time.monotonic(), kind="change")
                     self.steps.gauges.update(waiting=self.roster.waiting)
             finally:
-                self._lock.release()
+                self.roster.lock.release()
 
     def close(self) -> None:
         """The model is being unloaded."""
-        self._looking.close()
+        self.looking.close()
         super().close()

@@ -5,6 +5,7 @@ notices at different moments: of a gRPC stream at once, of an HTTP connection on
 the roster asks for each sequence that does not come back.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Batch
@@ -33,10 +34,14 @@ class Roster:
     """Sequences by their correlation id. `slots` of them may run.
 
     `idle_s`: after so long Triton itself forgets a sequence. `release` frees what the decoder keeps of one. `steps`
-    notes which of them get a slot, lose it or end. One thread at a time may use it.
+    notes which of them get a slot, lose it or end.
+
+    Every field belongs to the thread that holds `lock`: Triton's during an execution, the looking thread between two.
+    Another thread may read `live`: a sequence leaves it after its slot is free and its end is noted.
     """
 
     def __init__(self, slots: int, idle_s: float, release: Callable[[Sequence], None], steps: Steps) -> None:
+        self.lock = threading.Lock()
         self.slots = slots
         self.live: dict[int, Sequence] = {}  # in the order in which they were last executed
         self.running: dict[int, Sequence] = {}  # those of them that have a slot
@@ -180,19 +185,20 @@ class Roster:
         Of other requests with the id that are in its queue by now none could be rescheduled, and their clients would
         hear nothing. So all that come are turned away, until the id was quiet for a while.
         """
-        self.forget(id, why)
         self._resting.pop(id, None)
         self._resting[id] = self.stamp  # at the end: they are in the order in which they end
+        self.forget(id, why)
 
     def forget(self, id: int, why: str) -> None:
-        """The only way out for a sequence: its slot is free again."""
-        self.running.pop(id, None)
+        """The only way out for a sequence: its slot is free again, its end is noted, and last it leaves `live`."""
         self._unfinished.discard(id)
-        sequence = self.live.pop(id, None)
+        sequence = self.live.get(id)
         if sequence is not None:
             self._release(sequence)
             sequence.running = False
             self._steps.end(sequence.name, why)
+            self.running.pop(id, None)
+            del self.live[id]
 
     # -- silence ----------------------------------------------------------------------------------------------------
 

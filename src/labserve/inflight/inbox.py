@@ -2,7 +2,8 @@
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,6 +23,9 @@ CLOSE = object()
 class Inbox:
     """Filled by Triton's thread (`put`), emptied by the scheduler's between two steps (`receive`).
 
+    The requests of one execution arrive together. The queue belongs to both threads; all else belongs to the
+    scheduler's, which sets `_broken` before it empties the queue for the last time.
+
     Its counterpart in vLLM V1 is the input queue of `EngineCoreProc` (vllm/v1/engine/core.py).
     """
 
@@ -35,23 +39,23 @@ class Inbox:
     ) -> None:
         self._scheduler, self._shape, self._log_probs = setup.scheduler, setup.shape, setup.log_probs
         self._guard, self._answers, self._tell = guard, answers, arrived
-        # Triton's requests, or CLOSE, each with the moment (monotonic seconds) at which it was put.
-        self._queue: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()
+        # The requests of an execution, or CLOSE alone, with the moment (monotonic seconds) at which they were put.
+        self._queue: queue.SimpleQueue[tuple[float, Sequence[Any]]] = queue.SimpleQueue()
         self._put = 0.0  # that moment for the request that is taken now
+        self._rest: deque[Any] = deque()  # requests of the same execution that are not taken yet
         self._gather_s = gather_s
         self._broken: Exception | None = None
 
     def put(self, sources: Sequence[Any]) -> list[None] | None:
         """Take Triton's requests. Returns what `execute` has to return: responses come later."""
-        for source in sources:
-            self._queue.put((time.monotonic(), source))
+        self._queue.put((time.monotonic(), sources))
         if self._broken:
-            self._refuse_rest(self._broken)
+            self._refuse_queued(self._broken)
         return None if self._answers.decoupled else [None] * len(sources)
 
     def close(self) -> None:
         """Let `receive` return False after the requests that are there."""
-        self._queue.put((0.0, CLOSE))
+        self._queue.put((0.0, [CLOSE]))
 
     @contextmanager
     def served(self) -> Iterator[None]:
@@ -61,14 +65,26 @@ class Inbox:
         except Exception as error:
             self._broken = error  # before the queue is emptied: what is put meanwhile is refused by `put`
             self._answers.refuse_all(error)
-            self._refuse_rest(error)
+            self._refuse(self._rest, error)
+            self._refuse_queued(error)
 
-    def _refuse_rest(self, error: Exception) -> None:
+    def _refuse_queued(self, error: Exception) -> None:
         """Refuse the requests that the scheduler has not received."""
         with suppress(queue.Empty):
             while True:
-                if (item := self._queue.get_nowait()[1]) is not CLOSE:
-                    self._guard.refuse(item, error)
+                self._refuse(self._queue.get_nowait()[1], error)
+
+    def _refuse(self, sources: Iterable[Any], error: Exception) -> None:
+        for source in sources:
+            if source is not CLOSE:
+                self._guard.refuse(source, error)
+
+    def _next(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next of Triton's requests, or CLOSE. Raises queue.Empty."""
+        if not self._rest:
+            self._put, sources = self._queue.get(block, timeout)
+            self._rest.extend(sources)
+        return self._rest.popleft()
 
     def receive(self, wait: bool) -> bool:
         """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`.
@@ -78,7 +94,7 @@ class Inbox:
         deadline = time.monotonic() + self._scheduler.patience_s
         while True:
             try:
-                self._put, item = self._queue.get(block=wait)
+                item = self._next(wait)
             except queue.Empty:
                 return True
             if item is CLOSE:
@@ -95,7 +111,7 @@ class Inbox:
         deadline = time.monotonic() + self._gather_s
         while len(self._scheduler.waiting) < self._scheduler.max_running:
             try:
-                self._put, item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                item = self._next(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 return
             if item is CLOSE:

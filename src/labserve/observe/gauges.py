@@ -68,6 +68,9 @@ class Gauges:
     A message to the server and back takes 70 us, which a step need not wait for a dozen times: values are kept here,
     and a thread hands on what changed, four times a second. It ends with `close`, or with this object. Each message
     also wakes a thread here and one of the server, on processors where the next step computes: so they are few.
+
+    New values belong to the thread that holds the lock; what the server has belongs to the one that flushes: the
+    maker's, then the publishing thread, then the closer's. Live requests belong to the model's threads.
     """
 
     def __init__(self, model: str, **first: Value) -> None:
@@ -84,7 +87,7 @@ class Gauges:
         self._tracer = Tracer(model)
         self.update(**first)
         self.flush()
-        self._publishing = PeriodicCall(FLUSH_S, self.flush)
+        self.publishing = PeriodicCall(FLUSH_S, self.flush)
 
     def update(self, **values: Value) -> None:
         """Set gauges to their new values, add to counters, observe a value of a histogram."""
@@ -214,7 +217,7 @@ class Gauges:
 
     def close(self) -> None:
         """Hand on what is left; the model is being unloaded."""
-        self._publishing.close()
+        self.publishing.close()
         with suppress(Exception):  # a server on its way down takes nothing any more
             self.flush()
 

@@ -12,6 +12,7 @@ import secrets
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,13 +34,16 @@ class _Span:
 
 
 class Tracer:
-    """Spans by the names of live requests; `send` sends the spans of ended requests."""
+    """Spans by the names of live requests; `send` sends the spans of ended requests.
+
+    The model's threads own the live ones and append the ended ones; the thread that sends takes them from the left.
+    """
 
     def __init__(self, model: str) -> None:
         self._model = model
         self._url = os.environ.get("LABS_TRACE", "")
         self._live: dict[str, _Span] = {}
-        self._ended: list[dict[str, Any]] = []
+        self._ended: deque[dict[str, Any]] = deque()
 
     def begin(self, name: str, request: Any) -> None:
         """The request has come; it is traced if Triton traces it."""
@@ -68,7 +72,7 @@ class Tracer:
         """Send the spans that have ended. If the receiver cannot be reached, they are sent with the next ones."""
         if not self._ended:
             return
-        spans, self._ended = self._ended, []
+        spans = [self._ended.popleft() for _ in range(len(self._ended))]
         resource = {"attributes": [_attribute("service.name", f"labs-{self._model}")]}
         scope = {"scope": {"name": "labserve"}, "spans": spans}
         body = {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
@@ -79,7 +83,7 @@ class Tracer:
         except urllib.error.HTTPError:  # the receiver answered, and would refuse them again
             pass
         except OSError:
-            self._ended = [*spans, *self._ended][:MOST_WAITING]
+            self._ended.extendleft(reversed(spans[: max(0, MOST_WAITING - len(self._ended))]))
 
     def _document(self, span: _Span) -> dict[str, Any]:
         return {

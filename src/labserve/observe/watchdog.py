@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from labserve.observe.clock import CONTROL
+from labserve.observe.periodic import PeriodicCall
 
 BOUND_S = 20.0  # no execution of the labs takes that long
 BOUND = "LABS_STUCK_S"  # another bound, for a server that is asked nothing long
@@ -45,7 +46,8 @@ class Watchdog:
 
     While an execution takes longer than the bound, `path` says which (`labctl status` reads it): JSON with `model`,
     `since` (seconds since the epoch), `steps` (those before it), and `file` and `line` where it is now.
-    It is rewritten at every look, so an old file means that the process is gone.
+    It is rewritten at every look, so an old file means that the process is gone. Between `looking` and `close` the
+    looking thread owns the mark and the file; `watch` replaces the thread that is watched in one write.
     """
 
     def __init__(
@@ -61,27 +63,22 @@ class Watchdog:
         self._path, self._model = path, model
         self._clock = path.with_name(CONTROL)
         self._bound = float(os.environ.get(BOUND, BOUND_S)) if bound is None else bound
-        self._look = look
-        self._find, self._what = find or execution, what
-        self._watched = threading.get_ident()
-        self._end = threading.Event()
+        self._what = what
+        self._watched: tuple[int, Find] = (threading.get_ident(), find or execution)
         self._mark: _Mark | None = None
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        self.looking = PeriodicCall(look, self._look)
 
     def watch(self, function: Callable[..., Any]) -> None:
         """From now on each call of `function` in this thread is an execution."""
         code = inspect.unwrap(function).__code__
-        self._watched, self._find = threading.get_ident(), lambda frame: execution(frame, code)
+        self._watched = threading.get_ident(), lambda frame: execution(frame, code)
 
     def close(self) -> None:
-        self._end.set()
+        """Look no more: when this returns, the file is as it was last written."""
+        self.looking.close()
 
-    def _watch(self) -> None:
-        while not self._end.wait(self._look):
-            self._once()
-
-    def _once(self) -> None:
-        running = find_in_thread(self._watched, self._find)
+    def _look(self) -> None:
+        running = find_in_thread(*self._watched)
         if running is None or self._clock.exists():  # a model held by the clock is not stuck
             self._forget()
             return

@@ -1,6 +1,5 @@
 """The step log of a model in Triton: in its own server's folder, and with a watchdog on the model's executions."""
 
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ class WatchedLog(StepLog):
         self._watchdog: Watchdog | None = None
         if run_dir:
             self._watchdog = Watchdog(Path(folder) / f"stuck-{model}-{instance}.json", model)
-            weakref.finalize(self, self._watchdog.close)
 
     def write(self, started: float, ids: Sequence[object], *args: Any, **named: Any) -> None:
         super().write(started, ids, *args, **named)

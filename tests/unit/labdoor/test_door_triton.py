@@ -104,7 +104,7 @@ def test_an_answer_that_is_given_up_is_cancelled_at_the_server(model: Model) -> 
         task = asyncio.create_task((await answer(triton, model)).whole())
         await until(lambda: played.asked == 1)
         task.cancel()
-        await until(lambda: played.asked == 0)
+        await until(lambda: played.asked == 0 and task.done())
         assert task.cancelled()
 
     against(leave)
@@ -127,7 +127,8 @@ def test_what_a_slow_client_does_not_take_stays_at_the_server() -> None:
     async def slow(triton: Triton, played: Played, server: Any) -> None:
         chunks = (await answer(triton, STREAMS)).chunks()
         await anext(chunks)
-        before = -1
+        await until(lambda: played.sent > 0)
+        before = 0
         while before < played.sent:  # until the server may send no more
             before = played.sent
             await asyncio.sleep(0.2)

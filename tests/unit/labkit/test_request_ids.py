@@ -105,7 +105,7 @@ def two_streams(endpoint: str) -> list[RequestRecord]:
     for _ in range(2):
         with TextStream(endpoint) as stream:
             records.append(stream.send("m", "Once", max_tokens=3))
-            stream.wait(*records, timeout=20)
+            stream.wait(*records, timeout=60)
     return records
 
 

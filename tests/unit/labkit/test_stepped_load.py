@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import subprocess
 import sys
@@ -193,7 +192,7 @@ class Holding(grpc.GenericRpcHandler):
     """Counts the requests that it has, and answers none until it is told to."""
 
     def __init__(self) -> None:
-        self.count, self.released = itertools.count(1), threading.Event()
+        self.lock, self.released = threading.Lock(), threading.Event()
         self.seen = 0
 
     def service(self, details: Any) -> Any:
@@ -202,7 +201,8 @@ class Holding(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(lambda request, context: answer())
 
     def hold(self) -> bytes:
-        self.seen = next(self.count)
+        with self.lock:
+            self.seen += 1
         self.released.wait(60)
         return b"x"
 
@@ -216,7 +216,7 @@ def test_users_who_wait_for_an_answer_keep_nobody_else_from_asking() -> None:
     with grpc_serving(lambda server: server.add_generic_rpc_handlers((holding,)), threads=40) as endpoint:
         argv = [sys.executable, "-c", WAITING, endpoint]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
         finally:
             holding.release()
     assert (done.stdout, done.stderr) == ("30\n", "")

@@ -15,10 +15,10 @@ import pytest
 from fake_backend import END, RESCHEDULE, START, Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import eventually
 
 from labctl.clock.clock import Clock
 
+pytestmark = pytest.mark.usefixtures("by_hand")
 SLOTS = 3
 IDLE = 60.0
 ASKED = '{"max_tokens": 4, "ignore_eos": true}'
@@ -220,8 +220,10 @@ def test_sequences_that_do_not_come_back_are_asked_after_as_soon_as_another_want
     assert executions <= 4 * len(gone) / SLOTS
     assert clock[0] - began < 1.0, "nobody waited for a second of silence"
     assert all(len(each.responses) == 1 for each in gone)
-    clock[0] += 2.0  # the last one is dropped while nothing is executed
-    eventually(lambda: not model.running.roster.live and slots_used(model) == 0)
+    clock[0] += 2.0
+    model.running.looking.tick()  # the last one is dropped while nothing is executed
+    assert not model.running.roster.live
+    assert slots_used(model) == 0
 
 
 def test_after_a_failed_execution_nothing_is_kept_of_its_requests(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +317,8 @@ def test_a_pause_beyond_the_idle_limit_changes_no_text(folder: str, clock: list[
 Event = tuple[str, int]
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from("start start tick tick duplicate end cancel bad crash idle pause".split()), st.integers(1, 5)
+        st.sampled_from("start start tick tick duplicate end cancel bad crash idle pause look".split()),
+        st.integers(1, 5),
     ),
     max_size=60,
 )
@@ -346,6 +349,8 @@ def test_slots_used_are_live_sequences_whatever_comes(folder: str, clock: list[f
                 clock[0] += IDLE + 1.0
             case "pause":
                 clock[0] += 1.5
+            case "look":
+                model.running.looking.tick()
             case "crash" | "tick":
                 model.running.decoder._model.logits = _broken if kind == "crash" else compute
                 batch, queue = queue[: 2 * SLOTS], queue[2 * SLOTS :]

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from checkout import ROOT
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labctl.learn import server
 from labctl.learn.exercise import find_exercise, find_exercises
@@ -21,42 +22,70 @@ from labctl.manifest.catalog import load_catalog
 from labctl.stack import faults
 from labctl.stack.faults import FRESH_S
 from labctl.workspace import Workspace
+from labserve.observe import watchdog
 from labserve.observe.clock import CONTROL
 from labserve.observe.watchdog import Watchdog
 
-BOUND_S, LOOK_S = 0.2, 0.02
+BOUND_S = 20.0
 
 
 class Model:
-    """Executes on a thread of its own, as a stub does."""
+    """Executes on a thread of its own, as a stub does; each execution lasts until the test lets it come back."""
 
-    def __init__(self, note: Path) -> None:
-        self.release = threading.Event()
-        self.calls = 0
-        self._note = note
+    def __init__(self, note: Path, bound: float = BOUND_S, look: float = 1.0) -> None:
+        self._note, self._bound, self._look = note, bound, look
+        self._inside, self._may_end = threading.Semaphore(0), threading.Semaphore(0)
+        self._over = False
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        self.watchdog = Watchdog(self._note, "m", BOUND_S, LOOK_S)
-        while not self.release.is_set():
+        self.watchdog = Watchdog(self._note, "m", self._bound, self._look)
+        while not self._over:
             self.execute(["a request"])
 
     def execute(self, requests: list[str]) -> None:
-        self.calls += 1
-        time.sleep(LOOK_S / 4)
+        self.stay()
+
+    def stay(self) -> None:
+        self._inside.release()
+        self._may_end.acquire()
+
+    def wait_for_execution(self) -> None:
+        """Return when it is in an execution that this method has not waited for before."""
+        assert self._inside.acquire(timeout=DEADLINE_S)
+
+    def let_go(self) -> None:
+        """Let the execution come back."""
+        self._may_end.release()
 
     def end(self) -> None:
-        self.release.set()
+        """Let its last execution come back; its thread is over when this returns."""
+        self._over = True
+        self.let_go()
         self._thread.join()
+
+    def close(self) -> None:
+        self.end()
         self.watchdog.close()
 
 
-class Endless(Model):
-    def execute(self, requests: list[str]) -> None:
-        self.calls += 1
-        while not self.release.is_set():
-            time.sleep(LOOK_S / 4)
+class Looping(Model):
+    """Computes in a thread of its own, in which a scheduler beside the model is asked."""
+
+    def _serve(self) -> None:
+        self.watchdog = Watchdog(self._note, "m", self._bound, self._look)
+        scheduling = threading.Thread(target=self.schedule, daemon=True)
+        scheduling.start()
+        scheduling.join()
+
+    def schedule(self) -> None:
+        self.watchdog.watch(self.step)
+        while not self._over:
+            self.step()
+
+    def step(self) -> None:
+        self.stay()
 
 
 @pytest.fixture
@@ -65,22 +94,50 @@ def note(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def endless(note: Path) -> Iterator[Model]:
-    model = Endless(note)
+def clock(monkeypatch: pytest.MonkeyPatch, by_hand: None) -> list[float]:
+    """The watchdog's clock, which the test moves."""
+    now = [time.time() - 2 * BOUND_S]
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(time=lambda: now[0]))
+    return now
+
+
+def look_twice(model: Model, clock: list[float], seconds: float = BOUND_S) -> None:
+    """Two looks at the execution that it is in, with so many seconds between them."""
+    model.wait_for_execution()
+    model.watchdog.looking.tick()
+    clock[0] += seconds
+    model.watchdog.looking.tick()
+
+
+@pytest.fixture
+def endless(note: Path, clock: list[float]) -> Iterator[Model]:
+    """A model in an execution that has lasted too long."""
+    model = Model(note)
+    look_twice(model, clock)
     yield model
-    model.end()
+    model.close()
 
 
-def test_an_endless_execution_is_named_with_its_line_and_the_note_goes_when_it_ends(note: Path, endless: Model) -> None:
-    eventually(note.exists)
+def test_an_endless_execution_is_named_with_its_line_and_the_note_goes_when_it_ends(
+    note: Path, endless: Model, clock: list[float]
+) -> None:
     told = json.loads(note.read_text())
     lines = Path(__file__).read_text().splitlines()
-    assert "sleep" in lines[told["line"] - 1] or "while" in lines[told["line"] - 1]
-    assert told["since"] <= time.time() - BOUND_S
+    assert lines[told["line"] - 1].strip() in ("self._inside.release()", "self._may_end.acquire()")
+    assert told["since"] == clock[0] - BOUND_S
     (sentence,) = faults.stuck_sentences(note.parent)
     assert sentence.startswith("m has not come back from one execution since ")
     assert f"{__file__}:{told['line']}" in sentence and "a loop without an end" in sentence
     assert faults.stuck_check(note.parent, "another")() == []
+    endless.end()
+    endless.watchdog.looking.tick()
+    assert not note.exists()
+
+
+def test_an_endless_execution_is_found_without_being_asked_for(note: Path) -> None:
+    model = Model(note, bound=0.0, look=0.01)
+    eventually(note.exists)
+    model.close()
 
 
 def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,82 +152,65 @@ def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pyt
 
 
 def test_an_execution_that_is_held_by_the_clock_is_not_endless(note: Path, endless: Model) -> None:
-    eventually(note.exists)
+    assert note.exists()
     (note.parent / CONTROL).write_text("{}")
-    eventually(lambda: not note.exists())
+    endless.watchdog.looking.tick()
+    assert not note.exists()
 
 
-def test_many_short_executions_are_never_taken_for_an_endless_one(note: Path) -> None:
+def test_an_execution_within_the_bound_is_not_named(note: Path, clock: list[float]) -> None:
     model = Model(note)
-    deadline = time.monotonic() + 5 * BOUND_S
-    while time.monotonic() < deadline:
+    look_twice(model, clock, BOUND_S - 1.0)
+    assert not note.exists()
+    model.close()
+
+
+def test_many_short_executions_are_never_taken_for_an_endless_one(note: Path, clock: list[float]) -> None:
+    model = Model(note)
+    for _ in range(10):
+        model.wait_for_execution()
+        model.watchdog.looking.tick()
         assert not note.exists()
-        time.sleep(LOOK_S)
-    model.end()
-    assert model.calls > 10
+        clock[0] += BOUND_S
+        model.let_go()
+    model.close()
 
 
 def test_a_note_of_a_process_that_is_gone_is_not_believed(note: Path, endless: Model) -> None:
-    eventually(note.exists)
-    endless.watchdog.close()
+    assert faults.stuck_sentences(note.parent)
     old = time.time() - FRESH_S - 1
-
-    def believed() -> bool:  # a last look may have been on its way
-        os.utime(note, (old, old))
-        return bool(faults.stuck_sentences(note.parent))
-
-    eventually(lambda: not believed())
+    os.utime(note, (old, old))
+    assert not faults.stuck_sentences(note.parent)
 
 
-class Looping(Model):
-    """Computes in a thread of its own, in which a scheduler beside the model is asked."""
-
-    def _serve(self) -> None:
-        self.watchdog = Watchdog(self._note, "m", BOUND_S, LOOK_S)
-        scheduling = threading.Thread(target=self.schedule, daemon=True)
-        scheduling.start()
-        scheduling.join()
-
-    def schedule(self) -> None:
-        self.watchdog.watch(self.step)
-        while not self.release.is_set():
-            self.step()
-
-    def step(self) -> None:
-        self.calls += 1
-        while self.calls == 20 and not self.release.is_set():
-            self.reserve()
-
-    def reserve(self) -> None:
-        time.sleep(LOOK_S / 4)  # no end
-
-
-def test_a_loop_without_an_end_in_a_schedulers_own_thread_is_named_with_its_line(note: Path) -> None:
+def test_a_loop_without_an_end_in_a_schedulers_own_thread_is_named_with_its_line(
+    note: Path, clock: list[float]
+) -> None:
     model = Looping(note)
-    eventually(note.exists)
+    look_twice(model, clock)
     told = json.loads(note.read_text())
     line = Path(__file__).read_text().splitlines()[told["line"] - 1]
-    assert any(words in line for words in ("no end", "self.calls == 20", "self.reserve()", "def reserve"))
+    assert line.strip() in ("self._inside.release()", "self._may_end.acquire()")
     assert told["file"] == __file__
-    model.end()
+    model.close()
 
 
-def test_a_scheduler_that_sleeps_between_two_steps_is_not_stuck(note: Path) -> None:
+def test_a_scheduler_that_sleeps_between_two_steps_is_not_stuck(note: Path, clock: list[float]) -> None:
     class Idle(Looping):
         def schedule(self) -> None:
             self.watchdog.watch(self.step)
-            self.step()
-            self.release.wait()
+            self.stay()
 
     model = Idle(note)
-    time.sleep(3 * BOUND_S)  # the point of the test: longer than any step may take
+    look_twice(model, clock)
     assert not note.exists()
-    model.end()
+    model.close()
 
 
 # A collection begins in each look and lets the watched thread go on, which calls functions with frames of many sizes.
 LOOKS = """
 import gc, sys, threading, time
+import fake_backend
 from labserve.observe.watchdog import execution, find_in_thread
 
 calls = []
@@ -196,7 +236,7 @@ print(gc.isenabled())
 
 
 def test_a_collection_in_the_midst_of_a_look_does_not_let_the_watched_thread_go_on() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests' / 'helpers'}"}
     ended = subprocess.run(
         [sys.executable, "-c", LOOKS], check=False, env=env, capture_output=True, text=True, timeout=100
     )

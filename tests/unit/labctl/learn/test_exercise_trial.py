@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from labctl.learn import sandbox
 from labctl.learn.outcome import Explained, Slow, Stuck
 from labctl.learn.trial import Trial
 from labctl.runtimes.record import Endpoints
-from labkit.clients.base import InFlightClient
+from labkit.clients.base import InFlightClient, Tell
 from labkit.clients.stream import TextStream
 from labkit.errors import LabError
 from labkit.records import RequestRecord
@@ -74,23 +73,17 @@ def test_an_error_of_the_server_is_not_called_a_broken_connection() -> None:
 
 def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_something(trial: Trial) -> None:
     """``sleep(0.3)`` in a step is no missing RESCHEDULE."""
+
+    class Slowly(Silent):
+        def wait(self, *records: RequestRecord, timeout: float, tell: Tell | None = None) -> None:
+            records[0].responses.append((time.monotonic(), "a"))
+            super().wait(*records, timeout=timeout, tell=tell)
+
     trial.patience = 0.4
-    with Silent() as client:
+    with Slowly() as client:
         record = client.send_inputs("m", "a prompt", [])
-
-        def answers() -> None:
-            while not done.wait(0.02):
-                record.responses.append((time.monotonic(), "a"))
-
-        done = threading.Event()
-        thread = threading.Thread(target=answers)
-        thread.start()
-        try:
-            with lab_error("model-slow", "1.2 s", kind=Slow):
-                trial.wait(client, record)
-        finally:
-            done.set()
-            thread.join()
+        with lab_error("model-slow", "1.2 s", kind=Slow):
+            trial.wait(client, record)
 
 
 def test_an_explanation_is_only_for_its_own_error(trial: Trial) -> None:

@@ -204,8 +204,7 @@ def test_a_killed_labctl_leaves_no_docker_behind(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
-        eventually(lambda: pids.exists() and pids.read_text().strip())
-        child = int(pids.read_text())
+        child = int(eventually(lambda: pids.exists() and pids.read_text().strip()))
         process.send_signal(signal.SIGKILL)
     eventually(lambda: not psutil.pid_exists(child))
 

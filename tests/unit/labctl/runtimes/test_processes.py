@@ -7,8 +7,8 @@ import signal
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
+from process_states import ended
 from waiting import eventually
 
 from labctl.listener import Silent
@@ -38,4 +38,4 @@ def test_a_command_in_the_foreground_that_does_not_end_takes_along_what_it_start
     finally:
         signal.signal(signal.SIGALRM, before)
     started = int(file.read_text())
-    eventually(lambda: not psutil.pid_exists(started) or psutil.Process(started).status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: ended(started))

@@ -21,16 +21,20 @@ from labctl.stack import faults
 from labctl.stack.session import Session
 from labserve.observe.clock import StepClock
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Model:
-    """One instance that computes steps in a thread, as long as it has some left; ``done`` counts them."""
+    """One instance that computes steps in a thread, as long as it has some left; ``done`` counts them.
+
+    ``looks`` counts how often it asked and the clock held it.
+    """
 
     def __init__(
         self, folder: Path, left: int, name: str = "m", instance: str = "0", takes: float = 0.0, held: bool = False
     ) -> None:
         self.left, self.done, self.takes = left, 0, takes
+        self.looks = 0
         self.going_on = threading.Event()  # unless it is set, a step does not end
         if not held:
             self.going_on.set()
@@ -46,6 +50,8 @@ class Model:
                 self.left -= 1
                 self.done += 1
                 self.clock.done(left=self.left)
+            else:
+                self.looks += 1
 
 
 @pytest.fixture
@@ -76,7 +82,8 @@ def still(model: Model) -> Iterator[None]:
     """Nothing is computed meanwhile, nor in ten looks of the model afterwards."""
     before = model.done
     yield
-    time.sleep(0.06)
+    looks = model.looks
+    until(lambda: model.looks >= looks + 10)
     assert model.done == before
 
 
