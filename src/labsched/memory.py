@@ -96,10 +96,6 @@ class Memory:
             return request.tokens - cached
         return request.left
 
-    def cached_tokens(self, request: Request) -> int:
-        """How many tokens of a waiting request are in the cache now."""
-        return self._look_up(request)[2]
-
     def plan_to_join(self, request: Request) -> None:
         """In a draft: count a request that waits as one that has joined."""
         need, found, cached = self._look_up(request)
