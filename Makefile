@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFE
 # for ever for what is left of the dead one's group.
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup setup-vllm setup-hub test test-all test-night bench lint lock format site notebooks teach docs down clean model triton learn
+.PHONY: help setup setup-vllm setup-hub test test-all test-together test-alone test-night bench lint lock format site notebooks teach docs down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,12 +53,17 @@ test: TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
 test: $(READY) ## unit tests, and one real answer from each lab: 5 minutes (TESTS=PATH: these instead)
 	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=120 -m "not night" $(TESTS) $(ARGS)
 
-# A test that starts a server mostly waits: a third worker does so beside the others.
-test-all: WORKERS ?= -n 3
 test-all: $(READY) ## all that CI runs: servers on this machine, containers if a Docker engine answers, a browser
-	@$(PYTEST) $(WORKERS) -m "not night and not alone" $(TESTS) $(ARGS); first=$$?; \
-	 $(PYTEST) -n 1 -m "alone and not night" $(or $(TESTS),tests/integration) $(ARGS); alone=$$?; \
-	 [ $$alone = 5 ] || [ $$alone = 0 ] || exit $$alone; exit $$first
+	@status=0; $(MAKE) test-together || status=$$?; $(MAKE) test-alone || status=$$?; exit $$status
+
+# A test that starts a server mostly waits: a third worker does so beside the others.
+test-together: WORKERS ?= -n 3
+test-together: $(READY) ## of test-all what runs beside each other (TESTS=PATH: these)
+	@$(PYTEST) $(WORKERS) -m "not night and not alone" $(TESTS) $(ARGS)
+
+test-alone: TESTS ?= tests/integration
+test-alone: $(READY) ## of test-all what judges times, so that nothing runs beside it (TESTS=PATH: these)
+	@$(PYTEST) -n 1 -m "alone and not night" $(TESTS) $(ARGS)
 
 test-night: $(READY) ## the rest, part by part, for hours (ARGS=NAME: that part; ARGS=list)
 	@.ci/night $(ARGS)

@@ -1,36 +1,56 @@
-# For .ci/run and .ci/night: parts with a name, a limit and a time, and a table of them at the end. Sourced, not run.
+# For .ci/run and .ci/night: parts with a name, a limit and a time; at the end a table of them, and the run's status.
+# Sourced, not run. A part that fails, takes too long, is cut off or never runs makes the run red, and nothing takes that back.
 table=()
 failed=()
+planned=() # what has still to run
 running= # the part that runs now
 ends=${ends:-} # seconds after which no part runs any more; "": each has its own limit alone
 trap 'exit 130' INT
 trap 'exit 143' TERM
+plan() { planned+=("$@"); } # plan NAME...: a run in which one of these never runs has failed
 part() { # part NAME SECONDS COMMAND...: a part that takes longer is ended with all that it started, and has failed
-    local name=$1 limit=$2 began=$SECONDS status=0 note=
+    running=$1 began=$SECONDS
+    local limit=$2 status=0 each rest=()
     shift 2
-    [ -z "$ends" ] || [ $((ends - SECONDS)) -ge "$limit" ] || limit=$((ends > SECONDS ? ends - SECONDS : 1))
-    printf '\n== %s (at most %d s)\n' "$name" "$limit" >&2
+    for each in "${planned[@]}"; do [ "$each" = "$running" ] || rest+=("$each"); done
+    planned=("${rest[@]}")
+    [ -z "$ends" ] || [ $((ends - SECONDS)) -ge "$limit" ] || limit=$((ends - SECONDS))
+    if [ "$limit" -le 0 ]; then
+        _over "never ran: the run's $ends s were over"
+        return 124
+    fi
+    printf '\n== %s (at most %d s)\n' "$running" "$limit" >&2
     # In a process group of its own, and waited for: a signal to this script is heard at once.
     timeout --kill-after=60 "$limit" "$@" &
-    running=$!
-    wait "$running" || status=$?
-    running=
-    case $status in
-        0) ;;
-        124 | 137) note="  took longer than $limit s" ;;
-        *) note="  exit status $status" ;;
-    esac
-    [ "$status" = 0 ] || failed+=("$name")
-    table+=("$(printf '%-34s%6d s%s' "$name" $((SECONDS - began)) "$note")")
+    wait $! || status=$?
+    if [ "$status" = 0 ]; then
+        _over
+    elif [[ $status =~ ^(124|137)$ ]] && [ $((SECONDS - began)) -ge "$limit" ]; then
+        _over "took longer than $limit s"
+    else
+        _over "exit status $status"
+    fi
     return "$status"
 }
-forgive() { # forgive NAME: a part that failed, and whose failures did not come again
-    local name rest=()
-    for name in "${failed[@]}"; do [ "$name" = "$1" ] || rest+=("$name"); done
-    failed=("${rest[@]}")
+conclude() { # conclude TITLE STATUS: ends the part that runs, prints the table, returns what the run has to exit with
+    local title=$1 status=$2
+    if [ -n "$running" ]; then
+        # Its process group: a `timeout` that has only just begun would end without what it has started.
+        { kill -- -$! || kill $!; wait $!; } 2>/dev/null || true
+        _over "cut off"
+    fi
+    for running in "${planned[@]}"; do
+        began=$SECONDS
+        _over "never ran"
+    done
+    printf '%s\n' "" "times of $title" "${table[@]}" "$(printf '%-34s%6d s' all $SECONDS)" >&2
+    [ ${#failed[@]} -gt 0 ] || return "$status"
+    printf 'failed: %s\n' "$(printf '%s, ' "${failed[@]}" | sed 's/, $//')" >&2
+    [ "$status" != 0 ] || status=1
+    return "$status"
 }
-times() { # times TITLE: end the part that runs, and print the table
-    [ -z "$running" ] || { kill "$running" && wait "$running"; } 2>/dev/null || true
-    printf '%s\n' "" "times of $1" "${table[@]}" "$(printf '%-34s%6d s' all $SECONDS)" >&2
-    [ ${#failed[@]} -eq 0 ] || printf 'failed: %s\n' "$(IFS=,; echo "${failed[*]}")" >&2
+_over() { # _over [WHY]: the part that runs is over, and has failed if there is a reason
+    [ $# = 0 ] || failed+=("$running")
+    table+=("$(printf '%-34s%6d s%s' "$running" $((SECONDS - began)) "${1:+  $1}")")
+    running=
 }

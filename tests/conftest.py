@@ -22,6 +22,7 @@ from labctl.listener import Silent
 from labkit import proxies
 from labserve import serving
 
+pytest_plugins = ("chaos",)  # --chaos SEED
 # Tests that use one of these fixtures share what it brought up, and so a worker.
 GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
 # Of the caller's shell: what changes how Python, pip, Docker, the Hub or our own printing behave.
