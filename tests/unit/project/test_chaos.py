@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import chaos
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from labkit import waiting
 
 
-def lock_and_unlock(made: Callable[[], threading.Lock]) -> None:
+def lock_and_unlock(made: Callable[[], AbstractContextManager[bool]]) -> None:
     with made():
         pass
 
