@@ -35,7 +35,7 @@ from typing import Any
 import pytest
 
 MOST_S = 1.5  # of delays in a test, and of pauses
-LENGTHS = (0.003, 0.05, 0.3, 0.3)  # seconds of a delay
+LENGTHS = (0.003, 0.05, 0.25, 0.4)  # seconds of a delay
 REPEATED = 3  # delays at one place in a test
 AT_A_MEETING, AT_A_FUNCTION = 1 / 3, 1 / 10  # the shares of such places that are slow in a test
 BETWEEN_PAUSES = (0.05, 0.4)  # seconds
@@ -94,8 +94,6 @@ class Delays:
 
 
 _now: Delays | None = None  # of the test that runs
-
-
 _checkout = Path.cwd()
 
 
