@@ -74,15 +74,6 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
     return commands
 
 
-def build_files(projects: Projects, name: str) -> Command:
-    """Build the image of the checkout's files (docs/operate/kubernetes.md)."""
-    file, labels = "docker/files.Dockerfile", {images.LABEL: "files"}
-    words = whales.docker_argv(
-        lambda docker: docker.legacy_build(".", file=file, labels=labels, tags=name, quiet=False)
-    )
-    return Command(words, cwd=Path(projects.root))
-
-
 class CopyCommands(NamedTuple):
     """Copy a folder out of an image, through a container that prints the version of its TensorRT-LLM and ends."""
 

@@ -45,10 +45,7 @@ HUB_FILES = (
 )
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
-# What a server and its tools read of the checkout where nobody can mount it.
-CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
 SERVED = ("labsched", "labserve")  # the packages that models import
-CHECKOUT_FOLDERS = ("labs", "model_repos")
 
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
@@ -107,13 +104,6 @@ def images_present(workspace: Workspace, profile: str) -> bool:
         docker_engine.engine()  # on a machine without Docker nothing is read to name them
         return all(exists(name) for name in all_images(workspace, profile))
     return False
-
-
-def files_image(workspace: Workspace) -> str:
-    """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
-    paths = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
-    names = tuple(str(path) for path in paths if "exercises" not in path.parts)
-    return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below=SERVED)}"
 
 
 def image_digest(image: str) -> str:
@@ -190,7 +180,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``."""
     with docker_engine.engine_failures("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
-    current = {*all_images(workspace, "cpu"), files_image(workspace), hub_image(workspace)}
+    current = {*all_images(workspace, "cpu"), hub_image(workspace)}
     bases = ["", releases.PLAIN_IMAGE, *(release.image for release in releases.all_releases().values())]
     current |= {server_image(workspace, "gpu", base) for base in bases}
     current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}
@@ -243,17 +233,6 @@ def pull_image(listener: Listener, image: str) -> None:
     with told_why():
         processes.run_to_end(Command(words), listener, failed, code="image-pull-failed")
     listener.done("pulled")
-
-
-def push(listener: Listener, image: str, registry: str) -> None:
-    """Give an image to a registry, under its own name and tag."""
-    listener.step(f"image {image}")
-    name = f"{registry}/{image}"
-    calls: list[whales.Call] = [lambda docker: docker.tag(image, name), lambda docker: docker.push(name)]
-    for call in calls:
-        failed = f"image {name} cannot be pushed"
-        processes.run_to_end(Command(whales.docker_argv(call)), listener, failed, code="image-pull-failed")
-    listener.done(f"pushed to {registry}")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from labbuild.protocol import Builder
 from labbuild.tensorrt_llm import check_target, commands
@@ -198,12 +197,12 @@ def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -
     check_target(build.manifest(workspace), gpu)
 
 
-def engine_commands(build: Build, workspace: Workspace, output: Path | None = None) -> list[list[str]]:
-    """The commands that build an engine in the image that serves it, at ``output``; without one, at its place."""
+def engine_commands(build: Build, workspace: Workspace) -> list[list[str]]:
+    """The commands that build an engine in the image that serves it."""
     path, source = build.locate(workspace), build.source
     scratch = path.with_name(f".checkpoint-{path.name}")
     shape = source.name if source.kind == "random" else ""
-    return commands(build.options, source.locate(workspace), scratch, output or path, shape)
+    return commands(build.options, source.locate(workspace), scratch, path, shape)
 
 
 def _start(stack: Stack, record: Record) -> Record:

@@ -91,15 +91,12 @@ class Balance:
             is nowhere.
         folder: where the files lie that name the servers (:func:`assignments`); Envoy follows them.
         admin: the socket of Envoy's own interface, its owner's alone.
-        names: host names of the servers, in the place of those files: one for each, or one that stands for all. A name
-            counts from the moment that DNS knows it.
     """
 
     policy: str
     listen: Places | None
     folder: Path
     admin: str
-    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -333,25 +330,6 @@ def _replicas(pieces: Mapping[str, Any], name: str, balance: Balance) -> dict[st
     cluster = {**_cluster(pieces, name, ()), **pieces["replicas"]}
     if balance.policy == "hash":
         cluster |= {"lb_policy": "RING_HASH", "ring_hash_lb_config": {"minimum_ring_size": 1024}}
-    if balance.names:
-        ends = [
-            {
-                "endpoint": {
-                    "address": Address(host, INNER_PORTS[name]).envoy(),
-                    "health_check_config": {"port_value": HTTP},
-                }
-            }
-            for host in balance.names
-        ]
-        # With a name for each server, its place on the ring is its name's; else its address is all there is.
-        hashing = {"use_hostname_for_hashing": len(balance.names) > 1}
-        return cluster | {
-            "type": "STRICT_DNS",
-            "dns_refresh_rate": "1s",
-            "respect_dns_ttl": False,
-            "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": ends}]},
-            "common_lb_config": {**cluster["common_lb_config"], "consistent_hashing_lb_config": hashing},
-        }
     del cluster["load_assignment"]
     files = {"path": str(balance.folder / f"{name}.json"), "watched_directory": {"path": str(balance.folder)}}
     follow = {"path_config_source": files, "resource_api_version": "V3"}
@@ -376,19 +354,6 @@ def in_container(policy: str, server: str, trace: str, exposed: bool) -> dict[st
     inner, outer = (places("0.0.0.0", ports) for ports in (INNER_PORTS, PUBLISHED_PORTS))
     behind = Balance(policy, inner, FOLDER, ADMIN) if policy else places(server, INNER_PORTS)
     return envoy_configuration(behind, Published(outer) if exposed else None, trace)
-
-
-def over_names(policy: str, names: Sequence[str], trace: str, token: str) -> dict[str, Any]:
-    """Envoy's configuration in a cluster, where DNS says who is there.
-
-    Args:
-        policy: "l7", or "hash" where a sequence must stay with its server.
-        names: one that stands for every server, or one for each.
-        token: what clients need on every port; "" is none.
-    """
-    listen = places("0.0.0.0", INNER_PORTS)
-    balance = Balance(policy, None if token else listen, FOLDER, ADMIN, names)
-    return envoy_configuration(balance, Published(listen, token) if token else None, trace)
 
 
 def assignments(servers: Iterable[BackendServer]) -> Mapping[str, str]:

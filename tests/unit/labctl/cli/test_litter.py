@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from labctl import litter, repository
 from labctl.bundle.pack import checkout_files
-from labctl.runtimes import images
 from labctl.stack import edits
 from labctl.workspace import Workspace
 
@@ -64,14 +63,7 @@ def seen(workspace: Workspace) -> tuple[object, ...]:
     models = repository.render_repository(request)
     rendered = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
     packed = [path for path in checkout_files(workspace.root) if path.parts[0] in ("labs", "model_repos")]
-    return (
-        models,
-        rendered,
-        sorted(repository.origins(request)),
-        edits._names(workspace.root / MODEL),
-        packed,
-        images.files_image(workspace),
-    )
+    return (models, rendered, sorted(repository.origins(request)), edits._names(workspace.root / MODEL), packed)
 
 
 @settings(max_examples=60)

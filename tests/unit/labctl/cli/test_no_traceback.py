@@ -25,7 +25,7 @@ COMMANDS = [
         "clock|down|openai|reproduce list|arena list|mystery list|"
         "mystery answer|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
         "weights list|engines list|workshop report|up --dry-run|run --dry-run|restart|"
-        "bench --dry-run|render --output @/out|bench --dry-run --trace|render --target kubernetes --output @/k8s"
+        "bench --dry-run|render --output @/out|bench --dry-run --trace"
     ).split("|")
 ]
 NAMES = ["iterative", "batching", "codegen", "inflight-batching", "scaled", "llama", "02a", "8870", "fcfs"]
@@ -42,7 +42,7 @@ VALUES = st.one_of(
 )
 OPTIONS = st.sampled_from(
     "--json --set --profile --model -m -p -o -S --output --seed --runtime --ports --timeout --release --templates "
-    "--gpus --trace --concurrency --requests --replica --slo --rate --diff --endpoint --port --target --help".split()
+    "--gpus --trace --concurrency --requests --replica --slo --rate --diff --endpoint --port --help".split()
 )
 ENVIRONMENT = st.dictionaries(
     st.sampled_from(

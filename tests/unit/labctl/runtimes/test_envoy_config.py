@@ -45,10 +45,8 @@ def manager(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("trace", ["", TRACE, "http://collector:4318/v1/traces"])
-@pytest.mark.parametrize("names", [(), ("triton",), ("triton-0.triton", "triton-1.triton")], ids=len)
-def test_envoy_finds_the_configuration_good(names: tuple[str, ...], trace: str, tmp_path: Path) -> None:
-    policy = "hash" if len(names) > 1 else "l7"
-    found = config.over_names(policy, names, trace, "t" * 32) if names else config.in_container("", "s", trace, True)
+def test_envoy_finds_the_configuration_good(trace: str, tmp_path: Path) -> None:
+    found = config.in_container("", "s", trace, True)
     path = tmp_path / "envoy.json"
     path.write_text(json.dumps(found))
     command = [str(config.binary()), *config.envoy_arguments(str(path), validate=True)]
@@ -136,12 +134,6 @@ def test_nobody_holds_a_connection_to_a_published_listener_without_end(listener:
     limits = [found["request_headers_timeout"], found["request_timeout"]]
     limits.append(found["common_http_protocol_options"]["idle_timeout"])
     assert all(0 < int(limit.removesuffix("s")) <= 300 for limit in limits), limits
-
-
-def test_in_a_cluster_every_port_asks_for_the_token() -> None:
-    listeners = config.over_names("l7", ["triton"], "", "the-token")["static_resources"]["listeners"]
-    assert [one["address"]["socket_address"]["port_value"] for one in listeners] == [*INNER_PORTS.values()]
-    assert [json.dumps(one).count("the-token") for one in listeners] == [1] * 3
 
 
 def test_no_stream_is_buffered_and_every_http_body_is_bounded() -> None:
