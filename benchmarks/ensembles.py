@@ -105,11 +105,10 @@ def _write(repository: Path, name: str, text: str) -> None:
     (repository / name / "config.pbtxt").write_text(text)
 
 
-def judged(auto_complete: bool, count: int) -> list[Mapping[str, Any]]:
+def judged(count: int) -> list[Mapping[str, Any]]:
     """Every generated ensemble: its text, what we say against it, and what Triton does."""
     found: list[Mapping[str, Any]] = []
-    more = [] if auto_complete else ["--disable-auto-complete-config"]
-    with server(more) as (repository, http, _):
+    with server(["--disable-auto-complete-config"]) as (repository, http, _):
         texts = {name: f'backend: "python" {text}' for name, text in MODELS.items()}
         for name, text in texts.items():
             _write(repository, name, text)
@@ -130,7 +129,7 @@ def judged(auto_complete: bool, count: int) -> list[Mapping[str, Any]]:
             _write(repository, name, text)
             status, body = server_api.call_triton(http, "POST", f"/v2/repository/models/{name}/load", {}, LOAD_S)
             said = "" if status == 200 else server_api.triton_message(body)
-            ours = check_ensembles({**configs, name: parse_config(name, text)[0]}, auto_complete)
+            ours = check_ensembles({**configs, name: parse_config(name, text)[0]})
             found.append({"text": text, "ours": [str(problem) for problem in ours], "triton": said})
 
         judge()
@@ -138,16 +137,16 @@ def judged(auto_complete: bool, count: int) -> list[Mapping[str, Any]]:
 
 
 def run(count: int = COUNT) -> dict[str, Any]:
-    """The ensembles that only we refuse, and how many only Triton refuses, with and without models that complete."""
-    result: dict[str, Any] = {}
-    for auto_complete in (True, False):
-        found = judged(auto_complete, count)
-        result["auto-complete" if auto_complete else "as written"] = {
+    """The ensembles that only we refuse, and how many only Triton refuses."""
+    found = judged(count)
+    result: dict[str, Any] = {
+        "as written": {
             "ensembles": len(found),
             "served": sum(not one["triton"] for one in found),
             "only we refuse": [one for one in found if one["ours"] and not one["triton"]],
             "only Triton refuses": [one for one in found if not one["ours"] and one["triton"]],
         }
+    }
     print(describe(result))
     return result
 

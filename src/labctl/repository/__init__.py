@@ -40,8 +40,7 @@ class RenderRequest:
         documents: YAML and JSON files of the templates, by their path in the repository, and what is set in them.
         spare: a parameter that no template uses is not a problem, because a person may have edited it out.
         lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
-            it for "not set". For templates out of an image, which may be newer than our table.
-        auto_complete: the server has models complete their own configurations.
+            it for "not set". For TensorRT-LLM's templates, which may be newer than our table.
         hint: the origin of the templates, for the remedy of an error.
     """
 
@@ -57,7 +56,6 @@ class RenderRequest:
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spare: bool = False
     lenient: bool = False
-    auto_complete: bool = False
     hint: str = ""
 
 
@@ -164,7 +162,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
         idle = [key for key in request.parameters if key not in used]
         problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
     if not problems:
-        problems += check_ensembles(configs, request.auto_complete)
+        problems += check_ensembles(configs)
     if problems:
         raise LabError(
             f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",

@@ -81,10 +81,10 @@ class ComposeRuntime:
             command = compose_commands.one_shot(self._projects, name, image, words, token=token_file)
             return self._one_shot(command, argv, listener)
 
-    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name(BUILDER, "engine-builder")
-        command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpus, devices)
+        command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpu)
         self._one_shot(command, argv, listener)
 
     def _one_shot(self, command: Command, argv: Sequence[str], listener: Listener) -> str:
@@ -100,7 +100,7 @@ class ComposeRuntime:
         """What the container mounts is there, and the container is gone at the end of the block."""
         if listener.dry:
             if command.files:
-                listener.note("the command below reads a file of chosen GPUs, which a dry run does not write")
+                listener.note("the command below reads a file of the chosen GPU, which a dry run does not write")
             yield
             return
         for folder in mounted:

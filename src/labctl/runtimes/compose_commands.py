@@ -102,8 +102,7 @@ def one_shot(
     image: str,
     arguments: Sequence[str],
     profile: str = TOOLS,
-    gpus: int = 0,
-    devices: Sequence[str] = (),
+    gpu: str = "",
     token: Path | None = None,
 ) -> Command:
     """A command in a container of the serving image, which is gone when it ends; ``token`` is the Hub's, in a pipe."""
@@ -113,10 +112,10 @@ def one_shot(
         lambda docker: docker.compose.run(
             "engine-builder", list(arguments), name=name, tty=False, dependencies=False, remove=True, volumes=mounts
         ),
-        {"STACK_SERVER_IMAGE": image, **projects.places(BUILDER), **gpu_count(gpus)},
+        {"STACK_SERVER_IMAGE": image, **projects.places(BUILDER)},
         profile,
-        override={"engine-builder": gpu_reservation(devices)} if devices else None,
-        container=f"{name}: {image}{_gpus(gpus, devices)}, gone when it ends",
+        override={"engine-builder": gpu_reservation(gpu)} if gpu else None,
+        container=f"{name}: {image}{_gpu(profile, gpu)}, gone when it ends",
     )
 
 
@@ -185,15 +184,13 @@ def door_inside(projects: Projects, record: Record) -> list[str]:
 def compose_up_servers(projects: Projects, plan: Plan, record: Record, only: Collection[int]) -> Command:
     """Start the servers' containers, and Envoy's before them."""
     image = images.server_image(projects.workspace, record.profile, plan.image, plan.stack.packages)
-    gpus = plan.ranks if record.profile == "gpu" else 0
-    runs = f", runs launch-ranks {plan.launcher} {plan.ranks}" if plan.ranks > 1 else ""
     project = projects.name(record.stack)
     where = f"on {', '.join(f'{record.bind}:{port}' for port in record.ports)}"
     if record.front:
         where = f"on loopback; before {project}-{ENVOY}-1: {images.client_image(projects.workspace)}, {where}"
     starting = [service(server.number) for server in record.starting(only)]
     names = " and ".join(f"{project}-{name}-1" for name in starting)
-    container = f"{names}: {image}{_gpus(gpus, plan.devices)}{runs}, {where}"
+    container = f"{names}: {image}{_gpu(record.profile, plan.gpu)}, {where}"
     if only:
         return compose_up(projects, record, starting, container)
     fronts = [ENVOY] if record.front else []
@@ -221,20 +218,15 @@ def compose_down(projects: Projects, stack: str, force: bool) -> Command:
     return Command(words, cwd=Path("/"), hidden=HIDDEN)  # where there is no Compose file
 
 
-def _gpus(count: int, devices: Sequence[str]) -> str:
-    if devices:
-        return f", GPU {' and '.join(devices)}"
-    return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
+def _gpu(profile: str, gpu: str) -> str:
+    if profile != "gpu":
+        return ""
+    return f", GPU {gpu}" if gpu else ", 1 GPU"
 
 
-def gpu_count(count: int) -> dict[str, str]:
-    """compose.gpu.yaml's variable for a service that is spread over several GPUs, the first ones."""
-    return {"STACK_GPU_COUNT": str(count)} if count > 1 else {}
-
-
-def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
-    """A service's reservation of these GPUs or MIG slices, in the place of compose.gpu.yaml's first ones."""
-    request = {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": list(devices)}
+def gpu_reservation(gpu: str) -> dict[str, Any]:
+    """A service's reservation of this GPU, in the place of compose.gpu.yaml's first one."""
+    request = {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": [gpu]}
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
@@ -254,11 +246,10 @@ def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
         "STACK_GRPC_PORT": grpc,
         "STACK_METRICS_PORT": metrics,
     }
-    if plan.ranks == 1:  # else the launcher has arguments of its own
-        variables["STACK_SERVER_ARGS"] = shlex.join(arguments_inside(plan))
+    variables["STACK_SERVER_ARGS"] = shlex.join(arguments_inside(plan))
     if shm_size:
         variables["STACK_SHM_SIZE"] = shm_size
-    return variables | gpu_count(plan.ranks) | {"STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
+    return variables | {"STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
 
 
 def services(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> dict[str, dict[str, Any]]:
@@ -301,10 +292,8 @@ def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str,
         found["restart"] = f"on-failure:{record.options.supervise}"
     found["stop_grace_period"] = f"{plan.stack.server.exit_timeout + GRACE_S}s"
     found["healthcheck"] = {"start_period": f"{record.options.patience:g}s"}  # Compose waits as long as labctl does
-    if plan.ranks > 1:
-        found |= {"entrypoint": ["launch-ranks", plan.launcher, str(plan.ranks)], "command": []}
-    if plan.devices:
-        found |= gpu_reservation(plan.devices)
+    if plan.gpu:
+        found |= gpu_reservation(plan.gpu)
     return found
 
 

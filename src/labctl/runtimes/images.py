@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from labbuild import releases
+from labbuild import release
 from labbuild.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.litter import files_in
@@ -34,7 +34,7 @@ SERVER_FILES = (
     "requirements/torch.txt",
 )
 OWN_GPU_FILES = (*SERVER_FILES, "requirements/vllm-gpu.txt")
-GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "docker/launch-ranks.sh", "requirements/gpu.txt")
+GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "requirements/gpu.txt")
 HUB_FILES = (
     "docker/hub.Dockerfile",
     "docker/install-packages.sh",
@@ -149,14 +149,7 @@ def build_arguments(base: str) -> dict[str, str]:
     """The arguments of docker/server.gpu.Dockerfile for an image made of NVIDIA's ``base``; {} without one."""
     if not base:
         return {}
-    release = next((r for r in releases.all_releases().values() if r.image == base), None)
-    arguments = {"TRITON_IMAGE": base, "LABS_APP": "image"}
-    if release is None:
-        return {**arguments, "LABS_PACKAGES": PACKAGES}
-    if app := release.app:
-        commits = {"LABS_BACKEND_COMMIT": app.backend, "LABS_TRTLLM_COMMIT": app.tensorrt_llm}
-        arguments |= {"LABS_APP": "source", **commits}
-    return {**arguments, "LABS_INSTALL": release.install}
+    return {"TRITON_IMAGE": base, "LABS_PACKAGES": "" if base == release.IMAGE else PACKAGES}
 
 
 def sources(workspace: Workspace, below: Sequence[str] = ("",)) -> list[Path]:
@@ -181,8 +174,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     with docker_engine.engine_failures("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
     current = {*all_images(workspace, "cpu"), hub_image(workspace)}
-    bases = ["", releases.PLAIN_IMAGE, *(release.image for release in releases.all_releases().values())]
-    current |= {server_image(workspace, "gpu", base) for base in bases}
+    current |= {server_image(workspace, "gpu", base) for base in ("", release.PLAIN_IMAGE, release.IMAGE)}
     current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = []
@@ -264,8 +256,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     listener.done("built")
 
 
-def gpu_target(image: str, devices: Sequence[str]) -> GpuInfo:
-    """What an engine that is built or served here with ``image`` is tied to; () of ``devices`` is the first GPUs."""
-    gpus = nvidia.gpus(devices)
-    first = gpus[0]
-    return GpuInfo(first.name, first.compute_capability, first.driver, image_digest(image), len(gpus))
+def gpu_target(image: str, gpu: str) -> GpuInfo:
+    """What an engine that is built or served here with ``image`` is tied to; "" is the first GPU."""
+    first = nvidia.gpus(gpu)[0]
+    return GpuInfo(first.name, first.compute_capability, first.driver, image_digest(image))

@@ -63,7 +63,7 @@ class Record:
         endpoints: where clients on this machine reach it: its server, or the balancer of its servers.
         published: where other machines reach it, with its token; None unless it is exposed.
         balance: how requests are spread over its servers; "" for a single server without a balancer.
-        options: what was asked when it was brought up, with the release that was chosen for it.
+        options: what was asked when it was brought up, with the GPU that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
     """
@@ -95,7 +95,7 @@ class Record:
         """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
         data = nofollow.json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
-            options: dict[str, Any] = {key: data[key] for key in ("profile", "release", "gpus") if key in data}
+            options: dict[str, Any] = {key: data[key] for key in ("profile",) if key in data}
             options |= {"set": data.get("settings"), "templates": data.get("templates") or None}
             options |= {new: data[old] for old, new in FORMER.items() if old in data}
             data["options"] = {"expose": data.get("bind", LOOPBACK) != LOOPBACK, **options}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from golden_releases import GOLDEN
+from golden_trtllm import TEMPLATES
 from lab_errors import lab_error
 from machinery import of_its_own
 
@@ -63,7 +63,7 @@ def test_without_the_packages_of_the_openai_api_the_remedy_is_named(monkeypatch:
 
 
 def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() -> None:
-    found = shown("--profile", "gpu", "--release", "0.17.0.post1")
+    found = shown("--profile", "gpu", "--set", "engine=tensorrt-llm")
     told = [
         "docker image pull nvcr.io/nvidia/tritonserver:25.02-trtllm-python-py3",
         " build ",
@@ -82,22 +82,21 @@ def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() ->
     assert "compose runtime" in found["notices"][0]
 
 
-@pytest.mark.parametrize(("tp_size", "gpus"), [(1, "1 GPU"), (2, "2 GPUs")])
-def test_every_container_is_told_with_its_image_and_its_gpus(tp_size: int, gpus: str) -> None:
-    found = shown("--profile", "gpu", "--release", "0.17.0", "--set", f"tp_size={tp_size}")
+@pytest.mark.parametrize(("given", "gpu"), [((), "1 GPU"), (("--gpu", "3"), "GPU 3")])
+def test_every_container_is_told_with_its_image_and_its_gpu(given: tuple[str, ...], gpu: str) -> None:
+    found = shown("--profile", "gpu", "--set", "engine=tensorrt-llm", *given)
     containers = list(dict.fromkeys(command["container"] for command in found["commands"] if command["container"]))
     made = [line.partition(": ")[0] for line in containers]
     ends = ["-copy-PID", "-engine-builder-PID", "-engine-builder-PID", "-triton-1"]  # the tools' image, the server's
     assert [name.endswith(end) for name, end in zip(made, ends, strict=True)] == [True] * 4
     assert "removed at once" in containers[0]
-    assert f", {gpus}, gone when it ends" in containers[2]
-    assert f", {gpus}, " in containers[3] and " on 127.0.0.1:8000" in containers[3]
-    assert ("runs launch-ranks /app/scripts/launch_triton_server.py 2" in containers[3]) == (tp_size == 2)
+    assert f", {gpu}, gone when it ends" in containers[2]
+    assert f", {gpu}, " in containers[3] and " on 127.0.0.1:8000" in containers[3]
 
 
 def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
-    commands = shown("--profile", "gpu", "--release", "0.5.0")["commands"]
-    words = ("build.py", "--detach", "labctl.artifacts")
+    commands = shown("--profile", "gpu", "--set", "engine=tensorrt-llm")["commands"]
+    words = ("trtllm-build", "--detach", "labctl.artifacts")
     made = [next(c["container"] for c in commands if word in " ".join(c["argv"])) for word in words]
     build, serve, weights = (container.partition(": ")[2].partition(",")[0] for container in made)
     assert build == serve
@@ -105,7 +104,7 @@ def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
 
 
 def test_builds_and_containers_of_one_command_can_be_pasted_they_read_no_file_that_only_a_run_writes() -> None:
-    commands = shown("--profile", "gpu", "--release", "0.17.0")["commands"]
+    commands = shown("--profile", "gpu", "--set", "engine=tensorrt-llm")["commands"]
     alone = [c for c in commands if "build" in c["argv"] or "engine-builder" in c["argv"]]
     assert len(alone) == 6
     for command in alone:
@@ -114,37 +113,22 @@ def test_builds_and_containers_of_one_command_can_be_pasted_they_read_no_file_th
         assert [name for name in command["env"] if name.endswith("_IMAGE")]
 
 
-def test_the_llm_api_has_templates_of_its_own_and_no_engine() -> None:
-    found = shown("--profile", "gpu", "--set", "engine=llmapi")
-    text = "\n".join(lines(found))
-    assert "/app/all_models/llmapi/." in text
-    assert "labctl.artifacts pull random:llama-2-7b" in text
-    assert "trtllm-build" not in text
-    assert "auto-complete" not in text  # Triton's stays on: the model sets its own decoupled flag
-
-
-def test_lab_05_leaves_static_batching_out_where_the_llm_api_serves() -> None:
-    found = dry("run", "batching", "--profile", "gpu", "--set", "engine=llmapi")
-    assert "05-batching-policies/client.py" in found
-    assert "static-batching" not in "".join(line for line in found.splitlines() if line.startswith("  $ "))
-
-
 def test_templates_that_are_given_are_not_copied_out_of_the_image() -> None:
-    found = shown("--profile", "gpu", "--release", "0.17.0", "--templates", str(GOLDEN / "0.17.0" / "templates"))
+    found = shown("--profile", "gpu", "--set", "engine=tensorrt-llm", "--templates", str(TEMPLATES))
     assert not any("docker create" in line for line in lines(found))
     assert any(name.endswith("repository/tensorrt_llm/config.pbtxt") for name in found["files"])
 
 
 def test_a_run_takes_each_phases_stack_down_before_the_next_and_prepares_once() -> None:
-    found = dry("run", "llama", "--profile", "gpu", "--release", "0.5.0")
+    found = dry("run", "llama", "--profile", "gpu", "--set", "engine=tensorrt-llm")
     told = [line for line in found.splitlines() if line.startswith("  $ ")]
     steps = [
         word
         for line in told
-        for word in ("image pull nvcr", "build.py", "up --detach", "client.py", " down ")
+        for word in ("image pull nvcr", "trtllm-build", "up --detach", "client.py", " down ")
         if word in line
     ]
-    assert steps == ["image pull nvcr", "build.py", *["up --detach", "client.py", " down "] * 2]
+    assert steps == ["image pull nvcr", "trtllm-build", *["up --detach", "client.py", " down "] * 2]
 
 
 @pytest.mark.parametrize("profile, killed", [("cpu", True), ("gpu", False)])
@@ -174,8 +158,8 @@ def test_every_lab_has_a_dry_run_on_the_gpu_profile(empty: Path, lab: str) -> No
 
 
 def test_building_engines_starts_no_server() -> None:
-    found = dry("engines", "build", "llama", "--profile", "gpu", "--release", "0.5.0")
-    assert "llama/build.py" in found
+    found = dry("engines", "build", "llama", "--profile", "gpu", "--set", "engine=tensorrt-llm")
+    assert "trtllm-build" in found
     assert "--detach" not in found
     assert "-triton-1:" not in found
 

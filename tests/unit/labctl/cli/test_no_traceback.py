@@ -41,8 +41,8 @@ VALUES = st.one_of(
     TEXTS,
 )
 OPTIONS = st.sampled_from(
-    "--json --set --profile --model -m -p -o -S --output --seed --runtime --ports --timeout --release --templates "
-    "--gpus --trace --concurrency --requests --replica --slo --rate --diff --endpoint --port --help".split()
+    "--json --set --profile --model -m -p -o -S --output --seed --runtime --ports --timeout --templates "
+    "--gpu --trace --concurrency --requests --replica --slo --rate --diff --endpoint --port --help".split()
 )
 ENVIRONMENT = st.dictionaries(
     st.sampled_from(

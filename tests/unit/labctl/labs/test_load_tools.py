@@ -34,7 +34,7 @@ EVERY = pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 # What `labctl bench` hands on to a tool, or does itself beside it.
 HANDED_ON = {"stack", "model", "dataset", "concurrency", "request_rate", "request_count", "warmup_request_count"}
 HANDED_ON |= {"output_tokens", "random_seed", "slo", "client", "output", "json_output", "dry", "verbose"}
-OF_UP = {"profile", "pairs", "release", "templates", "gpus", "runtime", "ports", "timeout", "expose", "supervise"}
+OF_UP = {"profile", "pairs", "templates", "gpu", "runtime", "ports", "timeout", "expose", "supervise"}
 OF_UP |= {"client_shm", "replicas", "balance"}
 OF_NO_STACK = {"endpoint", "counters"}  # of any server, which our own client measures
 

@@ -28,7 +28,7 @@ STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
-USUAL = Options("gpu", set={}, release="0.17.0")
+USUAL = Options("gpu", set={}, gpu="0")
 ASKED = Options(
     set={"max_batch_size": 3},
     runtime="compose",
@@ -67,12 +67,12 @@ def test_the_same_again_is_already_up(session: Session) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"release": "0.5.0"}, "--release: it runs with 0.17.0, you asked for 0.5.0"),
+        ({"gpu": "1"}, "--gpu: it runs with 0, you asked for 1"),
         ({"expose": True}, "--expose: it runs with off, you asked for on"),
         ({"templates": Path("/theirs")}, "--templates: it runs with none, you asked for /theirs"),
     ],
 )
-def test_another_release_address_or_template_is_refused(session: Session, asked: dict[str, Any], said: str) -> None:
+def test_another_gpu_address_or_template_is_refused(session: Session, asked: dict[str, Any], said: str) -> None:
     with lab_error("stack-up-otherwise") as caught:
         up(session, *session.catalog.stack(STACK), replace(USUAL, **asked))
     assert said in caught.value.details
@@ -90,14 +90,14 @@ def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still
 
 
 def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(session: Session, tmp_path: Path) -> None:
-    given = replace(ASKED, profile="gpu", runtime="local", release="0.17.0", templates=tmp_path, gpus=("1",))
+    given = replace(ASKED, profile="gpu", runtime="local", templates=tmp_path)
     servers = [Replica(n, ENDPOINTS) for n in (1, 2)]
     of = ("iterative", "02-iterative-batching", "local", "gpu", given.set, ["m"], ENDPOINTS)
     record = Record(*of, balance="l7", servers=servers, options=given)
     assert (Record.from_json(record.to_json()), record.bind) == (record, "0.0.0.0")
     former = json.loads(record.to_json())
     del former["options"]
-    fields = {"release": "0.17.0", "templates": str(tmp_path), "gpus": ["1"], "bind": "0.0.0.0", "client_shm": True}
+    fields = {"templates": str(tmp_path), "bind": "0.0.0.0", "client_shm": True}
     assert Record.from_json(json.dumps(former | fields | {"restarts": 3, "timeout": 7.5})).asked == given
     usual = Options("gpu", set=given.set, runtime="local", ports="1,2,3", replicas=2, balance="l7")
     assert Record.from_json(json.dumps(former)).asked == usual
