@@ -140,7 +140,6 @@ class _Variant(_Conditional, Content):
 
     when: Annotated[Condition, Field(min_length=1)]
     refused: str = ""  # why the stack is not served with these values
-    alone: bool = False  # nothing of the stack's own repository, parameters, replacements is taken over
 
 
 class StackSpec(Content):
@@ -257,11 +256,11 @@ def probes(stack: StackSpec, scope: Mapping[str, Any]) -> dict[str, Probe]:
 
 
 def _over(stack: StackSpec, variant: _Variant) -> StackSpec:
-    """Lists and mappings are added to, all else is replaced; a release's templates come instead of the stack's own."""
+    """Lists and mappings are added to, all else is replaced; TensorRT-LLM's templates come instead of its own."""
     under = dict(stack)
-    if variant.alone or variant.tensorrt_llm is not None:
+    if variant.tensorrt_llm is not None:
         under |= {"repository": [], "parameters": {}, "optional": [], "replacements": [], "tensorrt_llm": None}
-    over = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused", "alone"}}
+    over = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused"}}
     for key in ADDED & over.keys():
         if isinstance(over[key], list):
             over[key] = [*under[key], *over[key]]
