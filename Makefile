@@ -71,8 +71,8 @@ test-night: $(READY) ## the rest, part by part, for hours (ARGS=NAME: that part;
 bench: $(READY) ## measure the project against its yardsticks (ARGS=predict: one of the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lint: $(READY) ## ruff, mypy (labsched and labserve also for the Python 3.10 of the image of TensorRT-LLM 0.5.0), the layers of the imports
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy --python-version 3.10 src/labsched src/labserve && $(BIN)/lint-imports --no-logo
+lint: $(READY) ## ruff, mypy, the layers of the imports
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
 lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup

@@ -12,8 +12,4 @@ if [ "${TRITON_HOME:-}" ]; then # the wheel's; its libraries are for it alone: P
     set -- --backend-directory="$TRITON_HOME/backends" --cache-directory="$TRITON_HOME/caches" "$@"
     exec "$TRITON_HOME/bin/tritonserver" --http-restricted-api="$closed" "$@"
 fi
-# Triton before 2.40 (an image of 23.10) cannot close them on HTTP.
-if tritonserver --help 2>&1 | grep -q -- --http-restricted-api; then
-    set -- --http-restricted-api="$closed" "$@"
-fi
-exec tritonserver "$@"
+exec tritonserver --http-restricted-api="$closed" "$@"

@@ -5,12 +5,10 @@ are compared), and streaming (there the first token is timed).
 """
 
 import sys
-from collections.abc import Callable
 
 import numpy as np
 
 from labkit import context, stats
-from labkit.clients import llm_api
 from labkit.clients.base import Tell
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import impossible_end_id, kind_of, tensor, text_tensor
@@ -33,17 +31,11 @@ PROMPTS = (
 TIMEOUT_S = 240.0
 
 
-LLM_API = llm_api.MODEL  # asked itself: no ensemble stands around it
-ALONE = {("gpu", "llmapi"): LLM_API}
-
-
 def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:
-    """As the workshop's clients send them; `llama-python` and the LLM API have no batch dimension.
+    """As the workshop's clients send them; `llama-python` has no batch dimension.
 
     No token ends an answer of the ensemble, as none ends one of Hugging Face's models here: all are of the same length.
     """
-    if model == LLM_API:
-        return llm_api.inputs(prompt, tokens, stream)
     limit = tensor("max_tokens", tokens, kind_of(endpoint, model, "max_tokens"))
     if model == UNBATCHED:
         limit.set_shape([1])
@@ -61,35 +53,21 @@ def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = F
 
 
 def at_once(
-    endpoint: str,
-    model: str,
-    prompts: list[str],
-    tokens: int,
-    tell: Tell | None = None,
-    count: Callable[[str], int] = len,
+    endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
 ) -> list[RequestRecord]:
-    """Send all prompts at the same time, and wait for every answer.
-
-    ``count`` says how many tokens a text has that the LLM API ended early.
-    """
+    """Send all prompts at the same time, and wait for every answer."""
     with UnaryClient(endpoint) as client:
         records = [client.send_inputs(model, p, inputs(endpoint, model, p, tokens), tokens=tokens) for p in prompts]
         client.wait(*records, timeout=TIMEOUT_S, tell=tell)
-    if model == LLM_API:
-        for record in records:
-            llm_api.set_token_count(record, tokens, count)
     return records
 
 
 def streamed(
     endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
 ) -> list[RequestRecord]:
-    """All prompts through the streaming engine: one response for each token, in the LLM API's with the text so far."""
+    """All prompts through the streaming engine: one response for each token."""
     with TextStream(endpoint) as stream:
-        records = [
-            stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True), so_far=model == LLM_API)
-            for p in prompts
-        ]
+        records = [stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True)) for p in prompts]
         stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
     return records
 
@@ -124,15 +102,10 @@ def main() -> None:
     more = dataset.make_chats(count, max(0, wanted - len(PROMPTS)), seed=3)
     prompts = [*PROMPTS, *(item.prompt for item in more)][:wanted]
     streaming = lab.settings["decoupled_mode"]
-    alone = ALONE.get((lab.profile, lab.settings["engine"]))
-    asked = {ENGINE: alone} if alone else {}
     models = (ENGINE,) if streaming else (UNBATCHED, BATCHED, ENGINE)
 
     def send(model: str, texts: list[str], length: int, tell: Tell | None = None) -> list[RequestRecord]:
-        name = asked.get(model, model)
-        if streaming:
-            return streamed(endpoint, name, texts, length, tell)
-        return at_once(endpoint, name, texts, length, tell, count)
+        return (streamed if streaming else at_once)(endpoint, model, texts, length, tell)
 
     print(f"\n{lab.phase}: {len(prompts)} prompts at once, {tokens} tokens each")
     data: dict = {"models": {}, "lanes": {}}
@@ -143,7 +116,7 @@ def main() -> None:
             records = send(model, prompts, tokens, progress)
         totals = data["models"][model] = stats.metrics(records)
         data["lanes"][model] = Lane(model, records, lab.steps(EXECUTING[model], records)).to_json()
-        # The LLM API and vLLM answer without the prompt.
+        # vLLM answers without the prompt.
         answers[model] = [
             text if text.startswith(prompt) else prompt + text
             for prompt, text in zip(prompts, (record.text for record in records), strict=True)

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from labkit import context
-from labkit.clients import llm_api
 from labkit.evidence import trtllm
 from labkit.lane import Lane
 from labkit.pictures.live import ProgressLine
@@ -17,7 +16,6 @@ from labkit.tables import format_table
 from labkit.workloads import dataset, identity
 
 ENGINE = "tensorrt_llm"
-TEXT_MODELS = {("gpu", "llmapi"): llm_api.MODEL}  # without token ids
 MAX_INPUT_LEN = 1900
 QUICK_REQUESTS, QUICK_ARTICLES, QUICK_SCALE = 24, 20, 0.05
 SLOW, QUICK_ANSWERS = "transformers", 0.3  # its steps take 65 ms on an H100 too: with --quick, shorter answers
@@ -44,7 +42,7 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
 def scheduling(steps: list) -> dict[str, float]:
     """The figures that the step log gives; none for NVIDIA's backend, which writes no step log.
 
-    Its own metrics say the same then (``labkit.evidence.trtllm``); those of release 0.5.0 do not.
+    Its own metrics say the same then (``labkit.evidence.trtllm``).
     """
     if not steps:
         return {}
@@ -74,13 +72,7 @@ def main() -> None:
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
         watch = trtllm.Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
         with ProgressLine(name) as progress, watch or nullcontext():
-            if model := TEXT_MODELS.get((lab.profile, lab.settings["engine"])):
-                print(f"{model} returns no token ids: the tokens of an answer that ends early are counted in its text")
-                records = identity.run_as_text(
-                    lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)), tell=progress, model=model
-                )
-            else:
-                records = identity.run_identity_test(lab.endpoints["grpc"], requests, tell=progress)
+            records = identity.run_identity_test(lab.endpoints["grpc"], requests, tell=progress)
         steps = lab.steps(ENGINE, records)
         columns[name] = identity.identity_metrics(records)
         data["workloads"][name] = {

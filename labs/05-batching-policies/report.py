@@ -56,7 +56,7 @@ def main() -> None:
                 Lane.from_json(f"{name}, V1", static),
                 Lane.from_json(f"{name}, inflight_fused_batching", inflight),
             ]
-    else:  # one stack was run alone, or the LLM API, which has no static side
+    else:  # one stack was run alone
         for phase, title in ((STATIC, "V1"), (INFLIGHT, "inflight_fused_batching")):
             for name, run in phases.get(phase, {}).items():
                 lanes.append(Lane.from_json(f"{name}, {title}", run))

@@ -22,7 +22,6 @@ class GpuInfo:
     compute_capability: str
     driver: str
     image_digest: str
-    gpus: int = 1
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,20 @@ from typing import Any
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says nothing
 LOOPBACK = "127.0.0.1"
 TRITON_PORTS = "8000,8001,8002"  # for HTTP, gRPC and metrics
-OF_PLAN = ("profile", "set", "release", "templates", "gpus")
+OF_PLAN = ("profile", "set", "templates", "gpu")
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of ``labctl up``, each by the name that it has on the command line.
 
-    The first five (``OF_PLAN``) are those of ``render`` too: a plan follows from them, whatever starts it.
+    The first four (``OF_PLAN``) are those of ``render`` too: a plan follows from them, whatever starts it.
     """
 
     profile: str = "cpu"
     set: Mapping[str, Any] = field(default_factory=dict)
-    release: str = ""
     templates: Path | None = None
-    gpus: tuple[str, ...] = ()  # numbers or UUIDs; () is the first ones
+    gpu: str = ""  # a number or UUID; "" is the first one
     runtime: str = ""  # left open: local, or where the stack runs
     ports: str = TRITON_PORTS
     timeout: float | None = None

@@ -183,7 +183,6 @@ class Generation:
     async def _streamed(self) -> AsyncGenerator[tuple[str, bool], None]:
         """Each response's text, and whether it is the last."""
         model = self._model.text
-        so_far = ""
         done = False
         call = self._triton.stream(self._request, self._metadata)
         try:
@@ -197,9 +196,6 @@ class Generation:
                 if (output := first_text(result, model.output)) is not None:
                     self.tokens += 1
                     text = output.decode(errors="replace")
-                    if model.so_far:  # all of it so far; half a character at its end waits for its other half
-                        whole = text if done else text.rstrip("\N{REPLACEMENT CHARACTER}")
-                        text, so_far = whole[len(so_far) :], whole
                 if self._scores and (scores := InferResult(result).as_numpy(model.logprobs)) is not None:
                     self._scores.add(text, scores.reshape(-1)[0].decode())
                 yield text, done

@@ -13,8 +13,7 @@ _numbers = itertools.count(random.randrange(1, 10**6) * 1000 + 1)
 def request_id() -> str:
     """The next request id of this process: "417001", "417002", ... from a random thousand on.
 
-    TensorRT-LLM 0.5.0 takes only positive whole numbers, and refuses one that is still in flight, also where two
-    clients chose it. An ensemble hands its request's id on, so every client takes its ids from here.
+    An ensemble hands its request's id on, and a step log names requests by it: two clients must not choose the same.
     """
     return str(next(_numbers))
 

@@ -1,4 +1,4 @@
-"""The labs' own clients, and lab 04's model, in front of each release's contracts, in a real Triton around a stub.
+"""The labs' own clients, and lab 04's model, in front of TensorRT-LLM's contracts, in a real Triton around a stub.
 
 Upstream's files are not in this repository: the models here are ours, with the same names, shapes, datatypes, refusals
 and metrics. Each of them names upstream's file and tag.
@@ -22,15 +22,12 @@ from environments import COSTLY
 from machinery import copy_of_the_checkout, labctl
 from tritonclient.utils import np_to_triton_dtype
 
-from labbuild.releases import all_releases
-from labkit.clients import ask, conversation
 from labkit.clients.base import connect
 from labkit.clients.tensors import kind_of
 from labkit.evidence import trtllm
 from labkit.workloads import identity
 
 LAB = Path(__file__).parent / "contracts_lab"
-CONTRACTS = [name for name, it in all_releases().items() if it.steps]
 
 pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("contracts"), COSTLY]
 
@@ -80,11 +77,10 @@ def lab_03() -> Any:
     return module
 
 
-@pytest.mark.parametrize("contract", CONTRACTS)
-def test_the_clients_of_labs_03_and_05_are_answered_through_a_releases_contract(
-    serving: Serving, lab_03: Any, contract: str
+def test_the_clients_of_labs_03_and_05_are_answered_through_tensorrt_llms_contract(
+    serving: Serving, lab_03: Any
 ) -> None:
-    endpoint = serving("upstream", contract=contract)
+    endpoint = serving("upstream")
     answers = lab_03.at_once(endpoint, "ensemble", ["one", "two"], 3)
     assert [record.text for record in answers] == ["onebb", "twobb"]  # the third token is EOS, which is no text
     records = identity.run_identity_test(endpoint, [identity.Ids("x", [7, 8], 4)] * 5)
@@ -92,20 +88,19 @@ def test_the_clients_of_labs_03_and_05_are_answered_through_a_releases_contract(
 
 
 def test_an_early_end_of_text_does_not_shorten_an_answer_that_is_booked_whole(serving: Serving, lab_03: Any) -> None:
-    endpoint = serving("upstream", contract="0.17.0")
+    endpoint = serving("upstream")
     (record,) = lab_03.at_once(endpoint, "ensemble", ["one"], 6)
     assert (record.text, record.output_tokens) == ("one" + "b" * 5, 6)
 
 
-@pytest.mark.parametrize("contract", CONTRACTS)
-def test_lab_04s_model_is_answered_through_a_releases_contract(serving: Serving, contract: str) -> None:
-    endpoint = serving("in-front", contract=contract)  # its own probe is a first request
+def test_lab_04s_model_is_answered_through_tensorrt_llms_contract(serving: Serving) -> None:
+    endpoint = serving("in-front")  # its own probe is a first request
     with connect(endpoint) as client:
         asked = inputs(
             input_ids=np.array([[5, 6, 7]], np.uint32),
             input_lengths=np.array([[3]], np.uint32),
             request_output_len=np.array([[4]], np.uint32),
-            is_return_log_probs=[[contract != "0.5.0"]],
+            is_return_log_probs=[[True]],
         )
         found = client.infer("codegen-350M-mono-gptj", asked)
     assert found.as_numpy("sequence_length").tolist() == [[7]]
@@ -121,43 +116,10 @@ def figures(serving: Serving, **settings: Any) -> dict[str, float]:
 
 
 def test_the_backends_own_metrics_give_lab_05_its_engine_steps_and_paused_requests(serving: Serving) -> None:
-    found = figures(serving, contract="0.17.0", paused=2)
+    found = figures(serving, paused=2)
     assert 8 <= found["steps"] <= 12, "two rounds of four steps; requests that arrive apart take a few more"
     assert found["max_batch"] == found["max_kv_blocks_used"] == 4
     assert 2 < found["mean_batch"] <= 4
     assert found["kv_blocks"] == 100
     assert found["preemptions"] == 2 * found["iterations_seen"] > 0
     assert found["iterations_seen"] <= found["iterations"] == found["steps"]
-
-
-def test_a_release_without_metrics_leaves_lab_05s_figures_out(serving: Serving) -> None:
-    assert figures(serving, contract="0.5.0") == {}
-
-
-def test_the_llm_api_is_asked_in_its_own_words(serving: Serving, lab_03: Any) -> None:
-    endpoint = serving("llm-api")
-    assert "".join(ask.generate(endpoint, "tensorrt_llm", "one", 3, stream=False)) == "onebbb"
-    (record,) = lab_03.at_once(endpoint, "tensorrt_llm", ["one"], 3)
-    assert (record.text, record.tokens) == ("bbb", 3)
-    asked = [identity.Ids("x", [7, 8], 4, "one"), identity.Ids("y", [7], 2, "two")]
-    # A text of four tokens may be none when it is read again: the count of the text is not believed.
-    records = identity.run_as_text(endpoint, asked, lambda text: 1)
-    assert [(record.text, record.tokens) for record in records] == [("bbbb", 4), ("bb", 2)]
-    assert identity.identity_metrics(records)["Avg. IP tokens per request"] == 1.5
-
-
-def test_an_answer_of_the_llm_api_that_ends_early_is_counted_by_its_text(serving: Serving, lab_03: Any) -> None:
-    endpoint = serving("llm-api")
-    (record,) = identity.run_as_text(endpoint, [identity.Ids("x", [7], 9, "stop here")], len)
-    assert (record.text, record.tokens, record.finish_reason) == ("bbbbb", 5, "stop")
-    (record,) = lab_03.at_once(endpoint, "tensorrt_llm", ["stop here"], 9)
-    assert (record.text, record.tokens) == ("bbbbb", 5)
-
-
-def test_the_llm_api_streams_where_the_model_says_that_it_is_decoupled(serving: Serving, lab_03: Any) -> None:
-    endpoint = serving("llm-api", decoupled="true")
-    (record,) = lab_03.streamed(endpoint, "tensorrt_llm", ["one"], 3)
-    assert [text for _, text in record.responses] == ["b", "b", "b"]
-    assert "".join(ask.generate(endpoint, "tensorrt_llm", "one", 3, stream=True)) == "onebbb"
-    *_, whole = conversation.ask_model(endpoint, "tensorrt_llm", "one", 3, {})
-    assert whole.text == "onebbb"

@@ -1,4 +1,4 @@
-"""Throw-away environments out of the package index, for proofs about other Pythons and other packages than ours.
+"""Throw-away environments out of the package index, for proofs about other packages than ours.
 
 uv makes them: it resolves from metadata alone, in seconds where pip takes minutes, and its download cache is shared.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,35 +86,8 @@ def environment(cache: Path, name: str, python: str, *wanted: str, torch: str = 
     return str(kept(cache, f"{name}-{key}", make) / "bin" / "python")
 
 
-def packages(cache: Path, python: str, *wanted: str) -> Path:
-    """A folder for PYTHONPATH with exactly these packages (``name==version``), without what they require."""
-
-    def make(folder: Path) -> None:
-        uv_pip("install", "--no-deps", "--python", python, "--target", str(folder), *wanted)
-
-    name = "-".join([*(word.replace("==", "-") for word in wanted), *version(python)])
-    return kept(cache, name, make)
-
-
 @functools.cache
 def version(python: str) -> tuple[str, ...]:
     """``("3", "10")``."""
     code = "import sys; print(*sys.version_info[:2])"
     return tuple(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-
-
-def python310() -> str:
-    """Python 3.10, which the image of TensorRT-LLM 0.5.0 has: LABS_PYTHON310, or one on PATH or of pyenv; or skip."""
-    for candidate in _candidates():
-        if Path(candidate).is_file() and version(candidate) == ("3", "10"):
-            return candidate
-    pytest.skip("no Python 3.10 here (Debian bookworm has none): LABS_PYTHON310 names one")
-
-
-def _candidates() -> Iterator[str]:
-    if named := os.environ.get("LABS_PYTHON310"):
-        yield named
-    for folder in sorted(Path.home().glob(".pyenv/versions/3.10.*")):
-        yield str(folder / "bin" / "python")
-    if found := shutil.which("python3.10"):
-        yield found

@@ -17,9 +17,9 @@ from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
 
-A100 = "NVIDIA A100-SXM4-80GB, 8.0, 535.104.05, 81920, 81000"
-H100 = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 81000"
-FULL = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 9000"
+A100 = "NVIDIA A100-SXM4-80GB, 8.0, 570.86.10, 81920, 81000"
+H100 = "NVIDIA H100 80GB HBM3, 9.0, 570.86.10, 81559, 81000"
+FULL = "NVIDIA H100 80GB HBM3, 9.0, 570.86.10, 81559, 9000"
 TOKEN = "hf_thisisasecretthatmustnotshow"
 
 
@@ -61,9 +61,11 @@ def workspace_fixture(tmp_path: Path) -> Workspace:
     return Workspace(ROOT, tmp_path / "cache")
 
 
-def planned(workspace: Workspace, release: str = "0.5.0", stack: str = "inflight-batching", **settings: Any) -> Plan:
+def planned(workspace: Workspace, stack: str = "inflight-batching", **settings: Any) -> Plan:
+    """TensorRT-LLM's plan of a stack with these settings, unless they name another engine."""
     lab, name = load_catalog(workspace).stack(stack)
-    return make_plan(workspace, lab, name, Options("gpu", settings, release), str)
+    own = {"engine": "tensorrt-llm"} if "engine" in lab.settings else {}
+    return make_plan(workspace, lab, name, Options("gpu", {**own, **settings}), str)
 
 
 def failing(plan: Plan, workspace: Workspace) -> list[DoctorCheck]:

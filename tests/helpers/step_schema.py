@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -77,7 +77,7 @@ class StepLine(BaseModel):
     replica: str = ""
 
     @model_validator(mode="after")
-    def _agrees(self) -> StepLine:  # not Self: models' tests read it on Python 3.10 too
+    def _agrees(self) -> Self:
         if self.batch != len(self.ids):
             raise ValueError(f"batch is {self.batch}, but there are {len(self.ids)} ids")
         if len(set(self.ids)) != len(self.ids):

@@ -15,8 +15,7 @@ from labctl.cli import options as opt
 from labctl.options import Options
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
-from labctl.stack import deploy
-from labctl.stack.build import build_engines, pull_weights, render_stack
+from labctl.stack.build import build_engines, build_images, pull_weights, render_stack
 from labkit.errors import LabError
 from labkit.tables import format_table
 
@@ -131,24 +130,15 @@ def images_command() -> None:
 @images_command.command("build")
 @opt.stack_argument
 @opt.plan_options
-@click.option(
-    "--push",
-    "registry",
-    default="",
-    metavar="REGISTRY",
-    help="Also push every image to this registry (registry.example.com/labs).",
-)
 @opt.verbose
-def images_build_command(stack: str, options: Options, registry: str, verbose: bool) -> None:
-    """Build the images of STACK for Swarm and Kubernetes, and print their names.
+def images_build_command(stack: str, options: Options, verbose: bool) -> None:
+    """Build the images of STACK for its settings, and print their names, the server's first.
 
-    They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set,
-    and for images that were pushed --registry REGISTRY.
     Images that are already on this Docker engine are not built again.
     """
     session, lab, name = opt.open_stack(stack, verbose)
     session.choose("compose", "cpu")
-    for image in deploy.build_images(session, lab, name, options, registry.rstrip("/")):
+    for image in build_images(session, lab, name, options):
         click.echo(image)
 
 
@@ -187,30 +177,12 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
 @click.option(
     "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
 )
-@opt.choice_option(
-    "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
-)
-@click.option(
-    "--registry",
-    default="",
-    metavar="REGISTRY",
-    help="Nodes pull the images from this registry (--target swarm, kubernetes).",
-)
-def render_command(stack: str, options: Options, runtime: str, output: Path | None, target: str, registry: str) -> None:
+def render_command(stack: str, options: Options, runtime: str, output: Path | None) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
     While STACK is up, name another folder with --output: its server reads the default one.
 
     With `docker compose --env-file .labs/STACK/compose.env up --wait` after it, the stack is served by hand.
-    With --target, what `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md,
-    docs/operate/kubernetes.md).
     """
-    if registry and target not in ("kubernetes", "swarm"):
-        raise click.UsageError("--registry goes with --target kubernetes or swarm")
     session, lab, name = opt.open_stack(stack)
-    place = output and output.absolute()
-    if target == "triton":
-        done = render_stack(session, lab, name, options, session.runtime(runtime), place)
-    else:
-        done = deploy.render_deployment(session, lab, name, options, target, registry.rstrip("/"), place)
-    click.echo(done)
+    click.echo(render_stack(session, lab, name, options, session.runtime(runtime), output and output.absolute()))

@@ -125,12 +125,12 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "images": Listed(
             "artifacts",
             "Build, list and prune container images.",
-            ("images list", "images build scaled --push registry.example.com/labs", "images prune --old"),
+            ("images list", "images build scaled", "images prune --old"),
         ),
         "render": Listed(
             "artifacts",
             "Render a stack's model repository, and start nothing.",
-            ("render iterative --output repository", "render scaled --target kubernetes --output k8s"),
+            ("render iterative --output repository",),
         ),
     },
     "Teach": {"hub": Listed("hub", "Run a class on JupyterHub.", ("hub up", "hub status", "hub down"))},

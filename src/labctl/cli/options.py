@@ -129,7 +129,7 @@ replica_option = number_option(
 
 
 def plan_options(command: Command) -> Command:
-    """``--profile --set --release --templates --gpus``; the command gets one ``options``."""
+    """``--profile --set --templates --gpu``; the command gets one ``options``."""
 
     @choice_option("--profile", ("cpu", "gpu"), "cpu: this machine's processor. gpu: an NVIDIA GPU.")
     @click.option(
@@ -139,30 +139,25 @@ def plan_options(command: Command) -> Command:
         metavar="KEY=VALUE",
         help="Change a setting; may be repeated (labctl list STACK shows them).",
     )
-    @click.option(
-        "--release", default="", metavar="VERSION", help="TensorRT-LLM release of the templates (gpu profile)."
-    )
     @click.option("--templates", type=A_FOLDER, metavar="FOLDER", help="Take the model templates from this folder.")
     @click.option(
-        "--gpus",
+        "--gpu",
         default="",
         envvar="CUDA_VISIBLE_DEVICES",
-        metavar="ID[,ID]",
-        help="Use these GPUs, or one MIG slice (gpu profile): their numbers or UUIDs, as nvidia-smi -L "
-        "lists them. The default is CUDA_VISIBLE_DEVICES, else the first ones.",
+        metavar="ID",
+        help="Use this GPU (gpu profile): its number or UUID, as nvidia-smi -L lists it. The default is the first of "
+        "CUDA_VISIBLE_DEVICES, else of the machine.",
     )
     @functools.wraps(command)
     def wrapped(
-        *args: Any, profile: str, pairs: tuple[str, ...], release: str, templates: Path | None, gpus: str, **kwargs: Any
+        *args: Any, profile: str, pairs: tuple[str, ...], templates: Path | None, gpu: str, **kwargs: Any
     ) -> Any:
         from labctl.manifest.settings import parse_assignments
         from labkit.disk import resolve_path
         from labkit.predict.vllm import stack_names
 
-        devices = tuple(filter(None, (word.strip() for word in gpus.split(","))))
-        options = Options(
-            profile, stack_names(parse_assignments(pairs)), release, templates and resolve_path(templates), devices
-        )
+        first = gpu.partition(",")[0].strip()
+        options = Options(profile, stack_names(parse_assignments(pairs)), templates and resolve_path(templates), first)
         return command(*args, options=options, **kwargs)
 
     return wrapped

@@ -35,7 +35,7 @@ def checklist(
         workshop: also measure this machine's room, memory and speed (takes about ``workshop.BUDGET_S`` seconds).
     """
     checks = [system_check(), *machine_checks(workspace.cache)]
-    names = ("compose",) if plan and plan.release else ("local", "compose")
+    names = ("compose",) if plan and plan.trtllm else ("local", "compose")
     runtimes = [_check_runtime(runtime_named(name), profile) for name in names]
     if any(check.state == "ok" for check in runtimes):  # one of them is enough
         runtimes = [check if check.state == "ok" else replace(check, state="warn") for check in runtimes]

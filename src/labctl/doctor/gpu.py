@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
+from labbuild import release
 from labbuild.protocol import GpuInfo
-from labbuild.releases import Release
 from labbuild.tensorrt_llm import check_target, require
 from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
@@ -24,13 +24,12 @@ from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import Workspace
 from labkit.disk import free_bytes
 
-PLAIN_CUDA = 12  # of the plain image's own backends
+PLAIN_CUDA = 12  # of NVIDIA's images
 GPU_SHM = "2g"  # as compose.gpu.yaml has it
 SHM_NEEDED = 2**30
 BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
 BUILD_COPIES = 2  # of the weights in the machine's memory at a time: read and converted, or converted and serialised
 BF16, VLLM_CHIP = (8, 0), (7, 5)  # compute capabilities: with bf16, and the oldest that vLLM's wheel has kernels for
-GRAPHS = 2 * 10**9  # bytes: the PyTorch backend's CUDA graphs and activations beside its weights and cache
 
 
 def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[DoctorCheck]:
@@ -43,7 +42,7 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
     gpus: list[Gpu] = []
 
     def ask() -> str:
-        gpus.extend(nvidia.gpus(plan.gpus if plan else ()))
+        gpus.extend(nvidia.gpus(plan.gpu if plan else ""))
         return gpus[0].driver
 
     checks = [from_error("NVIDIA driver", ask)]
@@ -57,27 +56,22 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
     return checks
 
 
-def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
-    """What computes on the GPU: the release of an image, and whether PyTorch of the package index does."""
-    if plan is None:
-        return None, False
-    if plan.release:
-        return plan.release, False
-    return None, not plan.stack.image_only
+def _computes(plan: Plan | None) -> tuple[bool, bool]:
+    """What computes on the GPU: TensorRT-LLM of its image, and whether PyTorch of the package index does."""
+    if plan is None or plan.trtllm:
+        return plan is not None, False
+    return False, not plan.stack.image_only
 
 
-def driver(version: str, release: Release | None, pytorch: bool = False) -> DoctorCheck:
+def driver(version: str, trtllm: bool, pytorch: bool = False) -> DoctorCheck:
     """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
     name = "NVIDIA driver"
-    cuda = PLAIN_CUDA
-    if pytorch:
-        cuda = PACKAGES_CUDA
-    elif release:
-        cuda = int(release.cuda.partition(".")[0])
+    cuda = PACKAGES_CUDA if pytorch else PLAIN_CUDA
     if oldest := nvidia.too_old(version, cuda):
         return DoctorCheck(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
-    if release and nvidia.numbers(version) < nvidia.numbers(release.driver):
-        found = f"{version}; the image of {release.name} is made for CUDA {release.cuda}, driver {release.driver}"
+    if trtllm and nvidia.numbers(version) < nvidia.numbers(release.DRIVER):
+        made_for = f"CUDA {release.CUDA}, driver {release.DRIVER}"
+        found = f"{version}; the image of TensorRT-LLM {release.RELEASE} is made for {made_for}"
         return DoctorCheck(
             name, "warn", found, "what is compiled on this machine (fp8 kernels) may fail; install a newer one then"
         )
@@ -90,12 +84,12 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
     if first and not builds:
         yield _chip(first, plan)
     if first:
-        info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
-        chip = f"{info.gpus} x {info.gpu_name}, compute capability {info.compute_capability}"
+        info = GpuInfo(first.name, first.compute_capability, first.driver, "")
+        chip = f"{info.gpu_name}, compute capability {info.compute_capability}"
         for build in builds:
             yield from_error("GPU", partial(require, build.options, info), found=chip)
         if builds or plan.stack.copies:
-            yield _memory(gpus, plan, builds, workspace)
+            yield _memory(first, plan, workspace)
     if (host := _host_memory(plan, bool(builds), workspace)) is not None:
         yield host
     if runtime == "compose":
@@ -120,54 +114,38 @@ def _chip(gpu: Gpu, plan: Plan) -> DoctorCheck:
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
-    check_target(manifest, gpu_target(plan.image, plan.devices))
+    check_target(manifest, gpu_target(plan.image, plan.gpu))
     return "built for this GPU and image"
 
 
-def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspace) -> DoctorCheck:
-    """Compares with the GPU of the engine that has the least free memory; all other models are on the first GPU."""
-    room = [gpu.free for gpu in gpus[: plan.ranks] if gpu.free is not None]
-    free, whole = min(room, default=0), gpus[0].memory or 0
-    found = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free" if room else "the driver does not say how much is free"
-    sizes = _memory_needed(plan, builds, workspace)
+def _memory(gpu: Gpu, plan: Plan, workspace: Workspace) -> DoctorCheck:
+    """All models of a stack are on one GPU."""
+    found = "the driver does not say how much is free"
+    if gpu.free is not None:
+        found = f"{gpu.free / 1e9:.1f} of {(gpu.memory or 0) / 1e9:.1f} GB free"
+    try:
+        sizes = _memory_needed(plan, workspace)
+    except ValueError as error:
+        return DoctorCheck("GPU memory", "fail", str(error), "a larger --set kv_cache_memory_mib")
     if sizes is None:
         return DoctorCheck("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
     needed = sum(sizes.values())
     parts = " + ".join(f"{part} {size / 1e9:.1f}" for part, size in sizes.items())
     needs = f"{found}; needed {needed / 1e9:.1f} GB ({parts})"
-    if not room:
-        remedy = "see that the MIG slice, or the memory of this machine, has that much"
-        return DoctorCheck("GPU memory", "warn", needs, remedy)
-    smaller = [
-        ("tp_size", "--set tp_size=2 over two GPUs"),
-        ("quantization", "--set quantization=fp8"),
-        ("kv_cache_memory_mib", "a smaller --set kv_cache_memory_mib"),
-    ]
-    ways = [*(way for key, way in smaller if key in plan.settings), "a smaller model, or free the GPU"]
-    return DoctorCheck.of(free >= needed, "GPU memory", needs, ", ".join(ways))
+    if gpu.free is None:
+        return DoctorCheck("GPU memory", "warn", needs, "see that the GPU has that much")
+    ways = "a smaller --set kv_cache_memory_mib, a smaller model, or free the GPU"
+    return DoctorCheck.of(gpu.free >= needed, "GPU memory", needs, ways)
 
 
-def _memory_needed(plan: Plan, builds: list[Build], workspace: Workspace) -> dict[str, int] | None:
-    """The bytes that each part of a stack takes on a GPU; None if a model's size is not known."""
-    tokens, copies = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0), plan.stack.copies
-    sizes: dict[str, int] = {}
-    for build in builds:
-        shape, options = MemoryShape.of(build.source, workspace), build.options
-        if shape is None:
-            return None
-        least = tokens or options["max_input_len"] + options["max_output_len"]
-        sizes["the engine and its smallest KV cache"] = shape.engine(options, least)
-    if copies:
-        shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
-        if shape is None:
-            return None
-        sizes[f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"] = shape.copies(copies)
-        if plan.stack.llmapi is not None:
-            sizes["the LLM API's KV cache and CUDA graphs"] = shape.kv_cache(tokens) + GRAPHS
-        if "kv_cache_memory_mib" in plan.settings:
-            size = int(plan.settings["kv_cache_memory_mib"]) * 2**20
-            sizes[f"the KV cache of {tokens or size // shape.kv_cache(1):,} tokens"] = size
-    return sizes
+def _memory_needed(plan: Plan, workspace: Workspace) -> dict[str, int] | None:
+    """The bytes that each part of a stack takes on a GPU; None for TensorRT-LLM, and if a model's size is not known."""
+    copies, shape = plan.stack.copies, MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
+    if plan.trtllm or shape is None:
+        return None
+    tokens, cache = shape.kv_cache(plan.settings)
+    copied = f"{copies} copies of the weights" if copies > 1 else "the weights"
+    return {copied: shape.copies(copies), f"the KV cache of {tokens:,} tokens": cache}
 
 
 def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck | None:
@@ -176,7 +154,7 @@ def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck 
     shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace) if copies else None
     if shape is None:
         return None
-    free, needed = psutil.virtual_memory().available, copies * shape.weights()
+    free, needed = psutil.virtual_memory().available, copies * shape.weights
     found = f"{free / 1e9:.1f} GB free; loading takes about {needed / 1e9:.1f} GB"
     return DoctorCheck.of(free >= needed, "memory", found, "close other programs, or take a smaller model", "warn")
 
@@ -204,7 +182,7 @@ def _bytes(size: str) -> int:
 
 def _disk(build: Build, workspace: Workspace) -> DoctorCheck:
     free, shape = free_bytes(build.locate(workspace)), MemoryShape.of(build.source, workspace)
-    needed = BUILD_FACTOR * shape.weights() if shape else 0
+    needed = BUILD_FACTOR * shape.weights if shape else 0
     takes = f"{needed / 1e9:.0f} GB" if shape else f"{BUILD_FACTOR} times the model's size"
     found = f"{free / 1e9:.1f} GB free for {workspace.cache}; a build takes about {takes}"
     return DoctorCheck.of(free >= needed, "disk for engines", found, MORE_DISK)

@@ -1,4 +1,4 @@
-"""The GPU memory that a stack takes: an engine's weights and least KV cache, other models' copies of the weights."""
+"""The GPU memory that a stack takes: copies of the weights, and the KV cache as its server reserves it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from labbuild.random_weights import GATED, SHAPES
-from labbuild.tensorrt_llm import num_tokens
 from labctl.artifacts.weights import Source
 from labctl.workspace import Workspace
+from labsched.kv_budget import KVBudget
 
-OVERHEAD = 10**9  # bytes: CUDA, and TensorRT's workspace
 COPY_OVERHEAD = 5 * 10**8  # bytes: a CUDA context of a process of its own
+NUMBER = 2  # bytes of a number: weights, keys and values are in 16 bits
+BLOCK_SIZE = 32  # tokens in a block of the KV cache, where no setting says it
 
 
 @dataclass(frozen=True)
 class MemoryShape:
-    """A model's sizes by its config.json. All results are bytes; ``width`` is the bytes of a number."""
+    """A model's sizes in bytes, by its config.json."""
 
     config: Mapping[str, Any]
 
@@ -43,25 +44,28 @@ class MemoryShape:
         """Numbers of one token's keys (or values) in one layer."""
         return int(self.config.get("num_key_value_heads") or self.config["num_attention_heads"]) * self._head
 
-    def weights(self, width: int = 2) -> int:
+    @property
+    def weights(self) -> int:
         hidden, heads = self.config["hidden_size"], self.config["num_attention_heads"]
         attention = 2 * hidden * heads * self._head + 2 * hidden * self._kv
-        matrices = self.config["num_hidden_layers"] * (attention + 3 * hidden * self.config["intermediate_size"])
-        embeddings = 2 * self.config["vocab_size"] * hidden * 2  # never quantised
-        return int(matrices * width + embeddings)
+        layer = attention + 3 * hidden * self.config["intermediate_size"]
+        return int(self.config["num_hidden_layers"] * layer + 2 * self.config["vocab_size"] * hidden) * NUMBER
 
     def copies(self, count: int) -> int:
-        """The bytes of ``count`` models on the first GPU that each hold a copy of the weights."""
-        return count * (self.weights() + COPY_OVERHEAD)
+        """What ``count`` models on the first GPU take that each hold a copy of the weights."""
+        return count * (self.weights + COPY_OVERHEAD)
 
-    def kv_cache(self, tokens: int, width: int = 2) -> int:
-        return int(tokens * 2 * self.config["num_hidden_layers"] * self._kv * width)
+    def kv_cache(self, settings: Mapping[str, Any]) -> tuple[int, int]:
+        """The tokens that a stack's KV cache is for, and the bytes that it takes: whole blocks, as the server counts.
 
-    def engine(self, options: Mapping[str, Any], kv_tokens: int) -> int:
-        """The bytes on each GPU of an engine with these options, whose KV cache must hold ``kv_tokens``."""
-        width = 1 if options["quantization"] == "fp8" else 2
-        # For each token of a step: both halves of the gated layer, and four rows of the layer's width. Upstream's own
-        # figure: Llama 7B with a profile of 64 x 2048 tokens takes about 25 GB in all.
-        activations = num_tokens(options) * 2 * (2 * self.config["intermediate_size"] + 4 * self.config["hidden_size"])
-        whole = self.weights(width) + self.kv_cache(kv_tokens, width) + activations
-        return int(whole / (options["tp_size"] * options["pp_size"])) + OVERHEAD
+        Raises ValueError: not one block fits.
+        """
+        token_bytes = 2 * self.config["num_hidden_layers"] * self._kv * NUMBER
+        kv = KVBudget.of(
+            str(settings["max_tokens_in_paged_kv_cache"]),
+            str(settings["kv_cache_free_gpu_mem_fraction"]),
+            memory=int(settings["kv_cache_memory_mib"]) * 2**20,
+            token_bytes=token_bytes,
+            block_size=int(settings.get("block_size", BLOCK_SIZE)),
+        )
+        return kv.tokens, kv.tokens * token_bytes

@@ -9,7 +9,7 @@ from typing import Any
 from labctl.manifest.schema import Lab, Phase
 from labctl.manifest.settings import condition_holds, format_setting, resolve, same_value
 from labctl.options import Options
-from labctl.plan import Plan, implied_settings, make_plan
+from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.stack.session import Session
 from labctl.stack.up import refuse_unservable
@@ -55,14 +55,12 @@ def resolve_phases(
     runs: list[PhaseRun] = []
     left_out: dict[str, str] = {}  # why, by the phase's name
     # A setting that means nothing with another one keeps its usual value, because others may depend on it.
-    implied = implied_settings(lab, options)
     usual = {key: setting.parse(setting.default_for(options.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
         stack_own = lab.stacks[phase.stack].settings_for(options.profile)
-        layers = (implied, stack_own, options.set)
-        settings = usual | resolve(lab.settings, options.profile, *layers, what=f"stack {phase.stack}")
+        settings = usual | resolve(lab.settings, options.profile, stack_own, options.set, what=f"stack {phase.stack}")
         # A run compares phases: whether one belongs to it follows from the lab's settings, not from its stack's own.
-        of_lab = {**settings, **{key: usual[key] for key in stack_own if key not in options.set}, **implied}
+        of_lab = {**settings, **{key: usual[key] for key in stack_own if key not in options.set}}
         if not condition_holds(phase.settings_when, of_lab):
             values = ", ".join(f"{key}={format_setting(of_lab.get(key))}" for key in phase.settings_when)
             left_out[phase.name] = f"it means nothing with {values}"

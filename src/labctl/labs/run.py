@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labbuild import releases
+from labbuild import release
 from labbuild.tensorrt_llm import TensorRtLlm
 from labctl.clock.texts import keep_texts
 from labctl.labs import paced
@@ -128,11 +128,11 @@ def _complete_report(page: Path, *sections: str) -> None:
 
 
 def add_gpus(result: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """A result with what the report's container cannot see: this machine's GPUs, and the release that served."""
-    gpus = [asdict(gpu) for gpu in nvidia.gpus(options.gpus)]
+    """A result with what the report's container cannot see: this machine's GPU, and the release that served."""
+    gpus = [asdict(gpu) for gpu in nvidia.gpus(options.gpu)]
     settings = dict(result["settings"])
     if settings.get("engine") == TensorRtLlm.name:
-        settings["release"] = releases.release(options.release).name
+        settings["release"] = release.RELEASE
     return {**result, "settings": settings, "machine": {**result["machine"], "gpus": gpus}}
 
 

@@ -26,8 +26,7 @@ STARTED_WITH = attrgetter(  # the parts of a plan that a running server cannot c
     "server_args",
     "server_env",
     "image",
-    "ranks",
-    "devices",
+    "gpu",
     "stack.server.shm_size",
     "stack.server.exit_timeout",
     "stack.packages",
@@ -64,11 +63,11 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
 def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve ``wanted`` with no more than other files of their models.
 
-    Never on a TensorRT-LLM release: an engine must not meet what another one left on the GPU. Servers behind Envoy go
+    Never with TensorRT-LLM: an engine must not meet what another one left on the GPU. Servers behind Envoy go
     on only with the same files; only their balancer may differ.
     """
     old, plan = before.record, wanted.plan
-    if not (plan.lab.run and plan.lab.run.share_server) or plan.release:
+    if not (plan.lab.run and plan.lab.run.share_server) or plan.trtllm:
         return False
     if (bool(old.balance), len(old.servers)) != (bool(new.balance), len(new.servers)):
         return False

@@ -20,9 +20,9 @@ from labkit.errors import LabError
 PROFILE = "profile"  # stands among the settings where something depends on it
 PROFILE_SETTING = Setting(type="choice", choices=[*PROFILES], default="cpu", help="")
 RESERVED = "result"  # a run writes result.json beside the files that are named after its phases
-EARLY = {"profile", "stack", "release"}  # known before anything is made
+EARLY = {"profile", "stack"}  # known before anything is made
 LATE = EARLY | {"run_dir", "vocab_size"}
-SPACED = ("{ settings.", "{ artifacts.", "{ run_dir ", "{ profile ", "{ stack ", "{ release ", "{ vocab_size ")
+SPACED = ("{ settings.", "{ artifacts.", "{ run_dir ", "{ profile ", "{ stack ", "{ vocab_size ")
 
 
 def problems(lab: Lab, folder: str) -> list[str]:
@@ -114,7 +114,7 @@ def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
                 yield f"{path}.repository: '{folder}' leads out of the checkout"
     yield from _references(f"{where}.tokenizer", stack.tokenizer, early | LATE | made)
     for name, probe in stack.probes.items():
-        yield from _references(f"{where}.probes.{name}", probe.body, early - {"release"})
+        yield from _references(f"{where}.probes.{name}", probe.body, early)
     models = {f"probes.{name}": name for name in stack.probes}
     if stack.bench:
         models["bench.model"] = stack.bench.model

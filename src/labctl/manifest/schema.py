@@ -16,7 +16,7 @@ from labkit.errors import LabError
 Profile = Literal["cpu", "gpu"]
 PROFILES: tuple[Profile, ...] = ("cpu", "gpu")
 # The parts of a stack, and of a layer over it, that may contain any reference.
-FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "vllm", "server")
+FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "vllm", "server")
 ADDED = {"repository", "parameters", "artifacts", "place", "replacements", "optional", "vllm"}  # by _over
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
@@ -94,9 +94,6 @@ class _ServerSpec(_Strict):
     env: dict[str, str] = {}
     shm_size: str = ""  # the Compose files' own: 256m, 2g on GPUs
     exit_timeout: int = Field(default=10, ge=0)
-    # Triton asks each Python model what its config.pbtxt lacks, in a process of its own, before it loads the model in
-    # another one, so that every import is done twice. Our models lack nothing.
-    auto_complete: bool = False
 
 
 class BareEngine(_Strict):
@@ -128,8 +125,7 @@ class Content(_Strict):
     bench: Bench | None = None
     server: _ServerSpec = _ServerSpec()
     copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
-    tensorrt_llm: Passed | None = None  # the models are a TensorRT-LLM release's, filled with these settings
-    llmapi: dict[str, Any] | None = None  # the model is a release's LLM API: keys of its model.yaml
+    tensorrt_llm: Passed | None = None  # the models are TensorRT-LLM's, filled with these settings
     vllm: Passed | None = None  # the model is vllm_model: vLLM's engine arguments, for its model.json
     packages: Literal["", "vllm"] = ""  # a layer of packages that `labctl engines install` makes (runtimes/layers.py)
     image_only: str = ""  # only NVIDIA's image has the backends that serve it; the setting that does without
@@ -144,7 +140,6 @@ class _Variant(_Conditional, Content):
 
     when: Annotated[Condition, Field(min_length=1)]
     refused: str = ""  # why the stack is not served with these values
-    alone: bool = False  # nothing of the stack's own repository, parameters, replacements is taken over
 
 
 class StackSpec(Content):
@@ -261,12 +256,11 @@ def probes(stack: StackSpec, scope: Mapping[str, Any]) -> dict[str, Probe]:
 
 
 def _over(stack: StackSpec, variant: _Variant) -> StackSpec:
-    """Lists and mappings are added to, all else is replaced; a release's templates come instead of the stack's own."""
+    """Lists and mappings are added to, all else is replaced; TensorRT-LLM's templates come instead of its own."""
     under = dict(stack)
-    from_a_release = variant.tensorrt_llm is not None or variant.llmapi is not None
-    if variant.alone or from_a_release:
+    if variant.tensorrt_llm is not None:
         under |= {"repository": [], "parameters": {}, "optional": [], "replacements": [], "tensorrt_llm": None}
-    over = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused", "alone"}}
+    over = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused"}}
     for key in ADDED & over.keys():
         if isinstance(over[key], list):
             over[key] = [*under[key], *over[key]]

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from labctl.litter import files_in
 from labctl.repository.config import check_ensembles, parse_config
 from labctl.texts import Problem, Replacement, fill, placeholders
@@ -37,11 +35,10 @@ class RenderRequest:
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
         family: the folder of models to take if several of upstream's have a model of one name.
-        documents: YAML and JSON files of the templates, by their path in the repository, and what is set in them.
+        documents: JSON files of the templates, by their path in the repository, and what is set in them.
         spare: a parameter that no template uses is not a problem, because a person may have edited it out.
         lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
-            it for "not set". For templates out of an image, which may be newer than our table.
-        auto_complete: the server has models complete their own configurations.
+            it for "not set". For TensorRT-LLM's templates, which may be newer than our table.
         hint: the origin of the templates, for the remedy of an error.
     """
 
@@ -57,7 +54,6 @@ class RenderRequest:
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spare: bool = False
     lenient: bool = False
-    auto_complete: bool = False
     hint: str = ""
 
 
@@ -150,10 +146,10 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
     ]
     for relative, changes in request.documents.items():
         try:
-            texts[relative] = change_document(relative, files[relative].read_text(encoding="utf-8"), changes)
+            texts[relative] = change_document(files[relative].read_text(encoding="utf-8"), changes)
         except KeyError:
             problems.append(Problem(relative, 0, "", "the templates have no such file"))
-        except (ValueError, yaml.YAMLError) as error:
+        except ValueError as error:
             problems.append(Problem(relative, 0, "", " ".join(str(error).split())))
     problems += [
         Problem("place", 0, link, "leads out of the repository")
@@ -164,7 +160,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
         idle = [key for key in request.parameters if key not in used]
         problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
     if not problems:
-        problems += check_ensembles(configs, request.auto_complete)
+        problems += check_ensembles(configs)
     if problems:
         raise LabError(
             f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
@@ -218,11 +214,9 @@ def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Pat
     return chosen
 
 
-def change_document(name: str, text: str, changes: Mapping[str, Any]) -> str:
-    """The YAML or JSON file of that name with ``changes`` merged in by key. Raises ValueError: it is not a mapping."""
-    json_file = name.endswith(".json")
-    own = json.loads(text) if json_file else yaml.safe_load(text)
+def change_document(text: str, changes: Mapping[str, Any]) -> str:
+    """The JSON file with ``changes`` merged in by key. Raises ValueError: it is not a mapping."""
+    own = json.loads(text)
     if not isinstance(own, dict):
-        raise ValueError(f"{PurePosixPath(name).name} is not a mapping")
-    changed = merge_yaml(own, changes)
-    return json.dumps(changed, indent=2) + "\n" if json_file else yaml.safe_dump(changed, sort_keys=False)
+        raise ValueError("the file is not a mapping")
+    return json.dumps(merge_yaml(own, changes), indent=2) + "\n"

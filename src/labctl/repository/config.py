@@ -18,11 +18,11 @@ _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some me
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of an ensemble as its first user declares it; ``dims`` is None if only the server will know them."""
+    """A tensor of an ensemble as its first user declares it."""
 
     owner: str
     datatype: int
-    dims: tuple[int, ...] | None
+    dims: tuple[int, ...]
     batching: bool
 
     def clash(self, other: _Tensor) -> str:
@@ -35,34 +35,28 @@ class _Tensor:
 
         if self.datatype != other.datatype:
             return f"{DataType.Name(other.datatype)}, but {self.owner} has {DataType.Name(self.datatype)}"
-        if self.dims is None or other.dims is None:
-            return ""
         if _fit(self.dims, other.dims) or _fit(self._full(), other._full()):
             return ""
         return f"shape {[*other._full()]}, but {self.owner} has {[*self._full()]} (batch dimension included)"
 
     def _full(self) -> tuple[int, ...]:
-        return (*([-1] if self.batching else []), *(self.dims or ()))
+        return (*([-1] if self.batching else []), *self.dims)
 
 
 def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
 
 
-def check_ensembles(configs: Mapping[str, Any], auto_complete: bool = False) -> list[Problem]:
-    """The faults for which Triton would refuse an ensemble of a repository (parsed ``ModelConfig`` by model name).
-
-    Args:
-        auto_complete: the server has models complete their own configurations: what they lack here is not known.
-    """
+def check_ensembles(configs: Mapping[str, Any]) -> list[Problem]:
+    """The faults for which Triton would refuse an ensemble of a repository (parsed ``ModelConfig`` by model name)."""
     problems = []
     for name, config in configs.items():
         if config is not None and config.HasField("ensemble_scheduling"):
-            problems += _check_one(f"{name}/config.pbtxt", config, configs, auto_complete)
+            problems += _check_one(f"{name}/config.pbtxt", config, configs)
     return problems
 
 
-def _check_one(file: str, config: Any, configs: Mapping[str, Any], auto_complete: bool) -> list[Problem]:
+def _check_one(file: str, config: Any, configs: Mapping[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
     tensors: dict[str, _Tensor] = {}
     by_steps: set[str] = set()
@@ -72,11 +66,10 @@ def _check_one(file: str, config: Any, configs: Mapping[str, Any], auto_complete
     def wrong(key: str, text: str) -> None:
         problems.append(Problem(file, 0, key, text))
 
-    def add(name: str, user: str, spec: Any, model: Any, verb: str = "", completed: bool = False) -> None:
+    def add(name: str, user: str, spec: Any, model: Any, verb: str = "") -> None:
         own = not verb  # the ensemble's
         dims = spec.reshape.shape if own and spec.HasField("reshape") else spec.dims
-        known = not (completed and (model.max_batch_size == 0 or not dims))
-        made = _Tensor(user, int(spec.data_type), tuple(dims) if known else None, model.max_batch_size > 0)
+        made = _Tensor(user, int(spec.data_type), tuple(dims), model.max_batch_size > 0)
         first = tensors.setdefault(name, made)
         if difference := first.clash(made):
             wrong(name, f"{user} {verb} {difference}")
@@ -94,29 +87,28 @@ def _check_one(file: str, config: Any, configs: Mapping[str, Any], auto_complete
             produced |= set(step.output_map.values())
             consumed |= dict.fromkeys(step.input_map.values(), step.model_name)
             continue
-        completed = auto_complete and not model.HasField("ensemble_scheduling")
-        if 0 < model.max_batch_size < config.max_batch_size and not completed:
+        if 0 < model.max_batch_size < config.max_batch_size:
             most = f"takes batches of {model.max_batch_size} at most, the ensemble of {config.max_batch_size}"
             wrong(step.model_name, f"the model {most}")
         inputs = {tensor.name: tensor for tensor in model.input}
         outputs = {tensor.name: tensor for tensor in model.output}
-        for own in step.input_map.keys() - inputs.keys() if not completed else ():
+        for own in step.input_map.keys() - inputs.keys():
             has = f"it has {', '.join(inputs)}" if inputs else "its config.pbtxt has none"
             wrong(step.input_map[own], f"{step.model_name} has no input {own} ({has})")
         for own, spec in inputs.items():
             if own in step.input_map:
-                add(step.input_map[own], f"{step.model_name}.{own}", spec, model, "takes", completed)
+                add(step.input_map[own], f"{step.model_name}.{own}", spec, model, "takes")
             elif not spec.optional:
                 wrong(own, f"the input of {step.model_name} is not fed by this ensemble")
         consumed = {tensor: f"{step.model_name}.{own}" for own, tensor in step.input_map.items()} | consumed
-        for own in step.output_map.keys() - outputs.keys() if not completed else ():
+        for own in step.output_map.keys() - outputs.keys():
             has = f"it has {', '.join(outputs)}" if outputs else "its config.pbtxt has none"
             wrong(step.output_map[own], f"{step.model_name} has no output {own} ({has})")
         for own, tensor in step.output_map.items():
             if tensor in by_steps:
                 wrong(tensor, "it is produced twice")
             elif own in outputs:
-                add(tensor, f"{step.model_name}.{own}", outputs[own], model, "gives", completed)
+                add(tensor, f"{step.model_name}.{own}", outputs[own], model, "gives")
             by_steps.add(tensor)
         produced |= by_steps
     for name in sorted(consumed.keys() - produced):

@@ -61,8 +61,8 @@ class Runtime(Protocol):
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""
 
-    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
-        """Run a command in the image that :meth:`prepare` made of ``image``, on that many GPUs, or on ``devices``."""
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str) -> None:
+        """Run a command in the image that :meth:`prepare` made of ``image``, on ``gpu``; "" is the first one."""
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
         """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``.

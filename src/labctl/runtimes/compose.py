@@ -80,10 +80,10 @@ class ComposeRuntime:
             command = compose_commands.one_shot(self._projects, name, image, words, token=token_file)
             return self._one_shot(name, command, argv, listener)
 
-    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name(BUILDER, "engine-builder")
-        command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpus, devices)
+        command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpu)
         self._one_shot(name, command, argv, listener)
 
     def _one_shot(self, name: str, command: Command, argv: Sequence[str], listener: Listener) -> str:

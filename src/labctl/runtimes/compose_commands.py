@@ -73,15 +73,6 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
     return commands
 
 
-def build_files(projects: Projects, name: str) -> Command:
-    """Build the image of the checkout's files (docs/operate/kubernetes.md)."""
-    file, labels = "docker/files.Dockerfile", {images.LABEL: "files"}
-    words = whales.docker_argv(
-        lambda docker: docker.legacy_build(".", file=file, labels=labels, tags=name, quiet=False)
-    )
-    return Command(words, cwd=Path(projects.root))
-
-
 class CopyCommands(NamedTuple):
     """Copy a folder out of an image, through a container that prints the version of its TensorRT-LLM and ends."""
 
@@ -109,8 +100,7 @@ def one_shot(
     image: str,
     arguments: Sequence[str],
     profile: str = TOOLS,
-    gpus: int = 0,
-    devices: Sequence[str] = (),
+    gpu: str = "",
     token: Path | None = None,
 ) -> Command:
     """A command in a container of the serving image, which is gone when it ends; ``token`` is the Hub's, in a pipe."""
@@ -120,9 +110,9 @@ def one_shot(
         lambda docker: docker.compose.run(
             "engine-builder", list(arguments), name=name, tty=False, dependencies=False, remove=True, volumes=mounts
         ),
-        {"STACK_SERVER_IMAGE": image, **projects.places(BUILDER), **gpu_count(gpus)},
+        {"STACK_SERVER_IMAGE": image, **projects.places(BUILDER)},
         profile,
-        override={"engine-builder": gpu_reservation(devices)} if devices else None,
+        override={"engine-builder": gpu_reservation(gpu)} if gpu else None,
     )
 
 
@@ -204,14 +194,9 @@ def compose_down(projects: Projects, stack: str, force: bool) -> Command:
     return Command(words, cwd=Path("/"), hidden=HIDDEN)  # where there is no Compose file
 
 
-def gpu_count(count: int) -> dict[str, str]:
-    """compose.gpu.yaml's variable for a service that is spread over several GPUs, the first ones."""
-    return {"STACK_GPU_COUNT": str(count)} if count > 1 else {}
-
-
-def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
-    """A service's reservation of these GPUs or MIG slices, in the place of compose.gpu.yaml's first ones."""
-    request = {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": list(devices)}
+def gpu_reservation(gpu: str) -> dict[str, Any]:
+    """A service's reservation of this GPU, in the place of compose.gpu.yaml's first one."""
+    request = {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": [gpu]}
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
@@ -231,11 +216,10 @@ def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
         "STACK_GRPC_PORT": grpc,
         "STACK_METRICS_PORT": metrics,
     }
-    if plan.ranks == 1:  # else the launcher has arguments of its own
-        variables["STACK_SERVER_ARGS"] = shlex.join(arguments_inside(plan))
+    variables["STACK_SERVER_ARGS"] = shlex.join(arguments_inside(plan))
     if shm_size:
         variables["STACK_SHM_SIZE"] = shm_size
-    return variables | gpu_count(plan.ranks) | {"STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
+    return variables | {"STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
 
 
 def services(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> dict[str, dict[str, Any]]:
@@ -277,10 +261,8 @@ def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str,
     }
     found["stop_grace_period"] = f"{plan.stack.server.exit_timeout + GRACE_S}s"
     found["healthcheck"] = {"start_period": f"{record.options.patience:g}s"}  # Compose waits as long as labctl does
-    if plan.ranks > 1:
-        found |= {"entrypoint": ["launch-ranks", plan.launcher, str(plan.ranks)], "command": []}
-    if plan.devices:
-        found |= gpu_reservation(plan.devices)
+    if plan.gpu:
+        found |= gpu_reservation(plan.gpu)
     return found
 
 

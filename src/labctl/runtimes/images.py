@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from labbuild import releases
+from labbuild import release
 from labbuild.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.litter import files_in
@@ -34,7 +34,7 @@ SERVER_FILES = (
     "requirements/torch.txt",
 )
 OWN_GPU_FILES = (*SERVER_FILES, "requirements/vllm-gpu.txt")
-GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "docker/launch-ranks.sh", "requirements/gpu.txt")
+GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "requirements/gpu.txt")
 HUB_FILES = (
     "docker/hub.Dockerfile",
     "docker/install-packages.sh",
@@ -45,10 +45,7 @@ HUB_FILES = (
 )
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
-# What a server and its tools read of the checkout where nobody can mount it.
-CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
 SERVED = ("labsched", "labserve")  # the packages that models import
-CHECKOUT_FOLDERS = ("labs", "model_repos")
 
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
@@ -101,13 +98,6 @@ def all_images(workspace: Workspace, profile: str) -> list[str]:
     return [server_image(workspace, profile), client_image(workspace)]
 
 
-def files_image(workspace: Workspace) -> str:
-    """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
-    paths = (path.relative_to(workspace.root) for name in CHECKOUT_FOLDERS for path in files_in(workspace.root / name))
-    names = tuple(str(path) for path in paths if "exercises" not in path.parts)
-    return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below=SERVED)}"
-
-
 def image_digest(image: str) -> str:
     """What an image is, wherever it was pulled; "" where it is not here. Raises LabError where no engine answers."""
     import docker.errors
@@ -151,14 +141,7 @@ def build_arguments(base: str) -> dict[str, str]:
     """The arguments of docker/server.gpu.Dockerfile for an image made of NVIDIA's ``base``; {} without one."""
     if not base:
         return {}
-    release = next((r for r in releases.all_releases().values() if r.image == base), None)
-    arguments = {"TRITON_IMAGE": base, "LABS_APP": "image"}
-    if release is None:
-        return {**arguments, "LABS_PACKAGES": PACKAGES}
-    if app := release.app:
-        commits = {"LABS_BACKEND_COMMIT": app.backend, "LABS_TRTLLM_COMMIT": app.tensorrt_llm}
-        arguments |= {"LABS_APP": "source", **commits}
-    return {**arguments, "LABS_INSTALL": release.install}
+    return {"TRITON_IMAGE": base, "LABS_PACKAGES": "" if base == release.IMAGE else PACKAGES}
 
 
 def sources(workspace: Workspace, below: Sequence[str] = ("",)) -> list[Path]:
@@ -182,9 +165,8 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``."""
     with docker_engine.engine_failures("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
-    current = {*all_images(workspace, "cpu"), files_image(workspace), hub_image(workspace)}
-    bases = ["", releases.PLAIN_IMAGE, *(release.image for release in releases.all_releases().values())]
-    current |= {server_image(workspace, "gpu", base) for base in bases}
+    current = {*all_images(workspace, "cpu"), hub_image(workspace)}
+    current |= {server_image(workspace, "gpu", base) for base in ("", release.PLAIN_IMAGE, release.IMAGE)}
     current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = []
@@ -237,17 +219,6 @@ def pull_image(listener: Listener, image: str) -> None:
     listener.done("pulled")
 
 
-def push(listener: Listener, image: str, registry: str) -> None:
-    """Give an image to a registry, under its own name and tag."""
-    listener.step(f"image {image}")
-    name = f"{registry}/{image}"
-    calls: list[whales.Call] = [lambda docker: docker.tag(image, name), lambda docker: docker.push(name)]
-    for call in calls:
-        failed = f"image {name} cannot be pushed"
-        processes.run_to_end(Command(whales.docker_argv(call)), listener, failed, code="image-pull-failed")
-    listener.done(f"pushed to {registry}")
-
-
 @contextlib.contextmanager
 def told_why() -> Iterator[None]:
     """Give the error of a failed build or pull the remedy that its last lines (its details) ask for."""
@@ -277,8 +248,7 @@ def _build(listener: Listener, name: str, command: Command) -> None:
     listener.done("built")
 
 
-def gpu_target(image: str, devices: Sequence[str]) -> GpuInfo:
-    """What an engine that is built or served here with ``image`` is tied to; () of ``devices`` is the first GPUs."""
-    gpus = nvidia.gpus(devices)
-    first = gpus[0]
-    return GpuInfo(first.name, first.compute_capability, first.driver, image_digest(image), len(gpus))
+def gpu_target(image: str, gpu: str) -> GpuInfo:
+    """What an engine that is built or served here with ``image`` is tied to; "" is the first GPU."""
+    first = nvidia.gpus(gpu)[0]
+    return GpuInfo(first.name, first.compute_capability, first.driver, image_digest(image))

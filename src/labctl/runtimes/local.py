@@ -103,7 +103,7 @@ class LocalRuntime:
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         return processes.run_step(self._python(argv), listener, argv)
 
-    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str]) -> None:
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str) -> None:
         raise LabError(*NEEDS_IMAGE, code="image-needed")
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
@@ -145,8 +145,8 @@ class LocalRuntime:
         env = {**plan.server_env, **({REPLICA: str(number)} if number else {})}
         if layer := layers.packages_of(plan.stack.packages, self.workspace, record.profile):
             env |= layer.environment
-        if plan.devices:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.devices)
+        if plan.gpu:
+            env["CUDA_VISIBLE_DEVICES"] = plan.gpu
         return Command(argv, env, cwd=folder.run_dir())
 
     def _spawn(self, plan: Plan, record: Record, server: Replica) -> subprocess.Popen[bytes]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labctl.plan import MIG
 from labctl.runtimes import processes
 from labkit.errors import LabError
 
 PATIENCE_S = 10
 FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "memory.free")
 MIB = 2**20
+MIG = "MIG-"  # how the UUID of a slice begins: a cluster may name one in CUDA_VISIBLE_DEVICES
 UNKNOWN = ("[N/A]", "N/A", "[Not Supported]")
 # The oldest driver for programs of each CUDA, by its first number: newer ones of that number run on it too.
 OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
@@ -29,12 +28,12 @@ class Gpu:
     free: int | None
 
 
-def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
-    """The GPUs of these numbers or UUIDs (() is all), at least one; of a MIG slice, only its kind of GPU is known."""
-    sliced = any(name.startswith(MIG) for name in wanted)
+def gpus(wanted: str = "") -> list[Gpu]:
+    """The GPU of this number or UUID ("" is all), at least one; of a MIG slice, only its kind of GPU is known."""
+    sliced = wanted.startswith(MIG)
     argv = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     if wanted and not sliced:
-        argv.append(f"--id={','.join(wanted)}")
+        argv.append(f"--id={wanted}")
     try:
         ended = processes.run_short(argv, Path("/"), PATIENCE_S)
     except FileNotFoundError:

@@ -61,7 +61,7 @@ class Record:
         models: the models that must be READY.
         endpoints: where clients reach it: its server, or the balancer of its servers.
         balance: how requests are spread over its servers; "" for a single server without a balancer.
-        options: what was asked when it was brought up, with the release that was chosen for it.
+        options: what was asked when it was brought up, with the GPU that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
     """

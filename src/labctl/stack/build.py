@@ -12,8 +12,10 @@ from labctl.artifacts.engines import Build
 from labctl.manifest.schema import Lab
 from labctl.options import Options
 from labctl.plan import make_plan
+from labctl.runtimes import compose_commands, images
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.lock import stack_lock
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack, named_endpoints
@@ -42,6 +44,19 @@ def build_engines(session: Session, lab: Lab, stack: str, options: Options, runt
     session.say_how_long(preparation_minutes(plan, runner))
     prepare_artifacts(session, plan, runner)
     return [build.locate(session.workspace) for build in built]
+
+
+def build_images(session: Session, lab: Lab, stack: str, options: Options) -> list[str]:
+    """Build the images of a stack that are missing; the names of all of them.
+
+    Raises LabError: the stack cannot have these options, or an image cannot be built.
+    """
+    plan = make_plan(session.workspace, lab, stack, options, session.runtime("compose").server_path)
+    builds = compose_commands.builds(Projects(session.workspace), plan.profile, plan.image, plan.stack.packages)
+    for notice in plan.notices:
+        session.listener.note(notice)
+    images.build_missing_images(session.listener, builds, plan.image)
+    return list(builds)
 
 
 def render_stack(

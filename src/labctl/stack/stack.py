@@ -62,9 +62,8 @@ class Stack:
 
     @property
     def settled(self) -> Options:
-        """Its options, with the release and the GPUs that the plan chose for them."""
-        release = self.plan.release.name if self.plan.release else ""
-        return replace(self.options, release=release, gpus=tuple(self.plan.gpus))
+        """Its options, with the GPU that the plan chose for them."""
+        return replace(self.options, gpu=self.plan.gpu)
 
     def lock(self, action: str) -> AbstractContextManager[None]:
         """Hold the stack against other commands. Raises Busy where another command holds it."""

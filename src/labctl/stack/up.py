@@ -6,8 +6,8 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from labbuild import release
 from labbuild.protocol import Builder
 from labbuild.tensorrt_llm import check_target, commands
 from labctl import repository
@@ -81,7 +81,7 @@ def _render(stack: Stack) -> None:
     if spare := repository.unused_parameters(request) if request.spare else []:
         listener.note(repository.without_effect(spare))
     if left := repository.unfilled_placeholders(request) if request.lenient else []:
-        listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
+        listener.note(f"the templates ask for {', '.join(left)}, which labctl does not know: not set")
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
     listener.done(f"{count}, every config.pbtxt valid")
 
@@ -120,9 +120,9 @@ def prepare_artifacts(session: Session, plan: Plan, runtime: Runtime) -> None:
     """
     listener = session.listener
     runtime.prepare(listener, plan.profile, plan.image, plan.stack.packages)
-    if plan.release and plan.fetched and not plan.fetched.is_dir():
-        listener.step(f"templates of TensorRT-LLM {plan.release.name}")
-        runtime.copy_out(listener, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm)
+    if plan.fetched and not plan.fetched.is_dir():
+        listener.step(f"templates of TensorRT-LLM {release.RELEASE}")
+        runtime.copy_out(listener, plan.image, release.TEMPLATES, plan.fetched, release.PACKAGE)
         listener.done("copied out of the image")
     for artifact in plan.artifacts:
         make_artifact(session, artifact, runtime, plan)
@@ -157,7 +157,7 @@ def refuse_unservable(plan: Plan, runtime: Runtime, workspace: Workspace) -> Non
         return
     if plan.stack.packages:
         layer(plan.stack.packages, workspace, plan.profile).require()
-    if plan.release:
+    if plan.trtllm:
         raise LabError(*NEEDS_IMAGE, code="image-needed")
     if plan.stack.image_only:
         raise LabError(
@@ -169,24 +169,23 @@ def refuse_unservable(plan: Plan, runtime: Runtime, workspace: Workspace) -> Non
 
 
 def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -> None:
-    """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
+    """An engine that is built in the image that serves it, and belongs to this machine's GPU."""
     listener, workspace = session.listener, session.workspace
 
     def run(argv: Sequence[str]) -> None:
-        runtime.in_image(listener, argv, plan.image, plan.ranks, plan.devices)
+        runtime.in_image(listener, argv, plan.image, plan.gpu)
 
-    gpu = gpu_target(plan.image, plan.devices)
+    gpu = gpu_target(plan.image, plan.gpu)
     if not build.ready(workspace):
         build.make(workspace, listener.progress, Builder(gpu, run))
     check_target(build.manifest(workspace), gpu)
 
 
-def engine_commands(build: Build, workspace: Workspace, output: Path | None = None) -> list[list[str]]:
-    """The commands that build an engine in the image that serves it, at ``output``; without one, at its place."""
+def engine_commands(build: Build, workspace: Workspace) -> list[list[str]]:
+    """The commands that build an engine in the image that serves it."""
     path, source = build.locate(workspace), build.source
     scratch = path.with_name(f".checkpoint-{path.name}")
-    shape = source.name if source.kind == "random" else ""
-    return commands(build.options, source.locate(workspace), scratch, output or path, shape)
+    return commands(build.options, source.locate(workspace), scratch, path)
 
 
 def _start(stack: Stack, record: Record) -> Record:

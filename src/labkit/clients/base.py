@@ -66,7 +66,6 @@ class InFlightClient(Client):
         self._changed = threading.Condition()
         self._open: dict[str, RequestRecord] = {}
         self._outputs: dict[str, str] = {}
-        self._so_far: set[str] = set()
         self._broken = ""
         self._refused = ""
         self._count = 0
@@ -79,7 +78,6 @@ class InFlightClient(Client):
         output: str = "text_output",
         tokens: int = 0,
         input_tokens: int = 0,
-        so_far: bool = False,
         id: str = "",
         priority: int = 0,
         **parameters: Any,
@@ -91,7 +89,6 @@ class InFlightClient(Client):
             output: which output tensor holds the answer.
             tokens: how many tokens the answer will have where one response holds it all.
             input_tokens: how many the prompt has, where that is known.
-            so_far: each streamed response holds all of the text so far; the record keeps what is new.
             id: the request's, one of ``request_id``; "": a new one.
             priority: 1 is the highest; 0 leaves it to the model.
             parameters: of the request.
@@ -102,8 +99,6 @@ class InFlightClient(Client):
             record = RequestRecord(label, model, prompt, parameters, id=id or request_id())
             record.tokens, record.input_tokens = tokens, input_tokens
             self._open[record.id], self._outputs[record.id] = record, output
-            if so_far:
-                self._so_far.add(record.id)
         record.start = time.monotonic()
         self._hand_over(record, inputs, priority)
         return record
@@ -177,7 +172,6 @@ class InFlightClient(Client):
     def _end(self, record: RequestRecord, at: float, error: str = "") -> None:
         """``record`` is answered for good; only with ``_changed`` held. Its end, which others look at, is set last."""
         del self._open[record.id], self._outputs[record.id]
-        self._so_far.discard(record.id)
         record.error = error
         record.end = at
         self._changed.notify_all()
@@ -196,7 +190,7 @@ def grpc_server_version(endpoint: str) -> str:
 
 
 def _other_type(error: str) -> str:
-    """A remedy if a client sends the integer types of another TensorRT-LLM release; "" if that is not the error."""
+    """A remedy if a client sends another model's integer types; "" if that is not the error."""
     if "UINT32" not in error or "INT32" not in error.replace("UINT32", ""):
         return ""
-    return "TensorRT-LLM 0.5.0 takes UINT32, later releases INT32: --release 0.5.0, or the type of the model's metadata"
+    return "send the type of the model's metadata: the labs' own models take UINT32, TensorRT-LLM INT32"

@@ -93,8 +93,7 @@ class TextStream(InFlightClient):
                 return
             if values is not None and values.size:
                 record.finish_reason = finish_reason(result)
-                text = _text(values, record)
-                record.responses.append((now, _new(text, record, last) if record.id in self._so_far else text))
+                record.responses.append((now, _text(values, record)))
                 if len(record.responses) == 1:
                     self._changed.notify_all()
             if last:
@@ -127,9 +126,3 @@ def _text(values: Any, record: RequestRecord) -> str:
         return str(values.reshape(-1)[0].decode(errors="replace"))
     record.tokens += values.shape[-1] - record.input_tokens
     return " ".join(map(str, values.reshape(-1)[record.input_tokens :]))
-
-
-def _new(text: str, record: RequestRecord, last: bool) -> str:
-    """What ``text`` adds to the record; half a character at its end waits for its other half."""
-    added = text[len(record.text) :]
-    return added if last else added.rstrip("\N{REPLACEMENT CHARACTER}")

@@ -7,7 +7,7 @@ the limit, further texts are lists of words. A person who types ``labctl infer``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,6 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from labkit import proxies
 from labkit.clients.base import ASK_S, GONE, InFlightClient, connect
-from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
 from labkit.clients.tensors import impossible_end_id
 from labkit.errors import LabError
 from labkit.records import RequestRecord
@@ -32,7 +31,7 @@ END_ID = "end_id"
 LOGPROBS = "logprobs"  # parameter and output, as vLLM calls them
 STRUCTURED = "structured_outputs"  # parameter, as vLLM calls it
 PARAMETERS = "sampling_parameters"  # an optional input of vllm_model's, and no other model's
-LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
+TELL_END = "return_finish_reason"  # an optional input of vllm_model's: the answer then says why it ended
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class TextModel:
             takes them as parameters.
         end: the input for the token that ends a text: the one that the model's ``end_input`` parameter names, else
             ``end_id``, as TensorRT-LLM's ensembles call it.
-        so_far: each of its streamed responses holds all of the text so far.
         tells_end: it is asked why an answer ended, and says so (``RequestRecord.finish_reason``).
         end_text: with which every answer ends, where the model's ``end_text`` parameter says so.
         cached: Triton may answer from its response cache. Such a model cannot be asked over a stream: Triton 2.51 says
@@ -86,7 +84,6 @@ class TextModel:
     end: Input | None = None
     tokenizer_dir: str = ""
     end_text: str = ""
-    so_far: bool = False
     tells_end: bool = False
     cached: bool = False
     logprobs: str = ""
@@ -102,7 +99,7 @@ class TextModel:
     @property
     def answers_alone(self) -> bool:
         """Whether an answer is what is new alone, without the prompt in front."""
-        return self.decoupled or EXCLUDE_PROMPT in self.inputs
+        return self.decoupled
 
     @property
     def choices(self) -> Sequence[str]:
@@ -168,7 +165,6 @@ class TextModel:
             end=inputs.get(_parameter(config, "end_input") or END_ID),
             tokenizer_dir=next((folder for part in parts if (folder := _parameter(part, "tokenizer_dir"))), ""),
             end_text=_parameter(config, "end_text"),
-            so_far=decoupled and any(name.startswith(LLM_API) for name in inputs),
             tells_end=TELL_END in inputs,
             cached=config.response_cache.enable,
             logprobs=LOGPROBS if decoupled and LOGPROBS in {item.name for item in config.output} else "",
@@ -206,7 +202,6 @@ class TextModel:
             inputs,
             output=self.output,
             tokens=0 if self.decoupled else tokens,
-            so_far=self.so_far,
             id=id,
             priority=priority,
             **parameters,
@@ -241,14 +236,32 @@ class TextModel:
             return prompt.encode()
         if item.name == self.limit:
             return tokens
-        if _streams(item.name) or item.name in (EXCLUDE_PROMPT, TELL_END):
+        if _streams(item.name) or item.name == TELL_END:
             return True
         return b"" if item.datatype == "BYTES" else 0  # lists of bad and stop words: none
 
 
+def set_token_count(record: RequestRecord, asked: int, count: Callable[[str], int]) -> None:
+    """Set how many tokens a whole answer has: all that were asked for, or as many as its text where it ended early.
+
+    Raises:
+        LabError: it ended for neither of these reasons.
+    """
+    if record.finish_reason == "length":
+        record.tokens = asked
+    elif record.finish_reason == "stop":
+        record.tokens = max(1, count(record.text))
+    else:
+        raise LabError(
+            f"{record.label} ended with finish_reason '{record.finish_reason}'",
+            "neither length nor stop",
+            code="finish-reason-unknown",
+        )
+
+
 def _is_sent(name: str) -> bool:
-    """Whether an input is sent although it is optional: limit, stream, an answer without the prompt, and its end."""
-    return _streams(name) or name.endswith(LIMIT) or name in (EXCLUDE_PROMPT, TELL_END)
+    """Whether an input is sent although it is optional: limit, stream, and why an answer ended."""
+    return _streams(name) or name.endswith(LIMIT) or name == TELL_END
 
 
 def _streams(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 Its metrics are gauges of one iteration, so they are read many times a second. Names and meaning are upstream's:
 tensorrtllm_backend, inflight_batcher_llm/src, custom_metrics_reporter.cc and WaitForStats of model_instance_state.cc,
-v0.17.0. 0.5.0 has no such metrics.
+v0.17.0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labkit.evidence import metrics
 from labkit.records import RequestRecord
 from labkit.waiting import attempts
 
-LOOK_S = 0.01  # as often as the backend reports: stats_check_period_ms of releases.yaml
+LOOK_S = 0.01  # as often as the backend reports: stats_check_period_ms in labbuild/release.py
 SETTLE_S, PATIENCE_S = 0.3, 5.0
 ACTIVE, SCHEDULED, PAUSED = "request active", "request scheduled", "inflight_batcher paused_requests"
 USED, BLOCKS = "kv_cache_block used", "kv_cache_block max"

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit import results, stats
-from labkit.clients import llm_api
 from labkit.clients.ask import connection
 from labkit.clients.base import InFlightClient
 from labkit.clients.conversation import count_tokens
-from labkit.clients.text_model import TextModel
+from labkit.clients.text_model import TextModel, set_token_count
 from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.records import RequestRecord
@@ -136,7 +135,7 @@ def measure_model(
     if text_model.tells_end:  # it may have made fewer than were asked for, and a response may be several
         limits = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
         for record, limit in zip(records, limits, strict=True):
-            llm_api.set_token_count(record, limit, lambda text: count_tokens(text, folder))
+            set_token_count(record, limit, lambda text: count_tokens(text, folder))
     for record in records:
         record.input_tokens = record.input_tokens or count_tokens(record.prompt, folder)
     result = stats.metrics(records, workload.slo, workload.price)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.clients import llm_api, trtllm
+from labkit.clients import trtllm
 from labkit.clients.base import InFlightClient, Tell
 from labkit.clients.tensors import kind_of, tensor
 from labkit.clients.unary import UnaryClient
@@ -48,7 +48,6 @@ class Ids:
     name: str
     prompt: list[int]
     output_tokens: int
-    text: str = ""
 
 
 def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_len: int) -> list[Ids]:
@@ -57,7 +56,7 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
     for item in items:
         ids = ids_of(item.prompt)
         if len(ids) <= max_input_len:
-            requests.append(Ids(" ".join(item.prompt.split()[:6]), ids, item.output_tokens, item.prompt))
+            requests.append(Ids(" ".join(item.prompt.split()[:6]), ids, item.output_tokens))
     if not requests:
         raise LabError(f"no prompt of the dataset has {max_input_len:,} tokens or fewer", code="prompts-too-long")
     return requests
@@ -99,40 +98,9 @@ def run_identity_test(
     return records
 
 
-def run_as_text(
-    endpoint: str,
-    requests: Sequence[Ids],
-    count: Callable[[str], int],
-    tell: Tell | None = None,
-    model: str = llm_api.MODEL,
-) -> list[RequestRecord]:
-    """The same load on a model that takes text and answers in text, without token ids.
-
-    Args:
-        count: how many tokens a text has that an end-of-text token ended early.
-        model: that of a release's LLM API.
-
-    Raises:
-        LabError: a request failed, or ended neither at its length nor at the end of its text.
-    """
-    with UnaryClient(endpoint) as client:
-        warming = [_send_text(client, model, unlike_prompt(request)) for request in (*requests, *requests)[:WARMUP]]
-        client.wait(*warming, timeout=TIMEOUT_S)
-        records = [_send_text(client, model, request) for request in requests]
-        client.wait(*records, timeout=TIMEOUT_S, tell=tell)
-    for record, request in zip(records, requests, strict=True):
-        llm_api.set_token_count(record, request.output_tokens, count)
-    return records
-
-
 def unlike_prompt(request: Ids) -> Ids:
     """A prompt as long as this one that shares no beginning with it: a KV cache that is reused helps neither."""
-    return replace(request, prompt=request.prompt[::-1], text=" ".join(reversed(request.text.split())))
-
-
-def _send_text(client: InFlightClient, model: str, request: Ids) -> RequestRecord:
-    inputs = llm_api.inputs(request.text, request.output_tokens)
-    return client.send_inputs(model, request.name, inputs, input_tokens=len(request.prompt))
+    return replace(request, prompt=request.prompt[::-1])
 
 
 def send_ids(client: InFlightClient, request: Ids, length: type[Any], **more: Any) -> RequestRecord:

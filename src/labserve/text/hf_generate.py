@@ -95,24 +95,18 @@ class _Stop:
             elif self._made % LOOK_AROUND == 0 and prompt.gone():
                 self.ended[place] = Refusal("the request was cancelled by its client")
         done = [self._made >= prompt.limit or place in self.ended for place, prompt in enumerate(self._prompts)]
-        return torch.tensor(done, device=ids.device) if _asks_each_row() else all(done)
+        return torch.tensor(done, device=ids.device)
 
 
 def dtype_argument() -> str:
-    """This transformers' name of the argument for the weights' type. Loaded in fp32 first, 7B take 27 GB of memory."""
-    return "dtype" if _version() >= (4, 56) else "torch_dtype"
+    """This transformers' name of the argument for the weights' type. Loaded in fp32 first, 7B take 27 GB of memory.
 
-
-def _asks_each_row() -> bool:
-    """Whether this transformers stops each row by itself, rather than the batch."""
-    return _version() >= (4, 39)
-
-
-def _version() -> tuple[int, ...]:
-    """The images of NVIDIA's releases have transformers from 4.31 on."""
+    The image of TensorRT-LLM has a transformers of before 4.56, which renamed it.
+    """
     import transformers
 
-    return tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    return "dtype" if version >= (4, 56) else "torch_dtype"
 
 
 def read_prompts(read: Read, gone: Callable[[], bool], generator: Generator) -> list[Prompt]:

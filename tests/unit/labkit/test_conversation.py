@@ -19,7 +19,6 @@ from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from labkit.clients import conversation
-from labkit.clients.ask import generate
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence.metrics import Snapshot
@@ -91,18 +90,6 @@ def test_a_streamed_text_grows_in_steps_before_it_is_whole() -> None:
             shown.append((answer.text, bool(answer.speed)))
             going.release()
     assert shown == [("Once upon", False), ("Once upon a", False), ("Once upon a time", True)]
-
-
-def test_of_answers_that_hold_the_text_so_far_only_what_is_new_is_shown() -> None:
-    def script(request: Any, context: Any) -> Iterator[Any]:
-        for word in (" caf\ufffd", " café", " café!"):
-            yield token(request, word, last=word.endswith("!"))
-
-    config = STREAMS + 'input { name: "sampling_param_max_tokens" data_type: TYPE_INT32 dims: 1 optional: true }'
-    with triton(script, config) as endpoint:
-        *_, whole = ask(endpoint)
-        pieces = list(generate(endpoint, "m", "Once", 9, stream=True))
-    assert whole.text == "".join(pieces) == "Once café!"
 
 
 def test_tokens_that_come_faster_than_a_page_is_drawn_are_shown_together() -> None:

@@ -80,7 +80,7 @@ def test_with_a_step_log_the_steps_are_compared_and_evictions_counted(report: An
 
 @pytest.mark.parametrize(("phase", "title"), [("inflight", "inflight_fused_batching"), ("static", "V1")])
 def test_of_one_side_alone_nothing_is_judged(report: Any, phase: str, title: str) -> None:
-    metrics, text = report({}, (phase,))  # one stack of the lab; and the LLM API has no static side
+    metrics, text = report({}, (phase,))  # one stack of the lab
     assert f"chat: {title}" in text
     assert metrics["ratios"] == metrics["policies"] == {}
     assert metrics[phase]["chat"]["requests_per_second"] > 0

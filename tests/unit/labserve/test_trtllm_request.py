@@ -1,4 +1,4 @@
-"""Lab 04's rows as requests to TensorRT-LLM's `tensorrt_llm`, in the dialect of each release, and back."""
+"""Lab 04's rows as requests to TensorRT-LLM's `tensorrt_llm`, and back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labserve.codegen import trtllm_request
 from labserve.codegen.request import TextRow, outputs
-from labserve.codegen.trtllm_request import Dialect, finish_row
-from labserve.params import BadInput
+from labserve.codegen.trtllm_request import finish_row
 from labserve.tensors import read_word_lists
 from labserve.text.sampling import Sampler
 
-OLD, NEW = Dialect("UINT32", False, 800), Dialect("INT32", True, 800)
+VOCABULARY = 800
 
 
 def row(**given: Any) -> TextRow:
@@ -21,17 +21,27 @@ def row(**given: Any) -> TextRow:
     return TextRow(**{**fields, **given})
 
 
+def request(asked: TextRow) -> dict[str, Any]:
+    return trtllm_request.inputs(asked, VOCABULARY)
+
+
 def value(tensors: dict[str, Any], name: str) -> Any:
     return tensors[name].reshape(-1).tolist()[0]
 
 
-@pytest.mark.parametrize(("dialect", "kind"), [(OLD, np.uint32), (NEW, np.int32)])
-def test_a_request_is_a_batch_of_one_in_the_releases_own_integers(dialect: Dialect, kind: Any) -> None:
-    found = dialect.inputs(row())
+def test_a_request_is_a_batch_of_one_in_the_engines_own_integers() -> None:
+    found = request(row())
     assert found["input_ids"].tolist() == [[5, 6, 7]]
     assert {len(tensor) for tensor in found.values()} == {1}
-    assert found["request_output_len"].dtype == found["runtime_top_k"].dtype == kind
-    assert found["input_ids"].dtype == found["input_lengths"].dtype == np.int32
+    whole = ("input_ids", "input_lengths", "request_output_len", "runtime_top_k")
+    assert {found[name].dtype for name in whole} == {np.dtype(np.int32)}
+
+
+def test_words_are_one_list_of_ids_and_their_ends() -> None:
+    found = request(row(stop_words=[[1, 2], [3]], bad_words=[[4]]))
+    assert found["stop_words_list"].shape == (1, 2, 3)
+    assert read_word_lists(found["stop_words_list"]) == [[1, 2], [3]]
+    assert read_word_lists(found["bad_words_list"]) == [[4]]
 
 
 @pytest.mark.parametrize(
@@ -45,36 +55,25 @@ def test_a_request_is_a_batch_of_one_in_the_releases_own_integers(dialect: Diale
 def test_greedy_stays_greedy_and_sampling_sampling(
     sampler: Sampler, top_k: int, top_p: float, temperature: float
 ) -> None:
-    found = NEW.inputs(row(sampler=sampler))
+    found = request(row(sampler=sampler))
     assert value(found, "runtime_top_k") == top_k
     assert value(found, "runtime_top_p") == pytest.approx(top_p)
     assert value(found, "temperature") == pytest.approx(temperature)
 
 
 def test_the_seed_is_the_clients() -> None:
-    assert value(NEW.inputs(row(sampler=Sampler(1.0, seed=2**63 + 1))), "random_seed") == 2**63 + 1
+    assert value(request(row(sampler=Sampler(1.0, seed=2**63 + 1))), "random_seed") == 2**63 + 1
 
 
 def test_an_end_id_outside_the_vocabulary_is_not_sent() -> None:
-    assert value(NEW.inputs(row(end_id=7)), "end_id") == 7
-    assert "end_id" not in NEW.inputs(row(end_id=50256))
-
-
-def test_words_go_to_a_release_that_knows_them_and_bad_ones_are_refused_by_one_that_does_not() -> None:
-    asked = row(stop_words=[[1, 2], [3]], bad_words=[[4]])
-    found = NEW.inputs(asked)
-    assert found["stop_words_list"].shape == (1, 2, 3)
-    assert read_word_lists(found["stop_words_list"]) == [[1, 2], [3]]
-    with pytest.raises(BadInput, match="bad_words_list"):
-        OLD.inputs(asked)
-    assert "stop_words_list" not in OLD.inputs(row(stop_words=[[1, 2]]))
+    assert value(request(row(end_id=7)), "end_id") == 7
+    assert "end_id" not in request(row(end_id=50256))
 
 
 def test_ids_and_lengths_are_always_requested_together_and_scores_where_the_client_asks() -> None:
     both = ["output_ids", "sequence_length"]
-    assert NEW.outputs(row()) == both
-    assert NEW.outputs(row(wants_log_probs=True)) == [*both, "output_log_probs"]
-    assert OLD.outputs(row(wants_log_probs=True)) == ["output_ids"], "0.5.0 has no other output"
+    assert trtllm_request.outputs(row()) == both
+    assert trtllm_request.outputs(row(wants_log_probs=True)) == [*both, "output_log_probs"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,8 @@ def test_ids_and_lengths_are_always_requested_together_and_scores_where_the_clie
 )
 def test_an_answer_ends_where_the_row_says(fields: dict[str, Any], end: list[int]) -> None:
     one = row(**fields)
-    finish_row(one, {"output_ids": np.array([[[5, 6, 7, 1, 2, 3, 4, 0, 0]]], dtype=np.int32)})
+    ids = np.array([[[5, 6, 7, 1, 2, 3, 4, 0, 0]]], dtype=np.int32)
+    finish_row(one, {"output_ids": ids, "sequence_length": np.array([[9]])})
     assert one.ids == [5, 6, 7, *end]
 
 

@@ -24,9 +24,6 @@ class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
         self.shape = ModelShape.of(parameter(args, "model_dir"))
-        self.dialect = trtllm_request.Dialect(
-            parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary
-        )
         self.begun = 0  # rows so far: the step log's names for them
         self.log = WatchedLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
@@ -48,8 +45,10 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in tensors.items()])
 
     async def generate(self, row):
-        inputs = [pb_utils.Tensor(name, array) for name, array in self.dialect.inputs(row).items()]
-        names = self.dialect.outputs(row)
+        inputs = [
+            pb_utils.Tensor(name, array) for name, array in trtllm_request.inputs(row, self.shape.vocabulary).items()
+        ]
+        names = trtllm_request.outputs(row)
         asked = pb_utils.InferenceRequest(model_name=ENGINE, requested_output_names=names, inputs=inputs)
         answer = await asked.async_exec()
         if answer.has_error():

@@ -16,7 +16,6 @@ from lab_errors import is_lab_error, lab_error
 from noting import Noting
 
 from labbuild.protocol import GpuInfo
-from labbuild.releases import release
 from labctl.artifacts import weights
 from labctl.artifacts.store import measure
 from labctl.cli.main import cli
@@ -35,7 +34,7 @@ from labctl.stack.up import check_machine, refuse_unservable
 from labctl.workspace import Workspace
 
 __all__ = ("machine_fixture", "workspace_fixture")
-A100_40 = "NVIDIA A100-SXM4-40GB, 8.0, 535.104.05, 40960, 40000"
+A100_40 = "NVIDIA A100-SXM4-40GB, 8.0, 570.86.10, 40960, 40000"
 B200, B300, GB10, T4 = (
     f"NVIDIA {name}, 580.82.07, 183359, 183000" for name in ("B200, 10.0", "B300, 10.3", "GB10, 12.1", "T4, 7.5")
 )
@@ -79,17 +78,9 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_no_crash(machine: Any) ->
         nvidia.gpus()
 
 
-@pytest.mark.parametrize(
-    ("version", "name", "state"),
-    [
-        ("535.104.05", "0.5.0", "ok"),
-        ("535.104.05", "0.17.0", "warn"),
-        ("525.60.13", "0.5.0", "warn"),
-        ("470.223.02", "0.5.0", "fail"),
-    ],
-)
-def test_the_driver_is_held_against_the_images_cuda(version: str, name: str, state: str) -> None:
-    assert driver(version, release(name)).state == state
+@pytest.mark.parametrize(("version", "state"), [("570.86.10", "ok"), ("535.104.05", "warn"), ("470.223.02", "fail")])
+def test_the_driver_is_held_against_the_images_cuda(version: str, state: str) -> None:
+    assert driver(version, trtllm=True).state == state
 
 
 def test_a_host_with_the_runtime_hook_alone_hands_gpus_on(
@@ -105,10 +96,10 @@ def test_a_host_with_the_runtime_hook_alone_hands_gpus_on(
 
 
 def test_pytorch_in_the_plain_image_needs_a_driver_for_its_own_cuda(machine: Any, workspace: Workspace) -> None:
-    plan = planned(workspace, "", "iterative")
+    plan = planned(workspace, "iterative")
     check = found("NVIDIA driver", plan, workspace)
-    assert check.state == "fail" and "550.54.15 (CUDA 13 needs 580.65.06 or newer)" in check.found
-    native = planned(workspace, "", "sequence-batcher")  # there only Triton's own backends compute on the GPU
+    assert check.state == "fail" and "570.86.10 (CUDA 13 needs 580.65.06 or newer)" in check.found
+    native = planned(workspace, "sequence-batcher")  # there only Triton's own backends compute on the GPU
     assert failing(native, workspace) == []
     machine("NVIDIA H100 80GB HBM3, 9.0, 580.82.07, 81559, 81000")
     assert failing(plan, workspace) == []
@@ -144,17 +135,17 @@ def test_memory_that_the_driver_does_not_tell_is_a_warning_and_no_crash(
 ) -> None:
     machine(line)
     assert nvidia.gpus()[0].free is None
-    check = found("GPU memory", planned(workspace), workspace)
+    check = found("GPU memory", planned(workspace, engine="vllm"), workspace)
     assert check.state == "warn"
-    assert "the driver does not say how much is free; needed 16.4 GB" in check.found
+    assert "the driver does not say how much is free; needed 29.4 GB" in check.found
 
 
 def test_the_checklist_asks_the_driver_of_the_chosen_gpus_alone(machine: Any, tmp_path: Path) -> None:
     (tmp_path / "bin" / "nvidia-smi").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "{H100}"\n')
-    (whole,) = nvidia.gpus(["1"])
+    (whole,) = nvidia.gpus("1")
     assert "--id=1" in (tmp_path / "asked").read_text()
     assert whole.free
-    (slice_of_it,) = nvidia.gpus(["MIG-5c89852c"])
+    (slice_of_it,) = nvidia.gpus("MIG-5c89852c")
     assert "--id" not in (tmp_path / "asked").read_text()
     assert (slice_of_it.name, slice_of_it.free) == (whole.name, None)
 
@@ -167,37 +158,39 @@ def test_fault_22_no_container_toolkit(machine: Any, workspace: Workspace, monke
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked", "said", "remedy"),
+    ("gpu", "asked", "said", "remedy"),
     [
-        ([A100], {"quantization": "fp8"}, "does not support fp8", "quantization=none"),
-        ([B200], {}, "newer than TensorRT-LLM 0.5.0", "--release 0.17.0"),
-        ([B300], {"release": "0.17.0"}, "builds for 12.0 at most, without 10.3 and 12.1", "engine=llmapi"),
-        ([GB10], {"release": "0.17.0"}, "builds for 12.0 at most, without 10.3 and 12.1", "engine=llmapi"),
-        ([T4], {"release": "0.17.0"}, "upstream supports 8.0 (Ampere) or newer", "--set engine=transformers"),
-        ([H100, H100], {"tp_size": 4}, "4 GPUs, but there are 2", ""),
+        (A100, {"quantization": "fp8"}, "does not support fp8", "quantization=none"),
+        (B300, {}, "builds for 12.0 at most, without 10.3 and 12.1", "engine=vllm"),
+        (GB10, {}, "builds for 12.0 at most, without 10.3 and 12.1", "engine=vllm"),
+        (T4, {}, "upstream supports 8.0 (Ampere) or newer", "--set engine=transformers"),
     ],
 )
 def test_chips_that_cannot_serve_it_are_refused(
-    machine: Any, workspace: Workspace, gpus: list[str], asked: dict[str, Any], said: str, remedy: str
+    machine: Any, workspace: Workspace, gpu: str, asked: dict[str, Any], said: str, remedy: str
 ) -> None:
-    machine(*gpus)
+    machine(gpu)
     check = found("GPU", planned(workspace, **asked), workspace)
     assert check.state == "fail"
     assert said in check.found and remedy in check.remedy
 
 
-TRANSFORMERS = {"release": "", "engine": "transformers", "kv_cache_memory_mib": 1024}
-LLM_API = {"release": "1.2.1", "stack": "llama", "engine": "llmapi"}
+SMALL = {"kv_cache_memory_mib": 1024, "kv_cache_free_gpu_mem_fraction": 1.0}
+VLLM = {"engine": "vllm", **SMALL}
 
 
 @pytest.mark.parametrize(
     ("gpu", "asked", "said"),
     [
-        (FULL, {}, "9.4 of 85.5 GB free; needed 16.4 GB (the engine and its smallest KV cache 16.4)"),
-        (A100_40, {"stack": "llama"}, "2 models of Hugging Face's library 28.0"),  # beside the engine
-        (FULL, TRANSFORMERS, "1 model of Hugging Face's library 14.0 + the KV cache of 2,048 tokens 1.1"),
-        (FULL, {"release": "", "kv_cache_memory_mib": 1024}, "the KV cache of 2,048 tokens 1.1"),  # vLLM's
-        (A100_40, LLM_API, "3 models of Hugging Face's library 41.9 + the LLM API's KV cache and CUDA graphs 6.3"),
+        (FULL, VLLM, "9.4 of 85.5 GB free; needed 15.1 GB (the weights 14.0 + the KV cache of 2,048 tokens 1.1)"),
+        (FULL, {"engine": "transformers", **SMALL}, "the weights 14.0 + the KV cache of 2,048 tokens 1.1"),
+        # The bound in tokens holds, and not all that could be set aside.
+        (
+            A100_40,
+            {"stack": "llama", "engine": "vllm"},
+            "3 copies of the weights 41.9 + the KV cache of 8,192 tokens 4.3",
+        ),
+        (FULL, {**VLLM, "kv_cache_memory_mib": 1}, "not one block of 32 tokens"),
     ],
 )
 def test_too_little_memory_names_what_needs_it(
@@ -206,25 +199,22 @@ def test_too_little_memory_names_what_needs_it(
     machine(gpu)
     check = found("GPU memory", planned(workspace, **asked), workspace)
     assert check.state == "fail"
-    assert said in check.found
-    if asked is TRANSFORMERS:
-        assert "kv_cache_memory_mib" in check.remedy and "tp_size" not in check.remedy
+    assert said in check.found and "kv_cache_memory_mib" in check.remedy
 
 
-@pytest.mark.parametrize(("gpu", "release"), [(B200, "0.17.0"), (A100_40, "0.5.0")])
-def test_a_chip_that_a_release_knows_and_that_has_the_room_is_taken(
-    machine: Any, workspace: Workspace, gpu: str, release: str
-) -> None:
+@pytest.mark.parametrize("gpu", [B200, A100_40])
+def test_a_chip_that_tensorrt_llm_knows_is_taken(machine: Any, workspace: Workspace, gpu: str) -> None:
     machine(gpu)
-    assert failing(planned(workspace, release), workspace) == []
+    assert failing(planned(workspace), workspace) == []
+    assert "is not known beforehand" in found("GPU memory", planned(workspace), workspace).found
 
 
 @pytest.mark.parametrize(
     ("capability", "settings", "state", "said"),
     [
-        ("9.0", {}, "ok", "bf16 and fp16"),
-        ("7.5", {}, "ok", "fp16: bf16 needs compute capability 8.0"),
-        ("7.0", {}, "fail", "compute capability 7.0"),
+        ("9.0", {"engine": "vllm"}, "ok", "bf16 and fp16"),
+        ("7.5", {"engine": "vllm"}, "ok", "fp16: bf16 needs compute capability 8.0"),
+        ("7.0", {"engine": "vllm"}, "fail", "compute capability 7.0"),
         ("7.0", {"engine": "transformers"}, "ok", "compute capability 7.0"),
     ],
 )
@@ -232,7 +222,7 @@ def test_the_chip_is_told_with_its_precisions_and_must_be_one_of_vllms(
     machine: Any, workspace: Workspace, capability: str, settings: dict[str, Any], state: str, said: str
 ) -> None:
     machine(H100.replace("9.0", capability))
-    check = found("GPU", planned(workspace, "", **settings), workspace, "local")
+    check = found("GPU", planned(workspace, **settings), workspace, "local")
     assert check.state == state and said in check.found
 
 
@@ -305,7 +295,7 @@ def test_doctor_prints_the_checklist_with_its_remedies(
     arguments += ["--set", "quantization=fp8"]
     done = CliRunner().invoke(cli, arguments)
     is_lab_error(done.exception, "machine-not-ready")
-    for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "does not support fp8", "GPU memory"):
+    for text in ("NVIDIA driver", "570.86.10", "NVIDIA Container Toolkit", "does not support fp8", "GPU memory"):
         assert text in done.stdout
 
 
@@ -320,8 +310,9 @@ def shape(source: str, workspace: Workspace) -> gpu_memory.MemoryShape:
 
 def test_a_shape_of_today_takes_a_quarter_of_the_cache(workspace: Workspace) -> None:
     old, new = (shape(f"random:{name}", workspace) for name in ("llama-2-7b", "llama-3.1-8b"))
-    assert new.weights() == pytest.approx(16.06e9, rel=0.001)  # 8.03 billion parameters in 16 bits
-    assert old.kv_cache(1024) == 4 * new.kv_cache(1024)
+    assert new.weights == pytest.approx(16.06e9, rel=0.001)  # 8.03 billion parameters in 16 bits
+    known = {"max_tokens_in_paged_kv_cache": 1024, "kv_cache_free_gpu_mem_fraction": 0.9, "kv_cache_memory_mib": 16384}
+    assert old.kv_cache(known) == (1024, 4 * new.kv_cache(known)[1])
 
 
 @pytest.mark.parametrize("stack", ["inflight-batching", "llama"])
@@ -334,7 +325,7 @@ def test_weights_pass_through_the_machines_memory_twice(
 
 
 @pytest.mark.parametrize(("size", "state"), [("2g", "ok"), ("512m", "fail"), ("plenty", "fail"), ("9000g", "warn")])
-def test_the_containers_shared_memory_is_held_against_what_the_ranks_and_the_machine_need(
+def test_the_containers_shared_memory_is_held_against_what_the_server_and_the_machine_need(
     machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, size: str, state: str
 ) -> None:
     monkeypatch.setenv("LABS_SHM_SIZE", size)
@@ -350,32 +341,9 @@ def test_a_full_disk_is_found_before_a_build(
     assert "30.0 GB free" in check.found and "takes about 40 GB" in check.found
 
 
-ONE_GPU = {"tp_size": 1, "pp_size": 1, "quantization": "none"}
-NO_STEP = {**ONE_GPU, "max_batch_size": 0, "max_input_len": 0, "max_num_tokens": 0}
-
-
-def test_llama_7b_with_a_profile_of_64_times_2048_tokens_takes_upstreams_25_gb(workspace: Workspace) -> None:
-    def whole(max_num_tokens: int) -> float:
-        options = {**ONE_GPU, "max_batch_size": 64, "max_input_len": 2048, "max_num_tokens": max_num_tokens}
-        return shape("random:llama-2-7b", workspace).engine(options, 2560)
-
-    assert whole(0) == pytest.approx(25e9, rel=0.05)
-    assert whole(8192) < 17e9
-
-
-def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) -> None:
-    def need(**changed: Any) -> float:
-        return shape("random:llama-2-7b", workspace).engine({**NO_STEP, **changed}, 0) - gpu_memory.OVERHEAD
-
-    assert need() == pytest.approx(2 * 6.74e9, rel=0.01)  # two bytes for each of Llama-2 7B's parameters
-    assert need(tp_size=2) == pytest.approx(need() / 2)
-    assert need(quantization="fp8") == pytest.approx(need() / 2, rel=0.05)
-
-
 def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
-    told = shape(str(tmp_path), workspace).engine(NO_STEP, 0)
-    assert told == gpu_memory.OVERHEAD + 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)
+    assert shape(str(tmp_path), workspace).weights == 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)
 
 
 # -- what it means for a start, and for a result -----------------------------------------------------------------------
@@ -387,22 +355,23 @@ COMPOSE: Any = SimpleNamespace(name="compose")
 def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
     machine(FULL)
     session = Session(workspace, load_catalog(workspace), Silent())
-    with lab_error("check-failed", "9.4 of 85.5 GB", "tp_size=2"):
-        check_machine(session, planned(workspace), COMPOSE)
+    with lab_error("check-failed", "9.4 of 85.5 GB", "kv_cache_memory_mib"):
+        check_machine(session, planned(workspace, engine="transformers"), SimpleNamespace(name="local"))
 
 
 def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
     listener = Noting()
-    check_machine(Session(workspace, load_catalog(workspace), listener), planned(workspace, "0.17.0"), COMPOSE)
-    assert any("the image of 0.17.0 is made for CUDA 12.8, driver 570.86" in text for text in listener.notes)
+    machine(A100.replace("570.86.10", "535.104.05"))
+    check_machine(Session(workspace, load_catalog(workspace), listener), planned(workspace), COMPOSE)
+    assert any("TensorRT-LLM 0.17.0 is made for CUDA 12.8, driver 570.86" in text for text in listener.notes)
 
 
 def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine: Any) -> None:
     result = {"settings": {"engine": "tensorrt-llm"}, "machine": {"cores": 8}, "metrics": {}}
-    kept = add_gpus(result, Options("gpu", release="0.17.0.post1"))
+    kept = add_gpus(result, Options("gpu"))
     (gpu,) = kept["machine"]["gpus"]
     assert (kept["machine"]["cores"], kept["settings"]["release"]) == (8, "0.17.0")
-    assert (gpu["name"], gpu["driver"]) == ("NVIDIA H100 80GB HBM3", "550.54.15")
+    assert (gpu["name"], gpu["driver"]) == ("NVIDIA H100 80GB HBM3", "570.86.10")
     assert "release" not in add_gpus({"settings": {}, "machine": {}}, Options("gpu"))["settings"]
 
 

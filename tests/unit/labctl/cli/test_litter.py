@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl import litter, repository
-from labctl.runtimes import images
 from labctl.stack import edits
 from labctl.workspace import Workspace
 
@@ -63,13 +62,7 @@ def seen(workspace: Workspace) -> tuple[object, ...]:
     shutil.rmtree(output, ignore_errors=True)
     models = repository.render_repository(request)
     rendered = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
-    return (
-        models,
-        rendered,
-        sorted(repository.origins(request)),
-        edits._names(workspace.root / MODEL),
-        images.files_image(workspace),
-    )
+    return models, rendered, sorted(repository.origins(request)), edits._names(workspace.root / MODEL)
 
 
 @settings(max_examples=60)

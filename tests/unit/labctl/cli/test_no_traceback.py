@@ -22,10 +22,9 @@ COMMANDS = [
     words.split()
     for words in (
         "list|status|infer|logs|reload|metrics|explain|predict|plan|compare|scale|models load|models unload|"
-        "clock|down|openai|reproduce list|arena list|mystery list|"
-        "mystery answer|exercise list|exercise show|exercise start|exercise solution|exercise reset|"
-        "weights list|engines list|workshop report|restart|"
-        "render --output @/out|render --target kubernetes --output @/k8s"
+        "clock|down|openai|"
+        "exercise list|exercise show|exercise start|exercise solution|exercise reset|"
+        "weights list|engines list|restart|render --output @/out"
     ).split("|")
 ]
 NAMES = ["iterative", "batching", "codegen", "inflight-batching", "scaled", "llama", "02a"]
@@ -41,8 +40,8 @@ VALUES = st.one_of(
     TEXTS,
 )
 OPTIONS = st.sampled_from(
-    "--json --set --profile --model -m -p -o -S --output --seed --runtime --ports --timeout --release --templates "
-    "--gpus --trace --concurrency --requests --replica --slo --rate --diff --endpoint --port --target --help".split()
+    "--json --set --profile --model -m -p -o -S --output --seed --runtime --ports --timeout --templates "
+    "--gpu --trace --concurrency --requests --replica --slo --rate --diff --endpoint --port --help".split()
 )
 ENVIRONMENT = st.dictionaries(
     st.sampled_from(

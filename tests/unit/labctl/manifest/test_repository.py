@@ -263,9 +263,9 @@ def test_a_missing_model_is_told_with_where_it_was_looked_for(tmp_path: Path) ->
         repository.render_repository(RenderRequest([tmp_path / "templates"], ["nope"], {}, tmp_path / "out"))
 
 
-@pytest.mark.parametrize("family", ["inflight_batcher_llm", "llmapi"])
+@pytest.mark.parametrize("family", ["inflight_batcher_llm", "gpt"])
 def test_of_several_template_families_the_one_that_is_meant_is_taken(tmp_path: Path, family: str) -> None:
-    for name in ("gpt", "inflight_batcher_llm", "llmapi"):
+    for name in ("gpt", "inflight_batcher_llm"):
         source(tmp_path / name, m=CONFIG.replace("${size}", "2" if name == family else "1"))
         (tmp_path / "all_models").mkdir(exist_ok=True)
         (tmp_path / name / "templates").rename(tmp_path / "all_models" / name)

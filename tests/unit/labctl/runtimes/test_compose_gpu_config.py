@@ -10,12 +10,10 @@ from typing import Any
 import compose_view
 import pytest
 from checkout import ROOT
-from lab_errors import lab_error
 from machinery import of_its_own
 
 from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
-from labctl.plan import make_plan
 from labctl.runtimes import compose_commands
 from labctl.runtimes.compose_commands import Projects
 from labctl.workspace import Workspace
@@ -24,9 +22,9 @@ ONLY_CPU = {"vllm-backend"}  # on the gpu profile NVIDIA's image has the backend
 STACKS = sorted({stack for lab in load_catalog(Workspace(ROOT, ROOT)).labs for stack in lab.stacks} - ONLY_CPU)
 
 
-def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
+def services(tmp_path: Path, stack: str, gpu: str = "", **settings: Any) -> dict[str, Any]:
     """What Compose makes of the files and the variables that ``labctl up --profile gpu`` gives it."""
-    written, _ = compose_view.written(of_its_own(tmp_path), stack, Options("gpu", settings, gpus=gpus))
+    written, _ = compose_view.written(of_its_own(tmp_path), stack, Options("gpu", settings, gpu=gpu))
     return compose_view.of_stack(written.folder.env_file)
 
 
@@ -60,45 +58,15 @@ def test_the_builder_is_the_server_image_with_a_cache_that_it_can_write(tmp_path
     assert not next(v for v in builder["volumes"] if v["target"] == "/labs/cache").get("read_only")
 
 
-def test_an_engine_over_two_gpus_reserves_both_and_goes_through_the_launch_script(tmp_path: Path) -> None:
-    triton = services(tmp_path, "inflight-batching", engine="tensorrt-llm", tp_size=2)["triton"]
-    assert triton["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
-    assert triton["entrypoint"] == ["launch-ranks", "/app/scripts/launch_triton_server.py", "2"]
-    assert not triton["command"]
-
-
-SLICE = "MIG-5c89852c-d268-45f3-8c1a-f9d0c3e6f2a1"
-
-
-CHOICES = [(("3",), 1, ["3"]), (("1", "3"), 2, ["1", "3"]), (("2", "3"), 1, ["2"]), ((SLICE,), 1, [SLICE])]
-
-
-@pytest.mark.parametrize(("gpus", "tp_size", "reserved"), CHOICES)
-def test_chosen_gpus_and_slices_are_reserved_in_the_place_of_the_first_ones(
-    tmp_path: Path, gpus: tuple[str, ...], tp_size: int, reserved: list[str]
-) -> None:
-    triton = services(tmp_path, "inflight-batching", gpus, engine="tensorrt-llm", tp_size=tp_size)["triton"]
-    (device,) = triton["deploy"]["resources"]["reservations"]["devices"]
-    assert device["device_ids"] == reserved
+def test_the_chosen_gpu_is_reserved_in_the_place_of_the_first_one(tmp_path: Path) -> None:
+    (device,) = services(tmp_path, "inflight-batching", "3")["triton"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["device_ids"] == ["3"]
     assert "count" not in device
-
-
-def planned(workspace: Workspace, gpus: tuple[str, ...], **settings: Any) -> Any:
-    lab, name = load_catalog(workspace).stack("inflight-batching")
-    return make_plan(workspace, lab, name, Options("gpu", settings, gpus=gpus), str)
-
-
-def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_path: Path) -> None:
-    workspace = Workspace(ROOT, tmp_path)
-    with lab_error("gpus-named-wrong"):
-        planned(workspace, ("3",), engine="tensorrt-llm", tp_size=2)
-    with lab_error("mig-spread"):
-        planned(workspace, (SLICE, SLICE), engine="tensorrt-llm", tp_size=2)
 
 
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     projects = Projects(of_its_own(tmp_path))
-    command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
+    command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", "3")
     files = [Path(word) for before, word in itertools.pairwise(command.argv) if before == "--file"]
     builder = compose_view.services(files, compose_profiles=["*"])["engine-builder"]
     assert [one["device_ids"] for one in builder["deploy"]["resources"]["reservations"]["devices"]] == [["3"]]
@@ -122,15 +90,3 @@ def test_a_model_that_cannot_load_ends_up_wait_within_minutes(files: list[str], 
         return sum(int(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
 
     assert seconds(check["start_period"]) + seconds(check["interval"]) * check["retries"] < 60 * minutes
-
-
-@pytest.mark.parametrize(
-    "engine, release, twice", [("tensorrt-llm", "", False), ("llmapi", "", True), ("vllm", "", False)]
-)
-def test_only_models_that_complete_their_own_configuration_are_loaded_twice(
-    tmp_path: Path, engine: str, release: str, twice: bool
-) -> None:
-    workspace = Workspace(ROOT, tmp_path)
-    lab, name = load_catalog(workspace).stack("llama")
-    plan = make_plan(workspace, lab, name, Options("gpu", {"engine": engine}, release=release), str)
-    assert ("--disable-auto-complete-config" not in plan.server_args) == twice

@@ -26,7 +26,7 @@ STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
-USUAL = Options("gpu", set={}, release="0.17.0")
+USUAL = Options("gpu", set={}, gpu="0")
 ASKED = Options(
     set={"max_batch_size": 3}, runtime="compose", ports="1,2,3", timeout=7.5, client_shm=True, replicas=2, balance="l7"
 )
@@ -57,11 +57,11 @@ def test_the_same_again_is_already_up(session: Session) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"release": "0.5.0"}, "--release: it runs with 0.17.0, you asked for 0.5.0"),
+        ({"gpu": "1"}, "--gpu: it runs with 0, you asked for 1"),
         ({"templates": Path("/theirs")}, "--templates: it runs with none, you asked for /theirs"),
     ],
 )
-def test_another_release_or_template_is_refused(session: Session, asked: dict[str, Any], said: str) -> None:
+def test_another_gpu_or_template_is_refused(session: Session, asked: dict[str, Any], said: str) -> None:
     with lab_error("stack-up-otherwise") as caught:
         up(session, *session.catalog.stack(STACK), replace(USUAL, **asked))
     assert said in caught.value.details

@@ -29,9 +29,7 @@ class Job:
     prompt: list
     wanted: int
     end_id: int
-    streaming: bool
     scores: bool
-    name: str
     made: list = field(default_factory=list)
 
     def step(self):
@@ -44,13 +42,11 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         said = {key: value["string_value"] for key, value in config["parameters"].items()}
-        self.oldest = said["contract"] == "0.5.0"
         self.paused = int(said["paused"])
         self.iteration_s = int(said["iteration_ms"]) / 1e3
-        self.decoupled = config["model_transaction_policy"]["decoupled"]
-        self.iteration, self.queue, self.names = 0, [], set()
+        self.iteration, self.queue = 0, []
         self.changed, self.ending = threading.Condition(), False
-        self.metrics = None if self.oldest else Metrics(args)  # 0.5.0 reports nothing
+        self.metrics = Metrics(args)
         self.loop = threading.Thread(target=self.run)
         self.loop.start()
 
@@ -78,16 +74,7 @@ class TritonPythonModel:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             return default if tensor is None else tensor.as_numpy().reshape(-1)
 
-        name = request.request_id()
-        if self.oldest and name:  # v0.5.0, libtensorrtllm.cc:721-746
-            if not name.isdecimal():
-                raise ValueError(f"Invalid requestId, must be uint64_t. Got {name}")
-            with self.changed:
-                if name in self.names:  # v0.5.0, libtensorrtllm.cc:571-581
-                    raise ValueError(f"requestId {name} is already in progress, request is ignored.")
-                self.names.add(name)
-        streaming = bool(read("streaming", [False])[0])
-        if streaming and not self.decoupled:  # v0.17.0, utils.cc:795-798
+        if read("streaming", [False])[0]:  # v0.17.0, utils.cc:795-798
             raise ValueError("Streaming is only supported if model is deployed using decoupled mode.")
         ids, length, wanted = read("input_ids"), read("input_lengths")[0], read("request_output_len")[0]
         if length != ids.size or not ids.size or wanted < 1:
@@ -96,7 +83,7 @@ class TritonPythonModel:
         if not -1 <= end_id < VOCABULARY:  # TensorRT-LLM, cpp/tensorrt_llm/batch_manager/llmRequest.cpp, validate
             raise ValueError(f"EndId ({end_id}) is not within acceptable range [-1, {VOCABULARY}).")
         scores = bool(read("return_log_probs", [False])[0])
-        return Job(request, ids.tolist(), int(wanted), end_id, streaming, scores, name)
+        return Job(request, ids.tolist(), int(wanted), end_id, scores)
 
     def run(self):
         """Iterations of in-flight batching."""
@@ -113,38 +100,32 @@ class TritonPythonModel:
             scheduled = len(active)
             active = [job for job in active if not self.advance(job)]
             self.iteration += 1
-            if self.metrics:
-                self.metrics.report(self.iteration, len(active), scheduled, self.paused)
+            self.metrics.report(self.iteration, len(active), scheduled, self.paused)
 
     def advance(self, job):
-        """One more token of a request; whether its last response was sent."""
-        over = job.step()
-        if not (over or job.streaming):
+        """One more token of a request; whether its answer was sent."""
+        if not job.step():
             return False
         try:
             response = pb_utils.InferenceResponse(self.tensors(job))
         except ValueError as error:
-            over, response = True, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        if over:
-            with self.changed:
-                self.names.discard(job.name)
-        job.request.get_response_sender().send(response, flags=FINAL if over else 0)
-        return over
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        job.request.get_response_sender().send(response, flags=FINAL)
+        return True
 
     def tensors(self, job):
-        """Streamed tokens come one by one; a whole answer has the prompt in front (exclude_input_in_output is off)."""
-        ids = job.made[-1:] if job.streaming else job.prompt + job.made
+        """The answer has the prompt in front (exclude_input_in_output is off)."""
+        ids = job.prompt + job.made
         wanted = set(job.request.requested_output_names())
         found = {"output_ids": np.array([[ids]], dtype=np.int32)}
-        if not self.oldest:
-            found["sequence_length"] = np.array([[len(ids)]], dtype=np.int32)
-            if job.scores:
-                found["output_log_probs"] = np.full((1, 1, len(job.made)), -0.5, dtype=np.float32)
-                found["cum_log_probs"] = np.array([[-0.5 * len(job.made)]], dtype=np.float32)
-            # model_instance_state.cc: v0.17.0:981,994.
-            for name in ("output_ids", "sequence_length"):
-                if name not in wanted:
-                    raise ValueError(f"{name} tensor must be present in list of output tensors")
+        found["sequence_length"] = np.array([[len(ids)]], dtype=np.int32)
+        if job.scores:
+            found["output_log_probs"] = np.full((1, 1, len(job.made)), -0.5, dtype=np.float32)
+            found["cum_log_probs"] = np.array([[-0.5 * len(job.made)]], dtype=np.float32)
+        # model_instance_state.cc: v0.17.0:981,994.
+        for name in ("output_ids", "sequence_length"):
+            if name not in wanted:
+                raise ValueError(f"{name} tensor must be present in list of output tensors")
         return [pb_utils.Tensor(name, value) for name, value in found.items() if name in wanted]
 
 

@@ -1,7 +1,7 @@
 """A token is a character's number; where no end id is given it is the tokenizer's EOS.
 
 As upstream's: tensorrtllm_backend, all_models/inflight_batcher_llm/preprocessing/1/model.py,
-v0.17.0:250-256. That of v0.5.0 has no end id.
+v0.17.0:250-256.
 """
 
 import json
