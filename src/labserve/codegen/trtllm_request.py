@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 OUTPUT_IDS, SEQUENCE_LENGTH, LOG_PROBS = "output_ids", "sequence_length", "output_log_probs"
 
 
-def inputs(row: TextRow, vocabulary: int) -> dict[str, Array]:
+def engine_inputs(row: TextRow, vocabulary: int) -> dict[str, Array]:
     """The request's tensors, each with a batch of one."""
     sampler = row.sampler
     greedy = sampler.temperature == 0.0
@@ -34,7 +34,7 @@ def inputs(row: TextRow, vocabulary: int) -> dict[str, Array]:
     return tensors | {name: _flat(words) for name, words in lists.items() if words}
 
 
-def outputs(row: TextRow) -> list[str]:
+def engine_outputs(row: TextRow) -> list[str]:
     """The outputs to ask for: the engine refuses a request without both ``output_ids`` and ``sequence_length``."""
     return [OUTPUT_IDS, SEQUENCE_LENGTH, *([LOG_PROBS] if row.wants_log_probs else [])]
 

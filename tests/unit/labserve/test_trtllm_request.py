@@ -22,7 +22,7 @@ def row(**given: Any) -> TextRow:
 
 
 def request(asked: TextRow) -> dict[str, Any]:
-    return trtllm_request.inputs(asked, VOCABULARY)
+    return trtllm_request.engine_inputs(asked, VOCABULARY)
 
 
 def value(tensors: dict[str, Any], name: str) -> Any:
@@ -72,8 +72,8 @@ def test_an_end_id_outside_the_vocabulary_is_not_sent() -> None:
 
 def test_ids_and_lengths_are_always_requested_together_and_scores_where_the_client_asks() -> None:
     both = ["output_ids", "sequence_length"]
-    assert trtllm_request.outputs(row()) == both
-    assert trtllm_request.outputs(row(wants_log_probs=True)) == [*both, "output_log_probs"]
+    assert trtllm_request.engine_outputs(row()) == both
+    assert trtllm_request.engine_outputs(row(wants_log_probs=True)) == [*both, "output_log_probs"]
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,10 @@ class TritonPythonModel:
 
     async def generate(self, row):
         inputs = [
-            pb_utils.Tensor(name, array) for name, array in trtllm_request.inputs(row, self.shape.vocabulary).items()
+            pb_utils.Tensor(name, array)
+            for name, array in trtllm_request.engine_inputs(row, self.shape.vocabulary).items()
         ]
-        names = trtllm_request.outputs(row)
+        names = trtllm_request.engine_outputs(row)
         asked = pb_utils.InferenceRequest(model_name=ENGINE, requested_output_names=names, inputs=inputs)
         answer = await asked.async_exec()
         if answer.has_error():
