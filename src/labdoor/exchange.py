@@ -69,8 +69,8 @@ async def body(receive: Receive, headers: Mapping[str, str]) -> bytes:
 class Exchange(Response):
     """The answer to one request, as an ASGI response.
 
-    The event loop's thread owns every field of it, and the counters. An answer is counted before its end is handed over
-    or its model's side is closed: nothing that follows from its end is seen earlier than its count.
+    The event loop's thread owns every field of it, and the counters. One that is given up is counted before its model's
+    side is closed, any other before its end is handed over: nobody sees what follows before the count.
 
     Args:
         stalled: seconds after which a client that takes nothing is given up, and its request cancelled.
