@@ -147,13 +147,6 @@ def attack_(
         click.echo(f"{figure}: {policy} {found.figure:g}, {against} {found.reference:g}")
 
 
-def show_class(files: Sequence[Path], seed: str) -> None:
-    """Print the table of a class: each file is a policy, and it is played on the public traces and those of a seed."""
-    from labkit.predict import games
-
-    _show(_judged([_path(str(file)) for file in files], {**games.public_traces(), **games.hidden_traces(seed)}))
-
-
 def _judged(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]]) -> list[Standing]:
     from labkit.predict import referee
 
