@@ -30,8 +30,9 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dry(*words: str) -> str:
-    """What that command prints with ``--dry-run``. Raises LabError, as it does."""
-    return CliRunner().invoke(cli, [*words, "--dry-run"], catch_exceptions=False).stdout
+    """What that command prints with ``--dry-run``: with a GPU in containers. Raises LabError, as it does."""
+    env = {"LABS_RUNTIME": "compose"} if "gpu" in words else {}
+    return CliRunner().invoke(cli, [*words, "--dry-run"], catch_exceptions=False, env=env).stdout
 
 
 def shown(*arguments: str) -> dict[str, Any]:
