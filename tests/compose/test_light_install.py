@@ -61,6 +61,8 @@ def test_a_lab_with_an_engine_runs_from_a_light_install(own: Path, light_python:
         "labctl",
         "run",
         "static-batching",
+        "--runtime",
+        "compose",
         "--quick",
         "--ports",
         "auto",
