@@ -89,6 +89,6 @@ def test_for_a_box_without_a_network_the_locked_wheels_are_downloaded_and_not_in
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     (tmp_path / "labs.txt").write_text(f"tiny==1 --hash=sha256:{digest}\n")
     env = {"LABS_PIP": f"{sys.executable} -m pip", "LABS_DOWNLOAD": "wheels", "PIP_FIND_LINKS": str(wheel.parent)}
-    argv = ["sh", ROOT / "docker/install-packages.sh", "labs.txt"]
+    argv = ["sh", str(ROOT / "docker/install-packages.sh"), "labs.txt"]
     subprocess.run(argv, cwd=tmp_path, env={**os.environ, **env, "PIP_NO_INDEX": "1"}, check=True)
     assert [path.name for path in (tmp_path / "wheels").iterdir()] == [wheel.name]
