@@ -31,9 +31,10 @@ def weights_command() -> None:
 @click.argument("what")
 @opt.plan_options
 @runtime_option
-def weights_pull_command(what: str, options: Options, runtime: str) -> None:
+@opt.verbose
+def weights_pull_command(what: str, options: Options, runtime: str, verbose: bool) -> None:
     """Fetch or make the weights of WHAT: a model source, or a stack or lab with its settings."""
-    for path in pull_weights(opt.open_session(), what, options, runtime):
+    for path in pull_weights(opt.open_session(verbose), what, options, runtime):
         click.echo(path)
 
 
