@@ -83,8 +83,7 @@ def run(rounds: int) -> dict[str, Any]:
 
 def checkout(root: Path) -> Workspace:
     """A checkout by links, with the lab of faults, whose servers start in a moment."""
-    for name in ("pyproject.toml", "models"):
-        (root / name).symlink_to(ROOT / name)
+    (root / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
     for name, faults in (("labs", "tests/faults_lab"), ("model_repos", "tests/faults_lab/models")):
         (root / name).mkdir()
         for path in (ROOT / name).iterdir():

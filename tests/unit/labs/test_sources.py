@@ -21,7 +21,6 @@ UPSTREAM = ("labbuild/", "labsched/batch.py", "labkit/clients/trtllm.py", "labki
 OWN = set("temperature top_k top_p repetition_penalty presence_penalty seed stream tokenizer ensemble logits".split())
 OWN |= set("READY stop waits tensorrt_llm text_input text_output max_tokens end_id streaming".split())
 OWN |= {"image", "finish_reason", "return_finish_reason", "logprobs"}  # of manifests, of records, and of vLLM
-OWN |= {"streams"}  # of GuideLLM
 
 
 def names() -> set[str]:
