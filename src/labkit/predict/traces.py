@@ -16,7 +16,6 @@ import csv
 import io
 import json
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -276,40 +275,6 @@ def scale_lengths(arrivals: Sequence[Arrival]) -> list[Arrival]:
         kept = b"".join(parts)[: prompt * HASH_BYTES]
         scaled.append(replace(arrival, prompt=prompt, limit=limit, made=limit, prefixes=kept))
     return scaled
-
-
-# Of GitHub's coding agents (Azure/AzurePublicDataset, GitHubCopilotCodingAgentDataset2026): 7.83 model calls a turn,
-# 86 % of the prompts' tokens cached, 128 of them for each token of an answer. The prompts are shorter than theirs, of
-# 8,000 tokens on average: by the rule above a laptop's model holds them.
-CALLS, SYSTEM, TASK, RESULT, RATIO = 8, 3200, 800, 1200, 128
-TOOL_S, SESSION_S = 4.0, 8.0  # mean seconds between the calls of a session, and between sessions
-
-
-def agents(count: int, seed: int = 0) -> list[Arrival]:
-    """``count`` requests of coding agents: sessions of ``CALLS`` calls, whose prompts grow by each tool's result.
-
-    All prompts begin with one system prompt, and those of a session with the prompt before. Gaps are exponential.
-    """
-    rng = random.Random(seed)
-    calls: list[tuple[float, int, int]] = []  # when, session, number of the call
-    began = 0.0
-    sessions = math.ceil(count / CALLS)
-    for session in range(sessions):
-        at = began
-        for call in range(CALLS):
-            calls.append((at, session, call))
-            at += rng.expovariate(1 / TOOL_S)
-        began += rng.expovariate(1 / SESSION_S)
-    arrivals = []
-    longest = SYSTEM + TASK + (CALLS - 1) * RESULT
-    system = hashes("agents", 0, SYSTEM)
-    own = [hashes(f"agents {seed} {session}", SYSTEM, longest) for session in range(sessions)]
-    for number, (at, session, call) in enumerate(sorted(calls)[:count], 1):
-        prompt = SYSTEM + TASK + call * RESULT
-        answer = SMALLER * max(1, round(prompt / RATIO / SMALLER))  # whole when scaled
-        prefixes = (system + own[session])[: prompt * HASH_BYTES]
-        arrivals.append(Arrival(str(number), at, 0, prompt, answer, answer, "length", prefixes=prefixes))
-    return arrivals
 
 
 def hashes(key: str, begin: int, end: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import random
@@ -324,23 +323,6 @@ def test_a_trace_of_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     source = written(tmp_path, made_up_recording())
     done = CliRunner().invoke(convert_command, [str(source), str(tmp_path / "a.txt")])
     is_lab_error(done.exception, "trace-form-unknown", ".txt")
-
-
-@pytest.mark.night
-def test_made_up_agents_share_as_many_tokens_as_the_published_ones() -> None:
-    made = traces.scale_lengths(traces.agents(400, seed=3))
-    seen: set[bytes] = set()
-    cached = 0
-    for one in made:
-        beginnings = [hashlib.sha256(one.prefixes[: n * HASH_BYTES]).digest() for n in range(1, one.prompt + 1)]
-        cached += sum(beginning in seen for beginning in beginnings)
-        seen.update(beginnings)
-    tokens = sum(one.prompt for one in made)
-    assert cached / tokens == pytest.approx(0.86, abs=0.02)
-    assert tokens / sum(one.limit for one in made) == pytest.approx(128, rel=0.1)
-    assert max(one.prompt + one.limit for one in made) < 1024
-    assert [one.at for one in made] == sorted(one.at for one in made)
-    assert traces.agents(40, seed=3) == traces.agents(40, seed=3) != traces.agents(40, seed=4)
 
 
 # -- datasets ---------------------------------------------------------------------------------------------------------
