@@ -39,7 +39,7 @@ def server_part(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """One part of a stack, by the process that leads its group."""
 
     part: str
@@ -66,14 +66,14 @@ class Group:
         return sorted(found, key=lambda process: process.pid != self.leader.pid) if here else []
 
 
-def groups(folder: StackFolder) -> list[Group]:
+def groups(folder: StackFolder) -> list[ProcessGroup]:
     """Return the parts of a stack that were started and not taken down, whether anything of them lives or not."""
     found = []
     for path in sorted(folder.groups.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             note = disk.read_object(path)
             found.append(
-                Group(path.stem, Proc(int(note["pid"]), float(note["started"])), str(note["boot"]), folder.path)
+                ProcessGroup(path.stem, Proc(int(note["pid"]), float(note["started"])), str(note["boot"]), folder.path)
             )
     return found
 
@@ -118,13 +118,13 @@ def spawn(
     return process
 
 
-def end(folder: StackFolder, parts: Sequence[Group]) -> None:
+def end(folder: StackFolder, parts: Sequence[ProcessGroup]) -> None:
     """Kill what lives of these parts and wait until it is gone; forget those of which nothing is left."""
     deadline = time.monotonic() + ENDED_S
     for group in parts:
         while (living := group.members()) and time.monotonic() < deadline:
             send(living, signal.SIGKILL)  # again: a server may have started a stub meanwhile
-            psutil.wait_procs(living, timeout=LOOK_S)
+            time.sleep(LOOK_S)  # who started it reaps it, and sees how it ended
         if not living:
             (folder.groups / f"{group.part}.json").unlink(missing_ok=True)
 

@@ -259,7 +259,7 @@ class LocalRuntime:
         return found + [str(path) for path in regions(self.workspace.root, stack)]
 
 
-def server_process(group: groups.Group) -> psutil.Process | None:
+def server_process(group: groups.ProcessGroup) -> psutil.Process | None:
     """Return the tritonserver of a group; None where it has ended, or the group is no server's."""
     if group.number is not None:
         for process in group.members():

@@ -16,7 +16,7 @@ from checkout import ROOT
 from waiting import eventually
 
 from labctl.runtimes import groups
-from labctl.runtimes.groups import Group
+from labctl.runtimes.groups import ProcessGroup
 from labctl.workspace import StackFolder
 
 STUB = "sleep 600 & sleep 600"  # a server with a stub in its group
@@ -42,7 +42,7 @@ def start(folder: StackFolder, script: str = STUB) -> subprocess.Popen[bytes]:
     return STARTED[-1]
 
 
-def only(folder: StackFolder) -> Group:
+def only(folder: StackFolder) -> ProcessGroup:
     (group,) = groups.groups(folder)
     return group
 
