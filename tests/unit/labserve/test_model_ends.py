@@ -166,7 +166,7 @@ def test_a_sequence_id_may_be_a_text(load: Callable[[Case], Any]) -> None:
     assert asked.final and not asked.error
 
 
-def test_two_sequences_whose_ids_are_written_alike_hold_a_slot_each(load: Callable[[Case], Any], tmp_path: Path) -> None:
+def test_two_sequences_with_ids_that_look_alike_hold_a_slot_each(load: Callable[[Case], Any], tmp_path: Path) -> None:
     number, text = request(ITERATIVE), request(ITERATIVE)
     number._correlation, text._correlation = 7, "7"  # type: ignore[assignment]
     model = load(ITERATIVE)
