@@ -49,7 +49,7 @@ class Answer:
         self._prompt_tokens = prompt_tokens  # None: not counted yet
         self._chat = isinstance(request, ChatRequest)
         self._head: dict[str, Any] = {
-            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{headers.id}",
+            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{headers.name}",
             "object": "chat.completion" if self._chat else "text_completion",
             "created": int(time.time()),
             "model": model.name,

@@ -27,7 +27,6 @@ from labdoor.errors import ApiError, triton_gone_error
 from labdoor.exchange import Exchange, body
 from labdoor.models import Model
 from labdoor.triton import RequestHeaders, Triton
-from labkit.records import request_id
 
 HERE = ("127.0.0.1", "localhost", "::1")
 SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -143,7 +142,7 @@ class _Door:
                 timeout=headers.timeout,
                 stalled=self._limits.stalled,
                 began=began,
-                headers={"x-request-id": headers.id},
+                headers={"x-request-id": headers.name},
             )
 
         return answer
@@ -167,7 +166,7 @@ def _request_headers(headers: Headers, most_s: float) -> RequestHeaders:
     if len(tenant) > 64 or not tenant.isprintable():
         raise ApiError(400, "x-tenant: a text of at most 64 characters", "x-tenant")
     return RequestHeaders(
-        id=id if SAFE_ID.fullmatch(id) else request_id(),
+        id=id if SAFE_ID.fullmatch(id) else "",
         priority=_number(headers, "x-priority", 1, MOST_PRIORITY) or 0,
         tenant=tenant,
         timeout=timeout_ms / 1000 if timeout_ms else most_s,

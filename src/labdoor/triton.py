@@ -25,6 +25,7 @@ from labdoor.stops import Scanner
 from labkit.clients import stop
 from labkit.clients.base import channel_options
 from labkit.clients.message import infer_request
+from labkit.records import request_id
 
 Ends = Literal["stop", "length"]
 READY_S = 2.0
@@ -50,7 +51,8 @@ class RequestHeaders:
     """A request's settings from its headers.
 
     Attributes:
-        id: its name at Triton, in the step logs and in the answer.
+        id: the client's own name for it, for people: several requests may have the same; "" for none.
+        number: the door's, which no other request has.
         priority: 1 is the highest; 0: it has none.
         tenant: the user or customer; "" for none.
         timeout: seconds until the answer must be whole.
@@ -58,12 +60,26 @@ class RequestHeaders:
         headers: passed on to Triton as they are (W3C trace context).
     """
 
-    id: str
+    id: str = ""
     priority: int = 0
     tenant: str = ""
     timeout: float = 600.0
     queue_timeout: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    number: str = field(default_factory=request_id)
+
+    @property
+    def name(self) -> str:
+        """Its name in the answer."""
+        return self.id or self.number
+
+    def triton_id(self, choice: int) -> str:
+        """The id at Triton of one of its choices, by which the engine stops it: no other request may have it.
+
+        The number comes first, because TensorRT-LLM's backend reads the digits that an id begins with.
+        """
+        number = request_id() if choice else self.number
+        return f"{number}:{self.id}" if self.id else number
 
 
 class Triton:
@@ -144,7 +160,7 @@ class Generation:
                 parameters["tenant"] = headers.tenant
             if headers.priority:
                 parameters["request_priority"] = headers.priority
-        self._id = f"{headers.id}{choice:02}" if choice else headers.id
+        self._id = headers.triton_id(choice)
         self._metadata = headers.headers
         self._request = infer_request(model.name, inputs, id=self._id, parameters=parameters)
         if headers.priority:

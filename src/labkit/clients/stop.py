@@ -49,4 +49,4 @@ def stop_request(endpoint: str, model: str, id: str) -> None:
         client.start_stream(callback=lambda result, error: answered.set())
         client.async_stream_infer(model, inputs, request_id=id)
         answered.wait(WAIT_S)
-        client.stop_stream()
+        client.stop_stream(cancel_requests=True)  # else it waits for an answer after all

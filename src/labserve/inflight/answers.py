@@ -64,8 +64,10 @@ class Answers:
 
     def last(self, request: Request) -> None:
         """Send the final response of a request whose last token did not carry the final flag."""
-        streamed = self.decoupled and request.streaming
-        if request.end is End.CANCELLED or streamed:
+        if request.end is End.CANCELLED:
+            send_tokens(request.source, [], [], last=False, final=True)
+            return
+        if self.decoupled and request.streaming:
             send_tokens(request.source, [], [], last=True)
             return
         log_probs = join_token_texts(request.scored.of(request.output)) if request.scored else ""
@@ -90,9 +92,12 @@ class Answers:
             self._guard.refuse(source, error)
 
 
-def send_tokens(source: Any, ids: Sequence[int], context: Sequence[int], last: bool, log_probs: str = "") -> None:
+def send_tokens(
+    source: Any, ids: Sequence[int], context: Sequence[int], last: bool, log_probs: str = "", final: bool = False
+) -> None:
     """Send new tokens, and the tokens before them; the `last` response carries the final flag.
 
+    A `final` response that is not the `last` of its answer tells the next model of an ensemble that the answer was cut.
     `log_probs` of the tokens are an output of their own, which is left out if they are empty.
     """
     tensors = [
@@ -102,4 +107,4 @@ def send_tokens(source: Any, ids: Sequence[int], context: Sequence[int], last: b
     ]
     if log_probs:
         tensors.append(pb_utils.Tensor(LOGPROBS, np.array([[log_probs.encode()]], dtype=object)))
-    source.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)
+    source.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last or final else 0)

@@ -13,6 +13,7 @@ from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.parse import parse_generation, rivals, schema, tenant_and_priority
 from labserve.inflight.setup import AnySetup
+from labserve.params import BadInput
 from labserve.tensors import read_single
 from labserve.triton import input_reader
 from labserve.vllm.engine import VllmScheduler
@@ -146,8 +147,14 @@ class Inbox:
         self._tell(request)
 
     def _stop(self, id: str) -> None:
-        """Cancel the live requests of that id."""
-        for request in [*self._scheduler.running, *self._scheduler.waiting]:
-            if request.id == id:
-                self._scheduler.cancel(request)
-                self._answers.finish(request)
+        """Cancel the live request to which its client gave that id.
+
+        Raises BadInput if several have it: clients choose ids, and one must not end another's answer.
+        """
+        live = [*self._scheduler.running, *self._scheduler.waiting]
+        chosen = [request for request in live if id and request.source.request_id() == id]
+        if len(chosen) > 1:
+            raise BadInput("stop", f"{len(chosen)} requests have the id {id}; none was stopped")
+        for request in chosen:
+            self._scheduler.cancel(request)
+            self._answers.finish(request)

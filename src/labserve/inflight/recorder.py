@@ -93,7 +93,6 @@ class Recorder:
     def ended(self, request: Request) -> None:
         self._ended[request.name] = request.why
         self._later.call(self._requests.ended(request))
-        self._names.free(request.name)
 
     @property
     def free(self) -> bool:
@@ -115,8 +114,7 @@ class Recorder:
         if step.batch:
             if self._log.texts:
                 after.ids = [request.prompt + request.output for request in step.batch]
-            self._ended = {}
-            self._later.call(self._tell, step, after)
+            self._hand_on(self._tell, step, after)
         self._requests.steps += 1
         if self._clock.seen:
             self.settle()
@@ -125,6 +123,13 @@ class Recorder:
     def _after(self, waiting: list[Request]) -> After:
         slots, running = self._scheduler.slots, len(self._scheduler.running)
         return After(time.monotonic(), running, waiting, self._ended, slots.used, slots.names.copy(), [])
+
+    def _hand_on(self, write: Callable[..., None], *account: Any) -> None:
+        """Write what has happened, soon. Only then is the name of an ended request free: a later one may have it."""
+        self._later.call(write, *account)
+        for name in self._ended:
+            self._names.free(name)
+        self._ended = {}
 
     def gave_up(self) -> None:
         """The step has failed, and every request has ended."""
@@ -150,8 +155,7 @@ class Recorder:
 
     def _nothing_to_do(self) -> None:
         """Every request has left, and perhaps not by a step."""
-        after, self._ended = self._after([]), {}
-        self._later.call(self._rest, after)
+        self._hand_on(self._rest, self._after([]))
         if self._clock.seen:
             self.settle()
         self._clock.idle()

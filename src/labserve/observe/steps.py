@@ -58,10 +58,10 @@ class Steps:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def arrive(self, request: Any, name: str = "") -> str:
-        """A request has come. Returns its name: `name`, or a free one that is like its own id."""
+        """A request has come. Returns its name: a free one that is like `name`, or else like its own id."""
         if name in self.ended:  # of another request, whose end the log has first
             self.write(time.monotonic(), kind="change")
-        name = name or self._names.take(request.request_id())
+        name = self._names.take(name or request.request_id())
         self.gauges.arrived(name, request)
         return name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -128,3 +129,37 @@ def test_a_tensor_is_found_by_its_name_and_an_empty_one_is_none() -> None:
     assert first_text(made, "nothing") is None
     made.raw_output_contents[1] = b""
     assert first_text(made, "logprobs") is None
+
+
+async def handles(*, model: Model, headers: RequestHeaders, n: int) -> list[tuple[str, str]]:
+    """The id of each choice at Triton, and the id by which it is stopped when its client leaves."""
+    sent: list[str] = []
+    stopped: list[str] = []
+
+    def stream(request: Any, metadata: Any) -> Call:
+        sent.append(request.id)
+        return Call([])
+
+    triton: Any = SimpleNamespace(stream=stream, forget=lambda model, id: stopped.append(id))
+    body = {"model": "m", "prompt": "x", "n": n, "temperature": 1.0, "seed": 1}
+    asked = requests.parse_body(requests.CompletionRequest, json.dumps(body).encode())
+    task = asyncio.create_task((await Answer.to(asked, model, triton, headers)).whole())
+    while len(sent) < n:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return list(zip(sorted(sent), sorted(stopped), strict=True))
+
+
+def test_a_client_that_leaves_ends_no_request_but_its_own_whatever_ids_clients_give() -> None:
+    model = replace(MODEL, stopper="tensorrt_llm")
+    clients = [("77", 2), ("7701", 1), ("agent-7", 1), ("agent-7", 1), ("", 2)]
+
+    async def leave() -> list[tuple[str, str]]:
+        found = [await handles(model=model, headers=RequestHeaders(id), n=n) for id, n in clients]
+        return [pair for pairs in found for pair in pairs]
+
+    pairs = asyncio.run(leave())
+    assert all(sent == stopped for sent, stopped in pairs)
+    numbers = {re.match("[0-9]+", id)[0] for id, _ in pairs}  # type: ignore[index]  # what TensorRT-LLM reads of an id
+    assert len(numbers) == len(pairs) == 7

@@ -12,13 +12,14 @@ from typing import Any
 import grpc
 import pytest
 from door_models import response, text_model
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from labdoor import requests
 from labdoor.answers import Answer
 from labdoor.errors import ApiError
 from labdoor.models import Model, Vocabulary
 from labdoor.triton import MOST_MESSAGE, WINDOW, RequestHeaders, Triton
+from labkit.clients import stop
 
 DEADLINE_S = 20.0
 STREAMS = Model(replace(text_model(by_parameter=True), decoupled=True), Vocabulary())
@@ -38,6 +39,9 @@ class Played(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self, size: int = 1) -> None:
         self.size, self.sent, self.asked = size, 0, 0
         self.said: dict[str, Any] = {}
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        return service_pb2.ModelConfigResponse()
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         self.said = dict(context.invocation_metadata())
@@ -217,3 +221,15 @@ def test_several_addresses_are_asked_in_turn_and_one_that_is_gone_is_not() -> No
             await triton.close()
 
     asyncio.run(run())
+
+
+def test_a_stop_that_is_not_answered_ends_with_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is one of the few that the door has for such work."""
+    monkeypatch.setattr(stop, "WAIT_S", 0.0)
+
+    async def leave(triton: Triton, played: Played, server: Any) -> None:
+        triton.forget(replace(STREAMS, stopper="tensorrt_llm"), "77")
+        await until(lambda: not triton._stopping)
+        await until(lambda: played.asked == 0)
+
+    against(leave)

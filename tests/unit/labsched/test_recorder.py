@@ -158,3 +158,21 @@ def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path
     again = Request("a", [1], 1, number=4)
     recorder.arrived(again)
     assert again.name == "a", "the name is free again"
+
+
+def test_a_request_that_takes_a_stopped_ones_id_at_once_keeps_its_own_account(recorded: Made, tmp_path: Path) -> None:
+    recorder, scheduler, stopped = recorded(Scheduler)
+    recorder.record(scheduler.step())
+    scheduler.cancel(stopped)
+    recorder.ended(stopped)
+    again = Request(stopped.id, [1, 2, 3], 9, number=2)  # both in one `receive` of the inbox
+    scheduler.submit(again)
+    recorder.arrived(again)
+    while not scheduler.idle:
+        step = scheduler.step()
+        for request in step.ended:
+            recorder.ended(request)
+        recorder.record(step)
+    recorder.settle()
+    recorder._gauges.flush()
+    assert len(METRICS[f"labs_inter_token_latency_seconds {MODEL}"].observed) == len(again.output) - 1

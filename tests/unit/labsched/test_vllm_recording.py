@@ -24,7 +24,7 @@ from lab_errors import lab_error
 from waiting import eventually
 
 from labctl.pages.live.feed import FIELDS
-from labctl.pages.live.hub import PageFollower
+from labctl.pages.live.hub import PageFollower, spell
 from labkit.names import letter
 from labsched import recording
 from labsched.lines import REQUIRED_WORDS
@@ -323,7 +323,7 @@ def test_an_open_page_is_told_each_step_as_it_is_written_and_comes_anew_for_anot
         while (message := await asyncio.wait_for(queue.get(), 20)) is not None:
             told.extend(feed.events(message[0]))  # there was no recording before
         queue, first, feed = follower.join()
-        assert first[0] == follower.head
+        assert first == spell([follower.head])
         for _ in range(3):
             for event in [event for _ in range(40) for event in traffic.events()]:
                 kept.add(event)

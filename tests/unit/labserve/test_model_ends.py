@@ -164,3 +164,14 @@ def test_a_sequence_id_may_be_a_text(load: Callable[[Case], Any]) -> None:
     asked._correlation, asked._flags = "p-7", 1  # type: ignore[assignment]
     answered(load(ITERATIVE), [asked])
     assert asked.final and not asked.error
+
+
+def test_two_sequences_with_ids_that_look_alike_hold_a_slot_each(load: Callable[[Case], Any], tmp_path: Path) -> None:
+    number, text = request(ITERATIVE), request(ITERATIVE)
+    number._correlation, text._correlation = 7, "7"  # type: ignore[assignment]
+    model = load(ITERATIVE)
+    answered(model, [number, text])
+    model.finalize()
+    (step,) = [step for step in steps_of(tmp_path) if step.ids]
+    assert len({*step.ids}) == len({*(step.rows or [])}) == 2
+    assert model.running.steps.slots.used == 0

@@ -5,6 +5,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labserve.guard import Guard
+from labserve.params import Refusal
 from labserve.tensors import read_single
 from labserve.triton import input_reader, parameter
 
@@ -23,8 +24,11 @@ class TritonPythonModel:
     def tensors(self, request):
         read = input_reader(request)
         tokens, context = read("TOKENS_BATCH"), read("CONTEXT_IDS")
+        last = bool(read_single(read, "LAST", tokens.size == 0))
+        if not (tokens.size or last):
+            raise Refusal("another client's `stop` ended the answer")
         if context is not None and context.size and tokens.size:
-            texts = [self.piece(context.reshape(-1), tokens.reshape(-1), bool(read_single(read, "LAST", False)))]
+            texts = [self.piece(context.reshape(-1), tokens.reshape(-1), last)]
         else:
             width = tokens.shape[-1]
             texts = [self.decode(row) for row in tokens.reshape(-1, width)] if width else [""]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import json
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -41,15 +43,29 @@ class Audience(ABC):
         self._names = LetterNames()  # a request has the same name on all pages
         self._lines: deque[Line] = deque(maxlen=RECENT)
         self._pages: set[asyncio.Queue[Message | None]] = set()
+        self._first: tuple[str, Feed] | None = None  # the first message as it is now; None: it has to be made
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @abstractmethod
     async def run(self) -> None:
         """Poll the sources until cancelled."""
 
+    def join(self) -> tuple[asyncio.Queue[Message | None], str, Feed]:
+        """Add a page: the queue of its messages (None: it fell behind), its first message, and its feed.
+
+        The first message takes long to make: all pages that come before the next change get the same.
+        """
+        if self._first is None:
+            feed = Feed(self._names)
+            self._first = spell(self._first_events(feed)), feed
+        first, feed = self._first
+        queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._pages.add(queue)
+        return queue, first, copy.deepcopy(feed, {id(self._names): self._names})  # the names are those of all pages
+
     @abstractmethod
-    def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
-        """Add a page: the queue of its messages (None: it fell behind), its first events, and its feed."""
+    def _first_events(self, feed: Feed) -> list[Event]:
+        """The first events of a page, whose feed is new."""
 
     def leave(self, queue: asyncio.Queue[Message | None]) -> None:
         self._pages.discard(queue)
@@ -61,10 +77,12 @@ class Audience(ABC):
 
     def _disconnect(self) -> None:
         """Disconnect every page; its browser reconnects, and gets the state at that time."""
+        self._first = None
         for queue in self._pages:
             queue.put_nowait(None)
 
     def _pass_on(self, lines: Sequence[Line], events: Sequence[Event]) -> None:
+        self._first = None
         for queue in list(self._pages):
             if queue.qsize() > BEHIND:
                 self._pages.discard(queue)
@@ -100,11 +118,8 @@ class PageFollower(Audience):
                     self._pass_on(lines, [])
             await asyncio.sleep(LOOK_S)
 
-    def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
-        queue: asyncio.Queue[Message | None] = asyncio.Queue()
-        feed = Feed(self._names)
-        self._pages.add(queue)
-        return queue, [self.head, *feed.events(self._lines)], feed
+    def _first_events(self, feed: Feed) -> list[Event]:
+        return [self.head, *feed.events(self._lines)]
 
 
 class Hub(Audience):
@@ -152,16 +167,12 @@ class Hub(Audience):
         if self._loop:
             self._loop.call_soon_threadsafe(self._take_ask, event)
 
-    def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
-        queue: asyncio.Queue[Message | None] = asyncio.Queue()
-        feed = Feed(self._names)
+    def _first_events(self, feed: Feed) -> list[Event]:
         steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
         lines = [*self._lines, *self._held.values(), *steps]
         head: HeadEvent = {**self.head, "chat": self._chat_address}
         others = (*parted, *self._routes.recent, *self._asked.values())
-        first: list[Event] = [head, *feed.events(lines), *others, self._rows(), self._setting]
-        self._pages.add(queue)
-        return queue, first, feed
+        return [head, *feed.events(lines), *others, self._rows(), self._setting]
 
     def _take_ask(self, event: AskEvent) -> None:
         if "name" in event:
@@ -208,3 +219,8 @@ class Hub(Audience):
 
     def _rows(self) -> CountersEvent:
         return {"k": "counters", "rows": self._counters.rows()}
+
+
+def spell(events: Sequence[Event]) -> str:
+    """The events as one message of the page's stream."""
+    return f"data: {json.dumps(events, separators=(',', ':'))}\n\n"

@@ -7,7 +7,7 @@ import contextlib
 import json
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ from labctl.manifest.schema import Lab
 from labctl.pages import address, gate
 from labctl.pages.live import replay
 from labctl.pages.live.asking import Asker
-from labctl.pages.live.events import Event
-from labctl.pages.live.hub import Audience, Hub, PageFollower
+from labctl.pages.live.hub import Audience, Hub, PageFollower, spell
 from labctl.pages.live.lines import clock_of
 from labctl.pages.live.page import document
 from labctl.pages.live.whatif import WhatIf
@@ -94,7 +93,7 @@ class WatchServer:
     async def _event_stream(hub: Audience) -> AsyncIterator[str]:
         queue, first, feed = hub.join()
         try:
-            yield _message(first)
+            yield first
             while True:
                 try:
                     message = await asyncio.wait_for(queue.get(), 15.0)
@@ -104,7 +103,7 @@ class WatchServer:
                 if message is None:  # it fell behind: the browser reconnects, and gets the state at that time
                     return
                 lines, events = message
-                yield _message([*feed.events(lines), *events])
+                yield spell([*feed.events(lines), *events])
         finally:
             hub.leave(queue)
 
@@ -118,6 +117,7 @@ class WatchServer:
             call = json.loads(await gate.read_body(request, MAX_BODY))
             if not isinstance(call, dict):
                 raise ValueError("no object")
+            json.dumps(call, ensure_ascii=False).encode()  # an answer may repeat what cannot be written
             return JSONResponse(await asyncio.to_thread(act, call))
         except LabError as error:
             detail = ": ".join(part for part in (error.what, error.why) if part)
@@ -135,7 +135,9 @@ class WatchServer:
             listening.listen()
             port = listening.getsockname()[1]
             server = uvicorn.Server(
-                uvicorn.Config(self, log_level="error", access_log=False, timeout_graceful_shutdown=1, lifespan="on")
+                uvicorn.Config(
+                    self, log_level="error", access_log=False, timeout_graceful_shutdown=1, lifespan="on", ws="none"
+                )
             )
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="page", daemon=True)
             thread.start()
@@ -220,7 +222,3 @@ def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
             stepping.release()
 
     return {"send": send, "cancel": cancel, "clock": turn}
-
-
-def _message(events: Sequence[Event]) -> str:
-    return f"data: {json.dumps(events, separators=(',', ':'))}\n\n"

@@ -214,7 +214,8 @@ def _labels(folder: Path, phase: str) -> dict[str, str]:
 def lanes_of(lanes: Sequence[InstanceSteps], request: str) -> list[tuple[InstanceSteps, str]]:
     """Each lane that shows a request, with its id there: by its id in the log, its name (B), or its label.
 
-    A label is also known by its beginning up to a "-": vLLM's own ids go on behind the name that a client gave.
+    A label is also known by its beginning up to a "-": vLLM's own ids go on behind the name that a client gave. The
+    ids of our OpenAI API have that name behind a number and a ":".
     """
     by_id = [(lane, request) for lane in lanes if request in lane.requests()]
     if by_id:
@@ -222,6 +223,8 @@ def lanes_of(lanes: Sequence[InstanceSteps], request: str) -> list[tuple[Instanc
     requests = [(lane, id) for lane in lanes for id in lane.requests()]
     if by_name := [(lane, id) for lane, id in requests if lane.names[id] == request.upper()]:
         return by_name
+    if by_client := [(lane, id) for lane, id in requests if id.partition(":")[2] == request]:
+        return by_client
     labelled = [(lane, id, label) for lane in lanes for id, label in lane.labels.items()]
     by_label = [(lane, id) for lane, id, label in labelled if f"{label}-".startswith(f"{request}-")]
     return [(lane, id) for lane, id in by_label if id in lane.requests()]

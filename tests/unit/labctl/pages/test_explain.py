@@ -89,6 +89,11 @@ def test_a_request_is_also_known_by_the_name_that_its_client_gave_it(tmp_path: P
     assert explain(folder, "question b").startswith("B (id 41700b, question b) in engine, phase load: waited 1 step")
 
 
+def test_a_request_to_the_openai_api_is_also_known_by_the_id_that_its_client_gave_it(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", names="41700:")
+    assert explain(folder, "b").startswith("B (id 41700:b)")
+
+
 def test_a_request_is_also_known_by_its_letter_in_order_of_arrival(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", names="41700")
     assert explain(folder, "C") == explain(folder, "c") == explain(folder, "41700c")

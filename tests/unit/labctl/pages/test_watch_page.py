@@ -39,7 +39,7 @@ class Asker:
 class Clock:
     def act(self, action, amount, model, endpoint=""):
         if amount < 1:
-            raise LabError("too fast", code="any")
+            raise LabError(f"{model or 'it'} is too fast", code="any")
         return {"m": amount} if action == "step" else {}
 
 with WatchServer("<p>the page</p>", None, acts(Asker(), Clock(), "")).serving(0) as address:
@@ -137,6 +137,16 @@ def test_what_the_page_never_sends_is_refused(address: str, wrong: dict[str, Any
     assert call(address, "POST", "send", call_made, **JSON)[0] in (400, 409)
     assert call(address, "POST", "send", [], **JSON)[0] == 400
     assert call(address, "POST", "nothing", {}, **JSON)[0] == 404
+
+
+def test_a_name_that_cannot_be_written_is_refused(address: str) -> None:
+    assert call(address, "POST", "clock", {"do": "slow", "factor": 0.1, "model": "\ud800"}, **JSON)[0] == 400
+
+
+def test_a_websocket_has_no_way_around_the_pages_secret(address: str) -> None:
+    wanted = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    assert call(address, "GET", "/wrong/", **wanted, **key)[0] == 404
 
 
 def test_too_much_is_not_read(address: str) -> None:
