@@ -196,7 +196,7 @@ class InFlightClient(Client):
 def finish_reason(result: Any) -> str:
     """Why an answer ended, where the model has such an output and was asked for it."""
     reasons = result.as_numpy("finish_reason")
-    return str(reasons.reshape(-1)[0].decode()) if reasons is not None and reasons.size else ""
+    return str(reasons.reshape(-1)[0].decode(errors="replace")) if reasons is not None and reasons.size else ""
 
 
 def grpc_server_version(endpoint: str) -> str:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Semaphore
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from checkout import ROOT
 from google.protobuf import text_format
@@ -20,6 +22,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from labkit.clients import ask as ask_once
 from labkit.clients import conversation
+from labkit.clients.sequences import SequenceClient
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence.metrics import Snapshot
@@ -241,6 +244,25 @@ def test_while_the_clock_stands_still_the_time_of_a_chat_does_not_count(monkeypa
     script, standing = stopped_clock(monkeypatch)
     with triton(script) as endpoint:
         assert [*conversation.ask_model(endpoint, "m", "Once", 1, {}, "", standing)][-1].text == "Once upon"
+
+
+def test_a_reason_for_the_end_that_is_not_utf_8_ends_an_answer_too() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        response = token(request, " upon", last=True)
+        response.infer_response.outputs.add(name="finish_reason", datatype="BYTES", shape=[1])
+        response.infer_response.raw_output_contents.append(struct.pack("<I", 1) + b"\xff")
+        yield response
+
+    with triton(script) as endpoint:
+        assert [*ask(endpoint)][-1].text == "Once upon"
+
+
+def test_a_sequences_token_that_is_half_a_character_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = SimpleNamespace(as_numpy=lambda name: np.array([b"\xed\x95"]))
+    monkeypatch.setattr("tritonclient.http.InferenceServerClient.infer", lambda *_, **__: answer)
+    monkeypatch.setattr(SequenceClient, "_names", lambda self: ("text", "answer"))
+    with SequenceClient("127.0.0.1:1", "m") as client:
+        assert client.ask("hello", 1, start=True) == "\N{REPLACEMENT CHARACTER}"
 
 
 def failing(script: Script, code: str) -> tuple[list[str], LabError]:
