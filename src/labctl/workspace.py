@@ -166,7 +166,7 @@ class Workspace:
             ) from None
         for folder in (origin, *origin.parents, *([] if asked else [INSTALLED_FROM])):
             if is_checkout(folder):
-                return cls(folder, cache_folder())
+                return cls(_require_text(folder), _require_text(cache_folder()))
         raise LabError(
             f"{origin} is not inside a checkout of Triton Serving Labs",
             "labctl works on a checkout of the labs, and looks for one in the current folder and those above it",
@@ -193,6 +193,16 @@ class Workspace:
 
     def results_dir(self, lab: str) -> Path:
         return self.root / "results" / lab
+
+
+def _require_text(folder: Path) -> Path:
+    """The same folder. Raises LabError: its path is not UTF-8, as Triton, Compose and our own files take it."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        remedy = "move the folder, or name another one (LABS_CACHE: weights and engines)"
+        raise LabError(f"the path {folder} is not UTF-8", "", remedy, code="path-not-text") from error
+    return folder
 
 
 @contextmanager

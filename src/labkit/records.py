@@ -43,7 +43,7 @@ class RequestRecord:
     id: str = ""
     finish_reason: str = ""
     due: float = 0.0  # when an open loop should have sent it; 0 for other loads
-    tokens: int = 0  # output tokens where responses are not tokens (unary); 0: one response is one token
+    tokens: int = 0  # output tokens where a response may hold several; 0: one response is one token
 
     @property
     def text(self) -> str:

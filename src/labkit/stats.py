@@ -24,7 +24,9 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
     return result | {f"p{p}": float(np.percentile(data, p)) for p in PERCENTILES}
 
 
-def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: float | None = None) -> dict[str, Any]:
+def metrics(
+    records: Sequence[RequestRecord], slo: Slo | None = None, price: float | None = None, counted: bool = True
+) -> dict[str, Any]:
     """All metrics of a run in which every request succeeded: times in ms, rates per second, the duration in s.
 
     An answer that comes whole has no first token: such a run has no time_to_first_token, and no goodput.
@@ -34,6 +36,8 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
         slo: adds goodput, the requests per second that meet every limit, and that of each tenant where there are some.
         price: of an hour; adds cost_per_million_tokens, of the output tokens (with ``slo``, of the requests that meet
             it: the others are paid for, and not counted). It is missing where no request meets it.
+        counted: the records know their tokens. Without it there are only responses: response_throughput, and nothing
+            that is divided by tokens.
 
     Raises:
         LabError: a request failed: partial data is never averaged.
@@ -49,27 +53,31 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
         )
     duration = max(r.responses[-1][0] for r in records) - min(r.start for r in records)
     tokens = sum(record.output_tokens for record in records)
-    several = [record for record in records if record.output_tokens > 1 and record.tpot_ms > 0]
+    several = [record for record in records if counted and record.output_tokens > 1 and record.tpot_ms > 0]
+    whole = all(len(record.responses) == 1 and bool(record.tokens or not counted) for record in records)
     result: dict[str, Any] = {
         "request_latency": summarize([r.latency_ms for r in records]),
-        "output_sequence_length": summarize([float(r.output_tokens) for r in records]),
-        "output_token_throughput": tokens / duration,
         "request_throughput": len(records) / duration,
         "request_count": len(records),
         "error_request_count": 0,
         "benchmark_duration": duration,
     }
-    if streamed := not any(record.tokens for record in records):
+    if counted:
+        result["output_sequence_length"] = summarize([float(r.output_tokens) for r in records])
+        result["output_token_throughput"] = tokens / duration
+    else:
+        result["response_throughput"] = sum(len(record.responses) for record in records) / duration
+    if not whole:
         result["time_to_first_token"] = summarize([r.ttft_ms for r in records])
     if several:
         result["time_per_output_token"] = summarize([r.tpot_ms for r in several])
         result["output_token_throughput_per_user"] = summarize([1e3 / r.tpot_ms for r in several])
-    if streamed and several:
+    if several and not any(record.tokens for record in records):
         result["inter_token_latency"] = summarize([gap for r in records for gap in r.itl_ms])
     if any(r.input_tokens for r in records):
         result["input_sequence_length"] = summarize([float(r.input_tokens) for r in records])
     good = records
-    if streamed and slo:
+    if slo and not whole:
         good = [record for record in records if slo.is_met(record.ttft_ms, record.tpot_ms)]
         result["goodput"] = len(good) / duration
         tenants = {str(record.parameters.get("tenant", "default")) for record in records}
@@ -77,6 +85,6 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
             whose = Counter(str(record.parameters.get("tenant", "default")) for record in good)
             result["goodput_by_class"] = {name: whose[name] / duration for name in sorted(tenants)}
     if price is not None and good:
-        counted = sum(record.output_tokens for record in good)
-        result["cost_per_million_tokens"] = price / 3600 * duration / counted * 1e6
+        good_tokens = sum(record.output_tokens for record in good)
+        result["cost_per_million_tokens"] = price / 3600 * duration / good_tokens * 1e6
     return result

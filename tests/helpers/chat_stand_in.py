@@ -35,7 +35,7 @@ def chat_stand_in() -> Iterator[str]:
             process.kill()
 
 
-def _ask(*arguments: Any) -> Iterator[PartialAnswer]:
+def _ask(*arguments: Any, standing: Any) -> Iterator[PartialAnswer]:
     prompt = arguments[2]
     if prompt == "arguments":
         yield PartialAnswer(json.dumps(arguments))

@@ -203,7 +203,8 @@ def bench_command(
 ) -> None:
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it.
 
-    With --endpoint any server is measured as it is, and nothing is written but --output.
+    With --endpoint any server is measured as it is, and nothing is written but --output. Its tokens are counted with
+    the tokenizer that its configuration names (tokenizer_dir); where that is not seen from here, responses are counted.
     """
     from labctl.labs import bench as benches
 
@@ -263,6 +264,8 @@ def _measure_there(
     shown.write(json.dumps({"metrics": metrics, "requests": [vars(record) for record in records]}))
     if not shown.json_output:
         _show_metrics(metrics)
+        if any("response_throughput" in figures for figures in metrics.values()):
+            say(f"{model} is measured in responses: its tokenizer is not known here, so its tokens cannot be counted")
 
 
 def _show_metrics(metrics: Mapping[str, Any]) -> None:

@@ -44,7 +44,11 @@ def infer_command(
     explain = faults.stack_explainer(there)
     if still := faults.standing_still(session, record):
         session.listener.note(still)
-    pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream)
+
+    def standing() -> bool:
+        return bool(faults.paused_models(session, record))
+
+    pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream, standing)
     try:
         with faults.watch_for_stalls(session, name, explain):
             for piece in pieces:

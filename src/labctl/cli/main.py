@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -22,12 +23,28 @@ from labctl.cli.commands import COMMANDS, GROUPS
 from labctl.cli.console import show_error
 from labkit import disk, proxies
 from labkit.errors import LabError
+from labkit.printable import printable
 
 MOST_WORDS = 300  # of what a package says where it cannot be imported: numpy's advice takes a screen
 
 
 class Terminated(BaseException):
     """SIGTERM arrived. Not an Exception: only clean-up code may stand in its way."""
+
+
+class _Text(click.types.StringParamType):
+    """A word that is UTF-8: no model, server or file of ours takes another one. Paths have a type of their own."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"'{printable(text)}' is not UTF-8", param, ctx)
+        return text
+
+
+TEXT = _Text()
 
 
 class _LazyGroup(click.Group):
@@ -43,6 +60,7 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(module, f"{name}_command")
         examples = COMMANDS[name].examples
         command.epilog = _show_examples(examples)
+        _require_text(command)
         for word, part in command.commands.items() if isinstance(command, click.Group) else ():
             part.epilog = _show_examples([e for e in examples if e.startswith(f"{name} {word}")])
         return command
@@ -52,6 +70,15 @@ class _LazyGroup(click.Group):
         for title, group in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{longest}}", listed.summary) for name, listed in group.items()])
+
+
+def _require_text(command: click.Command) -> None:
+    """Give the command, and each that it has, ``_Text`` for plain words."""
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = TEXT
+    for part in command.commands.values() if isinstance(command, click.Group) else ():
+        _require_text(part)
 
 
 def _show_examples(examples: Sequence[str]) -> str | None:

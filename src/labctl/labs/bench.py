@@ -169,7 +169,7 @@ def bench_there(
     for load in loads_of(workload, concurrency):
         listener.step(f"{model}, {load.title}")
         metrics[load.title], sent = workloads.measure_model(
-            endpoints, model, workload, load.concurrency, listener.progress
+            endpoints, model, workload, load.concurrency, listener.progress, foreign=True
         )
         listener.done(f"{len(sent)} requests")
         records += sent

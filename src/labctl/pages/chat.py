@@ -82,7 +82,8 @@ def chat_page(
         text = ""
         try:
             sampling = sampling_values(dict(zip(dials, values, strict=True)))
-            for part in conversation.ask_model(endpoint, model, prompt, int(tokens), sampling, tokenizer_dir):
+            asked = (endpoint, model, prompt, int(tokens), sampling, tokenizer_dir)
+            for part in conversation.ask_model(*asked, standing=lambda: bool(halted())):
                 text = fence_markdown(part.text)
                 yield f"{text}\n{part.speed}"
         except LabError as error:

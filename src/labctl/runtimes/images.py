@@ -155,7 +155,7 @@ def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: Seq
     """A hash of files and of the Python sources below folders of ``src``; one process asks for it a dozen times."""
     digest = hashlib.sha256()
     for path in (*map(Path, files), *sources(workspace, below)):
-        digest.update(f"{path}\0".encode())
+        digest.update(os.fsencode(f"{path}\0"))
         digest.update((workspace.root / path).read_bytes())
     digest.update("\0".join(more).encode())
     return digest.hexdigest()[:12]

@@ -136,7 +136,7 @@ def has_sequences(plan: Plan) -> bool:
     """Whether requests of one client belong together: a model has Triton's sequence batcher, and not for itself."""
     with contextlib.suppress(LabError, OSError):
         texts = (
-            path.read_text(encoding="utf-8")
+            path.read_text("utf-8", "replace")
             for place, path in repository.origins(plan.request).items()
             if place.endswith("config.pbtxt")
         )

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.clients.base import InFlightClient
+from labkit.clients.base import TELL_S, InFlightClient, Patience
 from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.clients.unary import UnaryClient
 from labkit.errors import LabError
 from labkit.records import RequestRecord
 
-TIMEOUT_S = 120.0  # without a response, and for an answer that comes whole
+TIMEOUT_S = 120.0  # without a response
 RESPONSES = 4  # for each token that was asked for, at most; an answer begins and ends with some that have no token
 MOST_TEXT = 64 * 2**20  # characters of an answer
 
 
-def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) -> Iterator[str]:
+def generate(
+    endpoint: str, model: str, prompt: str, tokens: int, stream: bool, standing: Callable[[], bool] = bool
+) -> Iterator[str]:
     """The prompt and what the model makes of it, in pieces as they arrive with ``stream``, else as one.
+
+    Args:
+        standing: whether the model's clock stands still, so that no answer can come.
 
     Raises:
         LabError: in Triton's words.
@@ -46,21 +51,17 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
         if text_model.answers_alone:
             yield prompt
         yielded = 0
-        if stream:
-            last = time.monotonic()
-            while not record.end:
-                try:
-                    arrived.get(timeout=0.2)
-                except queue.Empty:
-                    channel.check()
-                    if time.monotonic() - last > TIMEOUT_S:
-                        channel.give_up(record, f"nothing has come for {TIMEOUT_S:g} s")
-                    continue
-                last = time.monotonic()
+        patience = Patience(TIMEOUT_S, standing)
+        while not (record.end if stream else channel.ended(record, TELL_S)):
+            if stream:
+                with contextlib.suppress(queue.Empty):
+                    arrived.get(timeout=TELL_S)
+                channel.check()
                 pieces = [text for _, text in list(record.responses)[yielded:]]
                 yielded += len(pieces)
                 yield "".join(pieces)
-        channel.wait(record, timeout=TIMEOUT_S)
+            patience.check(len(record.responses))
+        channel.wait(record, timeout=TELL_S)  # raises its error
         yield "".join(text for _, text in record.responses[yielded:])
 
 

@@ -42,6 +42,22 @@ def channel_options(endpoint: str) -> list[tuple[str, Any]]:
     return list(options.items())
 
 
+class Patience:
+    """How long an answer may bring nothing new. While ``standing`` is true time does not count: a clock is stopped."""
+
+    def __init__(self, seconds: float, standing: Callable[[], bool] = bool) -> None:
+        self._seconds, self._standing = seconds, standing
+        self._responses, self._since = 0, time.monotonic()
+
+    def check(self, responses: int) -> None:
+        """Take note of how many responses have come. Raises LabError: no other one came for too long."""
+        now = time.monotonic()
+        if responses > self._responses or self._standing():
+            self._responses, self._since = responses, now
+        elif now - self._since > self._seconds:
+            raise LabError(f"no token came for {self._seconds:g} s", "", STALLED, code="token-late")
+
+
 class Client:
     """A connection to one server. Use as a context manager: leaving it closes the connection."""
 
@@ -180,7 +196,7 @@ class InFlightClient(Client):
 def finish_reason(result: Any) -> str:
     """Why an answer ended, where the model has such an output and was asked for it."""
     reasons = result.as_numpy("finish_reason")
-    return str(reasons.reshape(-1)[0].decode()) if reasons is not None and reasons.size else ""
+    return str(reasons.reshape(-1)[0].decode(errors="replace")) if reasons is not None and reasons.size else ""
 
 
 def grpc_server_version(endpoint: str) -> str:

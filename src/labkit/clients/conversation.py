@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.clients.ask import connection
-from labkit.clients.base import STALLED
-from labkit.clients.stream import TextStream
+from labkit.clients.base import TELL_S, InFlightClient, Patience
 from labkit.clients.text_model import TextModel
-from labkit.errors import LabError
 from labkit.records import RequestRecord
 
 TIMEOUT_S = 300.0
@@ -29,12 +26,19 @@ class PartialAnswer:
 
 
 def ask_model(
-    endpoint: str, model: str, prompt: str, tokens: int, sampling: Mapping[str, Any], tokenizer_dir: str = ""
+    endpoint: str,
+    model: str,
+    prompt: str,
+    tokens: int,
+    sampling: Mapping[str, Any],
+    tokenizer_dir: str = "",
+    standing: Callable[[], bool] = bool,
 ) -> Iterator[PartialAnswer]:
     """The answer as it grows, at least once; the last one is whole.
 
     Args:
-        tokenizer_dir: counts the tokens of an answer that comes whole; "": the server's, where it is seen from here.
+        tokenizer_dir: of a stack of ours; "": of any server, whose own counts the tokens where it is seen from here.
+        standing: whether the model's clock stands still, so that no answer can come.
 
     Raises:
         LabError: in Triton's words.
@@ -43,45 +47,47 @@ def ask_model(
     with connection(text_model, endpoint) as stream:
         record = text_model.send(stream, prompt, tokens, sampling=sampling)
         before = prompt if text_model.answers_alone else ""
-        if isinstance(stream, TextStream) and text_model.decoupled:
-            for text in growing_text(stream, record):
+        for text in growing_text(stream, record, Patience(TIMEOUT_S, standing)):
+            if text_model.decoupled:
                 yield PartialAnswer(before + text)
-        stream.wait(record, timeout=TIMEOUT_S)
+        stream.wait(record, timeout=TELL_S)  # raises its error
     text = before + record.text
     if text_model.end_text:
         text = text.partition(text_model.end_text)[0]
-    if not text_model.decoupled:
+    if tokenizer_dir and text_model.decoupled and not text_model.tells_end:
+        record.tokens = len(record.responses)  # of a stack of ours: one each
+    else:
         record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir or text_model.tokenizer_dir)
     yield PartialAnswer(text, speed(record, text_model.decoupled))
 
 
-def growing_text(stream: TextStream, record: RequestRecord) -> Iterator[str]:
-    """The text from its first token until it ends, whenever there is more of it, but not more often than can be read.
+def growing_text(stream: InFlightClient, record: RequestRecord, patience: Patience) -> Iterator[str]:
+    """The text until it ends, whenever there is more of it, but not more often than can be read.
 
     Raises:
-        LabError: nothing came for ``TIMEOUT_S`` seconds.
+        LabError: ``patience`` is over.
     """
-    stream.wait_first(record, timeout=TIMEOUT_S)
     shown = 0
-    while not record.end:
+    while not stream.ended(record, SHOWN_S):
         if len(record.responses) > shown:
             shown = len(record.responses)
             yield record.text
-        if stream.ended(record, SHOWN_S):
-            return
-        silent = time.monotonic() - record.responses[-1][0]
-        if silent > TIMEOUT_S:
-            raise LabError(f"no token came for {silent:.0f} s", "", STALLED, code="token-late")
+        patience.check(shown)
 
 
 def speed(record: RequestRecord, streamed: bool) -> str:
-    """Time to the first token and tokens/s, in words; a whole answer has no first token, and may not be counted."""
-    if not record.responses:
+    """Time to the first token, and tokens/s in words, responses/s where tokens are not counted.
+
+    A whole answer has no first token.
+    """
+    if not record.text:
         return "the model added nothing"
     seconds = record.latency_ms / 1e3
-    rate = f"{record.output_tokens} tokens in {seconds:.2f} s, {record.output_tokens / max(seconds, 1e-9):.1f} tokens/s"
+    what = "tokens" if record.tokens else "responses"
+    rate = f"{record.output_tokens} {what} in {seconds:.2f} s, {record.output_tokens / max(seconds, 1e-9):.1f} {what}/s"
     if streamed:
-        return f"first token after {record.ttft_ms:.0f} ms; {rate}"
+        first = next(at for at, text in record.responses if text) - record.start
+        return f"first token after {first * 1e3:.0f} ms; {rate}"
     whole = f"the whole answer came after {record.ttft_ms:.0f} ms"
     return f"{whole}; {rate}" if record.tokens else whole
 

@@ -74,7 +74,7 @@ class SequenceClient(Client):
             raise LabError(
                 "Triton did not answer", str(error), "labctl logs shows the server's side", code="server-silent"
             ) from error
-        return "".join(token.decode() for token in result.as_numpy(output_name).reshape(-1))
+        return "".join(token.decode(errors="replace") for token in result.as_numpy(output_name).reshape(-1))
 
     def _names(self) -> tuple[str, str]:
         """The model's input and output, asked once."""

@@ -241,16 +241,16 @@ class TextModel:
         return b"" if item.datatype == "BYTES" else 0  # lists of bad and stop words: none
 
 
-def set_token_count(record: RequestRecord, asked: int, count: Callable[[str], int]) -> None:
-    """Set how many tokens a whole answer has: all that were asked for, or as many as its text where it ended early.
+def set_token_count(record: RequestRecord, model: TextModel, asked: int, count: Callable[[str], int]) -> None:
+    """Set how many tokens an answer has: all that were asked for, or as many as its text where it may have ended early.
 
     Raises:
-        LabError: it ended for neither of these reasons.
+        LabError: ``model`` tells why an answer ended, and this one ended for neither of these reasons.
     """
     if record.finish_reason == "length":
         record.tokens = asked
-    elif record.finish_reason == "stop":
-        record.tokens = max(1, count(record.text))
+    elif record.finish_reason == "stop" or not model.tells_end:
+        record.tokens = max(1, count(record.text if model.answers_alone else record.text.removeprefix(record.prompt)))
     else:
         raise LabError(
             f"{record.label} ended with finish_reason '{record.finish_reason}'",

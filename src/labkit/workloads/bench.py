@@ -69,12 +69,15 @@ def measure_model(
     concurrency: int,
     progress: Callable[[str], None],
     tokenizer_dir: str = "",
+    foreign: bool = False,
 ) -> tuple[dict[str, Any], list[RequestRecord]]:
     """One measurement of one model.
 
     Args:
         endpoints: ``grpc``; and ``metrics``, without which nothing that Triton counts is in the result.
         tokenizer_dir: of the model, where the server does not name it.
+        foreign: the server need not be ours. Ours send a response for each token, or as many tokens as they are asked
+            for; of another's, tokens are counted with the tokenizer, and only responses where there is none.
 
     Returns:
         the metrics (with Triton's counters for the same time under "triton", under "scheduler" what a model with a
@@ -91,14 +94,17 @@ def measure_model(
 
     grpc = endpoints["grpc"]
     text_model = TextModel.of(grpc, model)
-    if workload.slo and (not text_model.decoupled or text_model.tells_end):
+    folder = tokenizer_dir or text_model.tokenizer_dir
+    several = foreign or text_model.tells_end  # a response may hold several tokens, or none
+    countable = not several or count_tokens("the", folder) > 0
+    if (workload.slo and not (text_model.decoupled and countable)) or (workload.price and not countable):
+        why = "it answers whole" if countable else "its tokenizer is not known here"
         raise LabError(
-            "goodput can be measured only for a model that answers token by token",
-            f"a response of {model} may hold several tokens",
-            "without --slo, or another model (-m)",
+            "goodput and cost can be measured only where tokens are counted, and goodput where they are streamed",
+            f"a response of {model} may hold several tokens, and {why}",
+            "without --slo and --price-per-hour, or another model (-m)",
             code="goodput-needs-tokens",
         )
-    folder = tokenizer_dir or text_model.tokenizer_dir
     items = trace_items(workload.trace, folder) if workload.trace else []
 
     def tell(answered: int, count: int) -> None:
@@ -132,13 +138,12 @@ def measure_model(
             arrivals = load.poisson(workload.requests, workload.rate, workload.seed)
             records = load.open_loop(arrivals, lambda number: ask(stream, number), tell)
             stream.wait(*records, timeout=workload.timeout, tell=tell)
-    if text_model.tells_end:  # it may have made fewer than were asked for, and a response may be several
+    if several:
         limits = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
-        for record, limit in zip(records, limits, strict=True):
-            set_token_count(record, limit, lambda text: count_tokens(text, folder))
+        _count_responses(records, text_model, limits, folder if countable else "")
     for record in records:
         record.input_tokens = record.input_tokens or count_tokens(record.prompt, folder)
-    result = stats.metrics(records, workload.slo, workload.price)
+    result = stats.metrics(records, workload.slo, workload.price, countable)
     if workload.trace:
         result["left_out"] = len(workload.trace) - len(items)
     if before is None:
@@ -154,6 +159,15 @@ def measure_model(
             "mean_batch": counted.mean_batch,
         }
     return result, records
+
+
+def _count_responses(records: Sequence[RequestRecord], model: TextModel, limits: Sequence[int], folder: str) -> None:
+    """Leave out responses without text, and set each answer's tokens, if a tokenizer in ``folder`` counts them."""
+    for record, limit in zip(records, limits, strict=True):
+        record.responses = [arrived for arrived in record.responses if arrived[1]] or record.responses[-1:]
+        record.tokens = 0  # those that were asked for may not all have come
+        if folder:
+            set_token_count(record, model, limit, lambda text: count_tokens(text, folder))
 
 
 def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, dataset.Item]]:
@@ -230,8 +244,10 @@ def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list
     """
     good = any("goodput" in figures for figures in measured.values())
     priced = any("cost_per_million_tokens" in figures for figures in measured.values())
+    counted = not any("response_throughput" in figures for figures in measured.values())
     columns: dict[str, tuple[str, str, int]] = {
-        "tokens/s": ("output_token_throughput", "", 0),
+        **({"tokens/s": ("output_token_throughput", "", 0)} if counted else {}),
+        **({} if counted else {"responses/s": ("response_throughput", "", 1)}),
         "requests/s": ("request_throughput", "", 2),
         **({"goodput/s": ("goodput", "", 2)} if good else {}),
         **({"cost/M tokens": ("cost_per_million_tokens", "", 2)} if priced else {}),

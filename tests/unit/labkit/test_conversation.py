@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Semaphore
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from checkout import ROOT
 from google.protobuf import text_format
@@ -18,11 +20,14 @@ from grpc_here import grpc_serving
 from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
+from labkit.clients import ask as ask_once
 from labkit.clients import conversation
+from labkit.clients.sequences import SequenceClient
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence.metrics import Snapshot
 from labkit.workloads import bench
+from labsched.slo import Slo
 
 PATIENCE_S = 20
 STREAMS = """
@@ -101,7 +106,7 @@ def test_tokens_that_come_faster_than_a_page_is_drawn_are_shown_together() -> No
         *growing, whole = ask(endpoint)
     assert len(growing) < 100
     assert whole.text.endswith(" 498 499")
-    assert "500 tokens in" in whole.speed
+    assert "500 responses in" in whole.speed
 
 
 def test_a_whole_answers_tokens_are_counted_with_the_servers_own_tokenizer() -> None:
@@ -138,6 +143,126 @@ def test_such_a_model_is_measured_too(monkeypatch: pytest.MonkeyPatch, rate: flo
         found, records = bench.measure_model({"grpc": endpoint, "metrics": ""}, "m", workload, 2, lambda text: None)
     assert (found["request_count"], len(records)) == (4, 4)
     assert "time_to_first_token" not in found
+
+
+TOKENIZER = WHOLE[WHOLE.index("parameters") :]
+WORDS = " time year people way"  # in a response of a server that sends several tokens at once
+
+
+def several_at_once(request: Any, context: Any) -> Iterator[Any]:
+    """An empty response, and 10 of several tokens."""
+    yield token(request, "")
+    yield from (token(request, WORDS, last=number == 9) for number in range(10))
+
+
+def measure_foreign(config: str, **load: Any) -> tuple[dict[str, Any], list[Any]]:
+    """What ``labctl bench --endpoint`` measures of a server that sends several tokens at once."""
+    with triton(several_at_once, config) as endpoint:
+        workload = bench.Workload(output_tokens=40, requests=2, warmup=0, **load)
+        return bench.measure_model({"grpc": endpoint}, "m", workload, 1, lambda text: None, foreign=True)
+
+
+def test_the_tokens_of_any_server_are_counted_with_its_tokenizer() -> None:
+    found, records = measure_foreign(STREAMS + TOKENIZER, slo=Slo(ttft=60_000), price=1.0)
+    count = conversation.count_tokens(WORDS * 10, f"{ROOT}/labs/shared/models/tiny-gpt2")
+    assert count > 20
+    assert found["output_sequence_length"]["avg"] == count
+    assert found["output_token_throughput"] == pytest.approx(2 * count / found["benchmark_duration"])
+    assert "inter_token_latency" not in found
+    assert found["goodput"] > 0 and found["cost_per_million_tokens"] > 0
+    assert [len(record.responses) for record in records] == [10, 10]
+
+
+def test_a_server_whose_tokenizer_is_not_known_is_measured_in_responses() -> None:
+    found, _ = measure_foreign(STREAMS)
+    assert found["response_throughput"] == pytest.approx(20 / found["benchmark_duration"])
+    assert not [name for name in found if "token" in name and name != "time_to_first_token"]
+    header, (row,) = bench.tabulate({"1 in flight": found})
+    assert "tokens/s" not in header and row[header.index("responses/s")] != "-"
+
+
+@pytest.mark.parametrize("load", [{"slo": Slo(ttft=1)}, {"price": 1.0}])
+def test_goodput_and_cost_of_such_a_server_are_refused(load: dict[str, Any]) -> None:
+    with lab_error("goodput-needs-tokens"):
+        measure_foreign(STREAMS, **load)
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_response_without_text_is_no_first_token(empty: int) -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        yield from (token(request, "") for _ in range(empty))
+        yield token(request, " upon")
+        yield token(request, " a time", last=True)
+
+    with triton(script, STREAMS + TOKENIZER) as endpoint:
+        workload = bench.Workload(requests=1, warmup=0)
+        found, (record,) = bench.measure_model({"grpc": endpoint}, "m", workload, 1, lambda text: None, foreign=True)
+    assert [text for _, text in record.responses] == [" upon", " a time"]
+    assert found["time_to_first_token"]["p50"] == pytest.approx((record.responses[0][0] - record.start) * 1e3)
+
+
+def test_a_whole_answer_of_any_server_has_the_tokens_that_came_not_those_that_were_asked_for() -> None:
+    answer = "Once upon a time"
+    with triton(lambda request, context: iter([token(request, answer, last=True)]), WHOLE) as endpoint:
+        workload = bench.Workload(["Once"], output_tokens=40, requests=1, warmup=0)
+        found, _ = bench.measure_model({"grpc": endpoint}, "m", workload, 1, lambda text: None, foreign=True)
+    count = conversation.count_tokens(" upon a time", f"{ROOT}/labs/shared/models/tiny-gpt2")
+    assert found["output_sequence_length"]["avg"] == count
+    assert "time_to_first_token" not in found
+
+
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> tuple[Script, Callable[[], bool]]:
+    """A server that answers when it was waited for beyond all patience, and the clock that stands still until then."""
+    monkeypatch.setattr(conversation, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(ask_once, "TIMEOUT_S", 0.0)
+    looks, going = iter(range(1000)), Semaphore(0)
+
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        assert going.acquire(timeout=PATIENCE_S)
+        yield token(request, " upon", last=True)
+
+    def standing() -> bool:
+        if next(looks) == 2:
+            going.release()
+        return True
+
+    return script, standing
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_while_the_clock_stands_still_the_time_of_a_question_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    script, standing = stopped_clock(monkeypatch)
+    with triton(script) as endpoint:
+        assert "".join(ask_once.generate(endpoint, "m", "Once", 1, stream, standing)) == "Once upon"
+        with lab_error("token-late"):
+            list(ask_once.generate(endpoint, "m", "Once", 1, stream))
+
+
+def test_while_the_clock_stands_still_the_time_of_a_chat_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    script, standing = stopped_clock(monkeypatch)
+    with triton(script) as endpoint:
+        assert [*conversation.ask_model(endpoint, "m", "Once", 1, {}, "", standing)][-1].text == "Once upon"
+
+
+def test_a_reason_for_the_end_that_is_not_utf_8_ends_an_answer_too() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        response = token(request, " upon", last=True)
+        response.infer_response.outputs.add(name="finish_reason", datatype="BYTES", shape=[1])
+        response.infer_response.raw_output_contents.append(struct.pack("<I", 1) + b"\xff")
+        yield response
+
+    with triton(script) as endpoint:
+        assert [*ask(endpoint)][-1].text == "Once upon"
+
+
+def test_a_sequences_token_that_is_half_a_character_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = SimpleNamespace(as_numpy=lambda name: np.array([b"\xed\x95"]))
+    monkeypatch.setattr("tritonclient.http.InferenceServerClient.infer", lambda *_, **__: answer)
+    monkeypatch.setattr(SequenceClient, "_names", lambda self: ("text", "answer"))
+    with SequenceClient("127.0.0.1:1", "m") as client:
+        assert client.ask("hello", 1, start=True) == "\N{REPLACEMENT CHARACTER}"
 
 
 def failing(script: Script, code: str) -> tuple[list[str], LabError]:

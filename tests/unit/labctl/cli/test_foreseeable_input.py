@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree
 
 import click
 import pytest
+from click.testing import CliRunner
 from lab_errors import lab_error
 
 from labctl import unfinished
 from labctl.cli import clock
+from labctl.cli.main import cli
 from labctl.manifest.settings import Setting
+from labctl.options import Options
 from labctl.pages.gate import is_own, objection
+from labctl.plan import make_plan
 from labctl.runtimes import docker_engine
+from labctl.stack.session import Session
+from labctl.stack.stack import has_sequences
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace
+
+BYTES = "caf\udce9"  # as Python reads bytes that are not UTF-8
 
 
 @pytest.mark.parametrize("asked", ["otlp://[::1", "otlp://]", "otlp://h:99999"])
@@ -34,6 +44,42 @@ def test_a_number_of_hundreds_of_digits_is_refused(digits: int) -> None:
 def test_an_amount_that_is_no_number_is_wrong_usage(action: str, amount: str) -> None:
     with pytest.raises(click.UsageError, match="is not a number"):
         clock._amount(action, amount)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["infer", "iterative", "-p", BYTES],
+        ["infer", "--endpoint", "127.0.0.1:1", "-m", BYTES, "-p", "Hi"],
+        ["bench", "--endpoint", "127.0.0.1:1", "-m", BYTES],
+        ["metrics", "--endpoint", f"{BYTES}:1"],
+        ["up", "iterative", "--set", f"slo={BYTES}"],
+        ["exercise", "check", BYTES],
+    ],
+)
+def test_a_word_that_is_not_utf_8_is_wrong_usage(words: list[str]) -> None:
+    assert CliRunner().invoke(cli, words).exit_code == 2
+
+
+@pytest.mark.parametrize("variable", ["LABS_ROOT", "LABS_CACHE"])
+def test_a_checkout_or_cache_whose_path_is_not_utf_8_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    folder = tmp_path / BYTES
+    (folder / "model_repos").mkdir(parents=True)
+    (folder / "pyproject.toml").touch()
+    monkeypatch.setenv(variable, str(folder))
+    with lab_error("path-not-text"):
+        Workspace.find()
+
+
+def test_replicas_of_a_template_that_is_not_utf_8_are_planned(session: Session, tmp_path: Path) -> None:
+    """The rendering refuses it, with its file and byte."""
+    copytree(session.workspace.model_repos / "iterative", tmp_path / "templates")
+    with (tmp_path / "templates" / "iterative-gpt2" / "config.pbtxt").open("ab") as file:
+        file.write(b"# caf\xe9")
+    options = Options(templates=tmp_path / "templates")
+    assert not has_sequences(make_plan(session.workspace, session.catalog.lab("iterative"), "iterative", options, str))
 
 
 @pytest.mark.parametrize("origin", ["http://[::1", "null", "http://evil.example"])

@@ -87,7 +87,7 @@ def test_every_dial_is_sent_but_a_seed_that_is_off() -> None:
 
 
 def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> None:
-    streamed = RequestRecord("1", "m", "a", start=1.0, responses=[(1.1, "b"), (1.5, "c")])
+    streamed = RequestRecord("1", "m", "a", start=1.0, responses=[(1.05, ""), (1.1, "b"), (1.5, "c")], tokens=2)
     assert conversation.speed(streamed, True) == "first token after 100 ms; 2 tokens in 0.50 s, 4.0 tokens/s"
     whole = RequestRecord("1", "m", "a", start=1.0, responses=[(1.5, "b c")], tokens=2)
     assert conversation.speed(whole, False) == "the whole answer came after 500 ms; 2 tokens in 0.50 s, 4.0 tokens/s"
