@@ -29,7 +29,9 @@ REQUIRED_WORDS = (  # without which there is no replay
     "scheduling",
 )
 NUMBERS = ("blocks", "block_size", "step_tokens", "context", "vocabulary")
-LISTS = ("tokens", "made", "cached")  # of whole numbers, one for each request of the batch
+NUMBER_WORDS = ("max_num_sequences", "max_tokens_in_paged_kv_cache", "max_num_tokens")  # or empty
+MOST_DIGITS = 18
+LISTS = ("tokens", "made", "cached")  # of whole numbers, one for each request of the batch; no `cached`: none was
 NAMES = ("ids", "joined", "evicted", "waiting")
 LONGEST_S, MOST = 1e9, 2**31
 
@@ -93,53 +95,58 @@ def check_line(line: Mapping[str, Any]) -> None:
     _seconds(line, "t")
     if kind == SCHEDULER:
         words = line["words"]
-        _require(isinstance(words, dict), "words")
+        require(isinstance(words, dict), "words")
         for name in REQUIRED_WORDS:
-            _require(name in words, name)
-        _require(all(_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
+            require(name in words, name)
+        for name in NUMBER_WORDS:
+            word = str(words[name])
+            require(not word or (word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS), name)
+        require(all(is_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
     elif kind == REQUEST:
         _seconds(line, "arrived")
-        if "waited" in line:
-            _seconds(line, "waited")
+        _seconds(line, "waited")
         for name, least in (("came", 1), ("after", 0), ("left", 0), ("prompt", 1), ("limit", 0), ("made", 0)):
-            _require(_whole(line[name], least), name)
-        _require(isinstance(line["prefixes"], str), "prefixes")
-        _require(_whole(line["priority"], -MOST), "priority")
+            require(is_whole(line[name], least), name)
+        require(isinstance(line["prefixes"], str), "prefixes")
+        require(is_whole(line["priority"], -MOST), "priority")
     elif kind in ("step", "change"):
         _check_step(line, whole=kind == "step")
 
 
 def _check_step(line: Mapping[str, Any], whole: bool) -> None:
     _seconds(line, "dur")
-    _require(_whole(line["n"], 1), "n")
-    _require(isinstance(line.get("ended", {}), dict), "ended")
+    require(is_whole(line["n"], 1), "n")
+    require(isinstance(line.get("ended", {}), dict), "ended")
     for name in NAMES:
         names = line.get(name, [])
-        _require(isinstance(names, list) and all(isinstance(request, str) for request in names), name)
+        require(isinstance(names, list) and all(isinstance(request, str) for request in names), name)
     if not whole:
         return
     why = line.get("why", "")
-    _require(isinstance(why, str) or (isinstance(why, list) and bool(why)), "why")
+    require(isinstance(why, str) or (isinstance(why, list) and bool(why)), "why")
     batch = len(line["ids"])
-    _require(line["batch"] == batch and batch > 0, "batch")
+    require(line["batch"] == batch and batch > 0, "batch")
     phase = line["phase"]
-    _require(isinstance(phase, str) and len(phase) == batch and {*phase} <= {*"pd"}, "phase")
-    _require(_whole(line["kv_blocks_used"], 0), "kv_blocks_used")
+    require(isinstance(phase, str) and len(phase) == batch and {*phase} <= {*"pd"}, "phase")
+    require(is_whole(line["kv_blocks_used"], 0), "kv_blocks_used")
+    require("engine_us" not in line or is_whole(line["engine_us"], 0), "engine_us")
     for name in LISTS:
-        values = line["tokens"] if name == "tokens" else line.get(name, [0] * batch)
-        _require(isinstance(values, list) and len(values) == batch, name)
-        _require(all(_whole(value, 0) for value in values), name)
+        values = line.get(name, [0] * batch) if name == "cached" else line[name]
+        require(isinstance(values, list) and len(values) == batch, name)
+        require(all(is_whole(value, 0) for value in values), name)
 
 
-def _whole(value: Any, least: int) -> bool:
+def is_whole(value: Any, least: int) -> bool:
+    """Whether it is a number that a field with a count may have."""
     return type(value) is int and least <= value < MOST
 
 
 def _seconds(line: Mapping[str, Any], name: str) -> None:
     value = line[name]
-    _require(type(value) in (int, float) and 0 <= value < LONGEST_S, name)
+    require(type(value) in (int, float) and 0 <= value < LONGEST_S, name)
 
 
-def _require(good: bool, name: str) -> None:
+def require(good: bool, name: str) -> None:
+    """Raise ValueError with the field's name, if it is not good."""
     if not good:
         raise ValueError(f"'{name}'")

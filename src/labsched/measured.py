@@ -60,11 +60,18 @@ def measure_device(rows: Sequence[StepRow]) -> Measured:
     """The device on which these steps were recorded.
 
     Raises:
-        LabError: the recording has too few steps of decoding, or none with prompts.
+        LabError: the recording has too few steps of decoding, or none with prompts, or lacks the engine's times.
     """
     contexts = Contexts()
     steps = []
     for row in rows:
+        if row.engine_s is None:
+            raise LabError(
+                "this recording lacks the engine's own times",
+                "no engine_us is in its steps: the recorder for a vLLM of your own sees the scheduler, not the engine",
+                RECORD,
+                code="device-unmeasured",
+            )
         work = list(map(StepWork, row.tokens, contexts.each(row)))
         steps.append(_Step(work, row.engine_s, prompts="p" in row.phase, follows=row.busy))
     calm, groups = [], []

@@ -59,7 +59,7 @@ def written(folder: Path, found: Recording) -> Path:
         for name in sorted(row.ended):
             n, a = by_name[name]
             own = {of: getattr(a, of) for of in ("after", "prompt", "limit", "made", "why", "tenant", "priority")}
-            more = {"left": number, "word": False, "resumable": True, "prefixes": ""}
+            more = {"waited": 0.0, "left": number, "word": False, "resumable": True, "prefixes": ""}
             lines.append({**over, "kind": "request", "name": name, "came": n, "arrived": 100 + a.at, **own, **more})
         own = {of: getattr(row, of) for of in ("phase", "tokens", "made", "joined", "waiting")}
         own |= {"ids": row.batch, "batch": len(row.batch), "evicted": row.preempted, "kv_blocks_used": row.blocks}

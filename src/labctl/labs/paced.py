@@ -15,8 +15,9 @@ def describe_pace(out: Path) -> str:
         with open_to_read(path) as stream:
             for line in stream:
                 data = parse_step_line(line) or {}
-                steps += "paced_us" in data
-                late += data.get("engine_us", 0) > data.get("paced_us", float("inf"))
+                if "paced_us" in data:
+                    steps += 1
+                    late += data["engine_us"] > data["paced_us"]
     if not steps:
         return ""
     text = f"the times are those of a model of a GPU in slow motion (pace), for {steps:,} steps; no GPU was measured"

@@ -57,7 +57,7 @@ def _ask(argv: Sequence[str], path: Path, seconds: float, name: str, late: LabEr
         raise LabError(f"{name} failed", own_lines(err, path.parent), code="answer-failed")
     try:
         return json.loads(out)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LabError(f"{name} gave no JSON", repr(out[-200:]), code="answer-no-json") from error
 
 

@@ -10,9 +10,11 @@ import contextlib
 import ctypes
 import os
 import queue
+import selectors
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ from labctl.listener import Listener
 from labkit.errors import LabError
 
 LOOK_S = 0.02
+CHUNK, MOST_OUTPUT = 64 * 1024, 16 * 2**20  # bytes; of a child's output
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -216,17 +219,54 @@ class ShortRun(NamedTuple):
 
 
 def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> ShortRun | None:
-    """Run a short command and all that it starts. None: it took longer. Raises OSError."""
+    """Run a short command and all that it starts. None: it took longer. Raises OSError.
+
+    It is over when it has ended itself: a child that has left its session may hold the pipes for longer. Of each stream
+    the last MOST_OUTPUT bytes are returned.
+    """
     pipe = subprocess.PIPE
-    with _child(Command(argv, cwd=cwd), Listener(), stdin=pipe, stdout=pipe, stderr=pipe, **TEXT) as process:
+    with _child(Command(argv, cwd=cwd), Listener(), stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
-            out, err = process.communicate(given, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return None
+            written = _until_ended(process, given.encode(), time.monotonic() + seconds)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return ShortRun(process.returncode, out, err)
+    if written is None:
+        return None
+    return ShortRun(process.returncode, *(text.decode(TEXT["encoding"], TEXT["errors"]) for text in written))
+
+
+def _until_ended(process: subprocess.Popen[bytes], given: bytes, deadline: float) -> list[bytearray] | None:
+    """Write what is given, and return what a child wrote until it ended. None: it has not ended by the deadline."""
+    written = [bytearray(), bytearray()]
+    rest = memoryview(given)
+    with selectors.DefaultSelector() as streams:
+        for stream, kept in ((process.stdin, None), *zip((process.stdout, process.stderr), written, strict=True)):
+            assert stream
+            os.set_blocking(stream.fileno(), False)
+            streams.register(stream, selectors.EVENT_WRITE if kept is None else selectors.EVENT_READ, kept)
+        while True:
+            ended = process.poll() is not None  # before its streams are read: then they hold all that it wrote
+            late = time.monotonic() > deadline
+            moved = False
+            for key, _ in streams.select(0 if ended else LOOK_S):
+                kept, data = key.data, b""
+                with contextlib.suppress(BrokenPipeError):
+                    if kept is None:
+                        data = rest[: os.write(key.fd, rest)]
+                        rest = rest[len(data) :]
+                    else:
+                        data = os.read(key.fd, CHUNK)
+                        kept += data
+                        del kept[:-MOST_OUTPUT]
+                if not data or (kept is None and not rest):
+                    streams.unregister(key.fileobj)
+                    cast(IO[bytes], key.fileobj).close()
+                moved = moved or (kept is not None and bool(data))
+            if ended and (late or not moved):
+                return written
+            if late:
+                return None
 
 
 def as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:

@@ -2,12 +2,17 @@
 
 A recording of one server is a row of files, `vllm-STARTED-PROCESS-RANK.NUMBER.jsonl`. A file is closed when it is
 full, and the oldest files of the folder go when all of them together are more than the environment's LABS_RECORD_MIB.
+Several servers may record into one folder: each locks the file that it writes, and only files with such a name that no
+server has locked are deleted.
 """
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
+import re
+import stat
 import threading
 import time
 from collections import deque
@@ -16,7 +21,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from labsched.files import open_to_read
+
 PREFIX = "vllm-"  # the prefix of the files' names
+NAME = re.compile(rf"({PREFIX}\d{{8}}-\d{{9}}-\d+-\d+)\.\d{{6,}}\.jsonl", re.ASCII)
 LIMIT, USUAL_MIB = "LABS_RECORD_MIB", 256
 FILES = 8  # of a whole recording, at most
 FLUSH_S = 0.25  # between two writes: so much is lost where the process is killed
@@ -86,6 +94,8 @@ class Files:
             self._turn_over()
             while self.open:
                 last = self._closing
+                if self._file and not os.fstat(self._file.fileno()).st_nlink:  # a person has deleted it
+                    self._turn_over()
                 self._write()
                 if last:
                     break
@@ -131,18 +141,44 @@ class Files:
         self._number += 1
         path = self._folder / f"{self._name}.{self._number:06}.jsonl"
         self._file = FileIO(str(path), "x")
+        with contextlib.suppress(OSError):  # a file system without locks: no other server deletes from it either
+            fcntl.flock(self._file, fcntl.LOCK_EX)
         self._size = 0
         files: list[tuple[float, int, Path]] = []  # when each was written to last, its size and its path
-        for file in self._folder.glob(f"{PREFIX}*.jsonl"):
+        for file in recorded_files(self._folder):
             with contextlib.suppress(OSError):  # another server has deleted it
-                status = file.stat()
-                files.append((status.st_mtime, status.st_size, file))
+                status = file.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    files.append((status.st_mtime, status.st_size, file))
         whole = sum(size for _, size, _ in files) + self._most // FILES  # this one will grow
         for _, size, file in sorted(files):
             if whole > self._most and file != path:
-                file.unlink(missing_ok=True)
-                whole -= size
+                with contextlib.suppress(OSError):
+                    if run_of(file) == self._name or not is_locked(file):
+                        file.unlink(missing_ok=True)
+                        whole -= size
         self._append([_encoded(line) for line in self._begin()])
+
+
+def run_of(file: Path) -> str:
+    """The recording to which a file belongs, by its name; "" for a file that no recorder has made."""
+    found = NAME.fullmatch(file.name)
+    return found[1] if found else ""
+
+
+def recorded_files(folder: Path) -> list[Path]:
+    """The files of a folder that have a recorder's name, those of one recording in their order."""
+    return sorted(file for file in folder.glob(f"{PREFIX}*.jsonl") if run_of(file))
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a server still writes the file. Raises OSError: it cannot be read, or there are no locks here."""
+    with open_to_read(file) as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _encoded(line: Line) -> bytes:

@@ -7,6 +7,7 @@ out, so that the lines are as in docs/develop/step-log.md.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import time
 from collections import defaultdict
@@ -16,35 +17,33 @@ from typing import Any
 
 from labsched.errors import LabError
 from labsched.files import json_object, open_to_read
-from labsched.lines import damage_as_error
+from labsched.lines import DAMAGE, NAMES, check_line, damage_as_error, is_whole, require
 from labsched.steplog import REQUEST, SCHEDULER
-from labsched.vllm.files import PREFIX
+from labsched.vllm.files import LIMIT, PREFIX, is_locked, recorded_files, run_of
 
 ARRIVAL = "arrival"  # a kind of line: a request has come
 NO_TEXTS = "vLLM's recordings hold no texts"
 UNFINISHED = "unfinished"  # why a request has no end in a recording
 TOKEN_BYTES, HASH_BYTES = 3, 6  # of a token in `prefixes` (labsched.recording), and of a block in `hashes`
-WRITTEN_S = 10.0  # since the last line of a server on another machine, or in a container
+WRITTEN_S = 10.0  # since the last line of a server whose lock cannot be seen from here
+MOST = 50_000_000  # requests in the batches and queues of steps, and tokens with a hash: about 1 GB
+LONGEST_NAME = 9  # digits
 Line = dict[str, Any]
 
 
 def is_recording(path: Path) -> bool:
     """Whether it is a folder with such recordings, or one of its files."""
-    return any(path.glob(f"{PREFIX}*.jsonl")) if path.is_dir() else path.match(f"{PREFIX}[0-9]*.jsonl")
+    return bool(recorded_files(path) if path.is_dir() else run_of(path))
 
 
 def recordings_in(path: Path) -> dict[str, list[Path]]:
     """The files of each recording in a folder, oldest first; for a file, its recording alone."""
-    folder, name = (path, "") if path.is_dir() else (path.parent, _run(path))
+    folder, name = (path, "") if path.is_dir() else (path.parent, run_of(path))
     found: dict[str, list[Path]] = defaultdict(list)
-    for file in sorted(folder.glob(f"{PREFIX}*.jsonl")):
-        if name in ("", _run(file)):
-            found[_run(file)].append(file)
+    for file in recorded_files(folder):
+        if name in ("", run_of(file)):
+            found[run_of(file)].append(file)
     return dict(found)
-
-
-def _run(file: Path) -> str:
-    return file.name.partition(".")[0]
 
 
 def latest_recording(path: Path, run: str = "") -> str:
@@ -60,7 +59,7 @@ def latest_recording(path: Path, run: str = "") -> str:
     if not found:
         raise LabError(
             f"{path} has no recording",
-            f"no file there is called {PREFIX}*.jsonl",
+            f"no file there is called {PREFIX}STARTED-PROCESS-RANK.NUMBER.jsonl",
             "see docs/guide/your-own-vllm.md",
             code="recording-missing",
         )
@@ -76,43 +75,60 @@ def _written_at(files: Sequence[Path]) -> float:
 
 
 def is_written(path: Path) -> bool:
-    """Whether the newest recording is being written: a moment ago, or by a process that still runs on this machine."""
-    name = latest_recording(path)
-    if time.time() - _written_at(recordings_in(path).get(name, [])) < WRITTEN_S:
+    """Whether the newest recording is being written: a moment ago, or by a server that has locked its last file."""
+    files = recordings_in(path).get(latest_recording(path), [])
+    if time.time() - _written_at(files) < WRITTEN_S:
         return True
-    try:
-        os.kill(int(name.split("-")[-2]), 0)
-    except PermissionError:  # it is another user's process
-        return True
-    except (OSError, ValueError, IndexError):
-        return False
-    return True
+    with contextlib.suppress(OSError):
+        return is_locked(files[-1])
+    return False
 
 
 def read_vllm_recording(path: Path, run: str = "") -> list[Line]:
     """The whole lines of a recording, the settings first. A request without an end has what it got so far.
 
-    ``partial`` in the settings says that older files are gone: then the requests that had come before are left out,
-    and steps may name them.
+    ``partial`` in the settings says that older files are gone, or left out because there is more than MOST in all: then
+    the requests that had come before are left out, and steps may name them.
 
     Raises:
-        LabError: there is no such recording, or a line of it is damaged.
+        LabError: there is no such recording, a line of it is damaged, or there is more than MOST in its last file.
     """
     recording = latest_recording(path, run)
     files = recordings_in(path)[recording]
-    whole, found = Whole(), list[Line]()
-    for file in files:
-        found += [line for text in _texts(file) if (line := whole.line(text, file)) is not None]
+    oldest, room, found = files[-1], MOST, list[Line]()
+    for file in reversed(files):
+        if found and _number(file) != _number(oldest) - 1:
+            break
+        whole = Whole(room)
+        try:
+            lines = [line for text in _texts(file) if (line := whole.line(text, file)) is not None]
+        except _TooMuch as error:
+            if found:
+                break
+            raise LabError(
+                f"{file} is too large to be explained",
+                f"its steps and prompts have over {MOST:,} entries",
+                f"record with a smaller {LIMIT}",
+                code="recording-too-large",
+            ) from error
+        oldest, room, found = file, whole.room, lines + found
     if not found or found[0]["kind"] != SCHEDULER:
         raise LabError(
-            f"{files[0]} is damaged",
+            f"{oldest} is damaged",
             "it does not begin with the settings of a scheduler",
             "record again",
             code="step-log-damaged",
         )
-    oldest_is_there = files[0].name.endswith(".000001.jsonl")
     with damage_as_error(path):
-        return _with_all_requests(found, not oldest_is_there)
+        return _with_all_requests(found, _number(oldest) != 1)
+
+
+def _number(file: Path) -> int:
+    return int(file.name.split(".")[1])
+
+
+class _TooMuch(Exception):
+    """The lines of a recording say more than there is room for."""
 
 
 def _with_all_requests(found: Sequence[Line], partial: bool) -> list[Line]:
@@ -138,6 +154,7 @@ def _with_all_requests(found: Sequence[Line], partial: bool) -> list[Line]:
         if made[name]:
             rest = {"t": end, "made": made[name], "why": UNFINISHED, "left": steps + line["after"], "word": False}
             lines.append({**line, **rest, "kind": REQUEST, "tenant": "", "resumable": True, "prefixes": ""})
+            check_line(lines[-1])
     if unfinished:
         lines[0]["partial"] = True
     if partial:
@@ -168,37 +185,74 @@ def _texts(file: Path) -> Iterator[bytes]:
 
 
 class Whole:
-    """Fills in what lines leave out: most steps are only said to be as the one before. One for each recording."""
+    """Fills in what lines leave out: most steps are only said to be as the one before. One for each file.
 
-    def __init__(self) -> None:
+    Lines that say the same share their lists. ``room``: how much of MOST is left.
+    """
+
+    def __init__(self, room: float = float("inf")) -> None:
+        self.room = room
         self._ids: Sequence[str] = ()
+        self._again: Line = {}  # the fields of a step of these requests
         self._waiting: Sequence[str] = ()
         self._sizes: Line = {}  # of the KV cache
+        self._hash_block = 1  # tokens
 
     def line(self, text: bytes, file: Path) -> Line | None:
         """The line in ``text``, whole; None for an empty one. Raises LabError: it is damaged."""
         try:
             return self.of(json_object(text)) if text.strip() else None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGE as error:
             raise LabError(
                 f"{file} is damaged", f"{error}: {text[:80]!r}", "record again", code="step-log-damaged"
             ) from error
 
     def of(self, line: Line) -> Line:
-        if line["kind"] == SCHEDULER:
-            self._sizes = {"kv_blocks": line["blocks"]}
-        if line["kind"] not in ("step", "change"):
-            return line
-        line |= self._sizes
+        kind = line["kind"]
+        if kind in ("step", "change"):
+            return self._step(line)
+        check_line(line)
+        _check_names(line)
+        if kind == SCHEDULER:
+            require(isinstance(line["vllm"], dict), "vllm")
+            require(isinstance(line["beyond"], list), "beyond")
+            require(is_whole(line["hash_block_size"], 1), "hash_block_size")
+            self._sizes, self._hash_block = {"kv_blocks": line["blocks"]}, line["hash_block_size"]
+        elif kind == REQUEST:
+            self._take(len(line["hashes"]) * 3 // 4 // HASH_BYTES * self._hash_block)
+        return line
+
+    def _step(self, line: Line) -> Line:
         again = line.pop("again", ())
+        line |= self._sizes
         if "batch" in again:
             count = len(self._ids)
-            line |= {"ids": [*self._ids], "phase": "d" * count, "tokens": [1] * count, "made": [1] * count}
+            self._again = self._again or {"phase": "d" * count, "tokens": [1] * count, "made": [1] * count}
+            line |= {"ids": self._ids, **self._again}
         if "waiting" in again:
-            line["waiting"] = [*self._waiting]
-        self._ids = [id for id in line["ids"] if id not in line.get("ended", {})]
-        self._waiting = line.get("waiting", ())
+            line["waiting"] = self._waiting
+        waiting, ended = line.get("waiting", []), line.get("ended", {})
+        self._take(len(line["ids"]) + len(waiting))
+        check_line(line)
+        if ended or "batch" not in again:
+            _check_names(line)
+            self._ids, self._again = [id for id in line["ids"] if id not in ended], {}
+        self._waiting = waiting
         return line
+
+    def _take(self, entries: int) -> None:
+        self.room -= entries
+        if self.room < 0:
+            raise _TooMuch
+
+
+def _check_names(line: Mapping[str, Any]) -> None:
+    """Raises ValueError: a request has another name than its number. Raises KeyError: the line has no server."""
+    require(isinstance(line["model"], str) and isinstance(line["instance"], str), "model/instance")
+    names = [name for field in NAMES for name in line.get(field, ())]
+    names += [line["name"]] if line["kind"] in (ARRIVAL, REQUEST) else line.get("ended", ())
+    for name in names:
+        require(isinstance(name, str) and name.isascii() and name.isdigit() and len(name) <= LONGEST_NAME, "name")
 
 
 class RecordingTail:

@@ -23,11 +23,14 @@ from hypothesis import strategies as st
 from lab_errors import lab_error
 from waiting import eventually
 
+from labctl.pages.live import story
 from labctl.pages.live.feed import FIELDS
 from labctl.pages.live.hub import PageFollower, spell
+from labctl.pages.live.replay import page_recording
 from labkit.names import letter
 from labsched import recording
 from labsched.lines import REQUIRED_WORDS
+from labsched.measured import measure_device
 from labsched.vllm import files, reader
 from labsched.vllm.decision import Decision, Reason
 from labsched.vllm.files import FILES, Files
@@ -133,7 +136,7 @@ def drain(kept: Files) -> None:
         kept._wake.clear()
 
 
-def opened(folder: Path, name: str = "vllm-1-1-0", most: int = 2**20) -> Files:
+def opened(folder: Path, name: str = "vllm-20260101-000000000-1-0", most: int = 2**20) -> Files:
     lines = Lines(SETTINGS, "0")
     return Files(folder, name, lines.of, lines.begin, most)
 
@@ -153,7 +156,7 @@ def test_every_step_and_every_request_is_read_as_it_happened(
 ) -> None:
     folder, traffic = tmp_path_factory.mktemp("recorded"), Traffic(seed)
     events = [event for _ in range(steps) for event in traffic.events()]
-    written(folder, "vllm-1-1-0", events)
+    written(folder, "vllm-20260101-000000000-1-0", events)
     lines = reader.read_vllm_recording(folder)
     seen = [line for line in lines if line["kind"] == "step"]
     names = ("ids", "phase", "tokens", "made", "waiting", "ended", "kv_blocks_used")
@@ -172,7 +175,7 @@ def test_every_step_and_every_request_is_read_as_it_happened(
 def test_no_text_no_token_and_no_plain_hash_is_written(tmp_path: Path) -> None:
     """Two requests with the same prompt show the same hash, which another recording does not."""
     found = []
-    for name in ("vllm-1-1-0", "vllm-2-1-0"):
+    for name in ("vllm-20260101-000000000-1-0", "vllm-20260102-000000000-1-0"):
         requests = [Request(id, 32, 1) for id in ("a", "b")]
         events = [Came(one, 1.0, 0.0) for one in requests]
         for one in requests:
@@ -205,7 +208,7 @@ def test_the_files_of_a_folder_stay_within_their_limit_and_the_rest_is_read(tmp_
         drain(kept)
         assert size_of(tmp_path) <= most * (1 + 2 / FILES)
     kept.close()
-    assert not (tmp_path / "vllm-1-1-0.000001.jsonl").exists()
+    assert not (tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl").exists()
     read = recording.read_recording(tmp_path)
     seen = [row.batch for row in read.rows]
     assert seen and seen == [line["ids"] for line in traffic.wanted][-len(seen) :]
@@ -284,13 +287,13 @@ def test_a_killed_server_has_lost_nothing_that_was_written_and_it_is_written_whi
 
 
 def test_the_newest_recording_is_meant_and_another_is_named(tmp_path: Path) -> None:
-    written(tmp_path, "vllm-1-1-0", Traffic(1).events())
-    written(tmp_path, "vllm-2-1-0", Traffic(2).events())
-    os.utime(tmp_path / "vllm-1-1-0.000001.jsonl", (1, 1))
-    assert reader.latest_recording(tmp_path) == "vllm-2-1-0"
-    (tmp_path / "vllm-3-1-0.000001.jsonl").symlink_to(tmp_path / "deleted-by-its-server")
-    assert reader.latest_recording(tmp_path) == "vllm-2-1-0"
-    (tmp_path / "vllm-3-1-0.000001.jsonl").unlink()
+    written(tmp_path, "vllm-20260101-000000000-1-0", Traffic(1).events())
+    written(tmp_path, "vllm-20260102-000000000-1-0", Traffic(2).events())
+    os.utime(tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl", (1, 1))
+    assert reader.latest_recording(tmp_path) == "vllm-20260102-000000000-1-0"
+    (tmp_path / "vllm-20260103-000000000-1-0.000001.jsonl").symlink_to(tmp_path / "deleted-by-its-server")
+    assert reader.latest_recording(tmp_path) == "vllm-20260102-000000000-1-0"
+    (tmp_path / "vllm-20260103-000000000-1-0.000001.jsonl").unlink()
     with lab_error("phase-unknown", "vllm-3"):
         reader.read_vllm_recording(tmp_path, "vllm-3")
 
@@ -306,7 +309,7 @@ def test_a_recording_is_followed_while_it_is_written(tmp_path: Path) -> None:
         tail = tail or reader.RecordingTail(tmp_path)
         seen += tail.read()
     kept.close()
-    assert tail and len(reader.recordings_in(tmp_path)["vllm-1-1-0"]) > 2, "it went on in other files"
+    assert tail and len(reader.recordings_in(tmp_path)["vllm-20260101-000000000-1-0"]) > 2, "it went on in other files"
     seen += tail.read()
     steps = [line["ids"] for line in seen if line["kind"] == "step"]
     assert steps == [line["ids"] for line in traffic.wanted][-len(steps) :] and len(steps) > 100
@@ -331,7 +334,7 @@ def test_an_open_page_is_told_each_step_as_it_is_written_and_comes_anew_for_anot
                 message = await asyncio.wait_for(queue.get(), 20)
                 assert message is not None
                 told.extend(feed.events(message[0]))
-        written(tmp_path, "vllm-2-1-0", [event for _ in range(40) for event in Traffic(2).events()])
+        written(tmp_path, "vllm-20260102-000000000-1-0", [event for _ in range(40) for event in Traffic(2).events()])
         while (message := await asyncio.wait_for(queue.get(), 20)) is not None:
             assert not message[0]
         running.cancel()
@@ -345,27 +348,155 @@ def test_an_open_page_is_told_each_step_as_it_is_written_and_comes_anew_for_anot
     assert called == {name: letter(int(name) - 1) for name in called}, "as `labctl explain` calls them afterwards"
 
 
-def test_a_recording_is_being_written_while_its_server_runs(tmp_path: Path) -> None:
-    over = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    for name, running in ((f"vllm-1-{os.getpid()}-0", True), (f"vllm-2-{int(over.stdout)}-0", False)):
-        written(tmp_path, name, Traffic(2).events())
-        assert reader.is_written(tmp_path), "a moment ago"
-        for file in tmp_path.iterdir():
-            os.utime(file, (1, 1))
-        os.utime(tmp_path / f"{name}.000001.jsonl", (2, 2))
-        assert reader.is_written(tmp_path) == running
+def test_a_recording_is_being_written_as_long_as_its_server_has_it_open(tmp_path: Path) -> None:
+    kept = opened(tmp_path)
+    assert eventually(lambda: size_of(tmp_path))
+    (file,) = tmp_path.iterdir()
+    assert reader.is_written(tmp_path), "a moment ago"
+    os.utime(file, (1, 1))
+    assert reader.is_written(tmp_path)
+    kept.close()
+    os.utime(file, (1, 1))
+    assert not reader.is_written(tmp_path)
+
+
+def test_a_busy_server_leaves_the_open_file_of_an_idle_one_in_the_same_folder(tmp_path: Path) -> None:
+    idle_name, most = "vllm-20260101-000000000-1-0", 40_000
+    idle, traffic = opened(tmp_path, idle_name, most), Traffic(1)
+    assert eventually(lambda: size_of(tmp_path))
+    busy, others = opened(tmp_path, "vllm-20260102-000000000-2-0", most), Traffic(2)
+    while busy._number < 12:
+        for event in [event for _ in range(40) for event in others.events()]:
+            busy.add(event)
+        drain(busy)
+    for event in [event for _ in range(40) for event in traffic.events()]:
+        idle.add(event)
+    busy.close()
+    idle.close()
+    steps = [line["ids"] for line in reader.read_vllm_recording(tmp_path, idle_name) if line["kind"] == "step"]
+    assert steps == [line["ids"] for line in traffic.wanted]
+
+
+def test_an_open_file_that_a_person_deletes_is_followed_by_another(tmp_path: Path) -> None:
+    kept, traffic = opened(tmp_path), Traffic(1)
+    assert eventually(lambda: size_of(tmp_path))
+    (tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl").unlink()
+    assert eventually(lambda: size_of(tmp_path))
+    for event in [event for _ in range(40) for event in traffic.events()]:
+        kept.add(event)
+    kept.close()
+    steps = [line["ids"] for line in reader.read_vllm_recording(tmp_path) if line["kind"] == "step"]
+    assert steps == [line["ids"] for line in traffic.wanted]
+
+
+def test_what_no_recorder_has_made_stays_in_the_folder_and_is_no_recording(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("a person's")
+    foreign = [f"vllm-20250101-000000000-1-{number}.000001.jsonl" for number in range(3)]
+    (tmp_path / foreign[0]).mkdir()
+    (tmp_path / foreign[1]).symlink_to(tmp_path / "target")
+    os.mkfifo(tmp_path / foreign[2])
+    for name in ("vllm-notes.jsonl", "vllm-20250101-000000000-x-0.000001.jsonl", "vllm-.jsonl"):
+        (tmp_path / name).write_bytes(b" " * 100_000)
+        foreign.append(name)
+        assert not reader.is_recording(tmp_path / name)
+    kept, traffic = opened(tmp_path, most=20_000), Traffic(1)
+    while kept._number < 12:
+        for event in [event for _ in range(40) for event in traffic.events()]:
+            kept.add(event)
+        drain(kept)
+    assert kept.open
+    kept.close()
+    assert {*foreign, "target"} <= {file.name for file in tmp_path.iterdir()}
+    assert not (tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl").exists()
+
+
+HEAD = {"kind": "scheduler", "t": 1.0, "v": 2, "model": "vllm", "instance": "0", **SETTINGS}
+SERVER = {"v": 2, "model": "vllm", "instance": "0"}
+ENDED = {
+    **{**SERVER, "kind": "request", "t": 2.0, "name": "1", "id": "a", "came": 1, "arrived": 1.0, "waited": 0.0},
+    **{"after": 0, "prompt": 10, "limit": 4, "priority": 0, "made": 1, "why": "length", "left": 1, "word": False},
+    **{"tenant": "", "resumable": True, "prefixes": "", "hashes": ""},
+}
+STEP = {
+    **{**SERVER, "kind": "step", "n": 1, "t": 1.5, "dur": 0.1, "batch": 1, "ids": ["1"], "phase": "p"},
+    **{"tokens": [10], "made": [1], "queue": 0, "ended": {"1": "length"}, "kv_blocks_used": 1},
+}
+
+
+def said_by_hand(folder: Path, *lines: dict[str, Any]) -> Path:
+    file = folder / "vllm-20260101-000000000-1-0.000001.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ({**HEAD, "hash_block_size": 0}, STEP, ENDED),
+        ({**HEAD, "hash_block_size": 2**40}, STEP, ENDED),
+        ({**HEAD, "words": {**WORDS, "max_num_sequences": "x"}}, STEP, ENDED),
+        ({**HEAD, "vllm": []}, STEP, ENDED),
+        ({**HEAD, "beyond": 3}, STEP, ENDED),
+        ({**HEAD, "model": None}, STEP, ENDED),
+        (HEAD, {**STEP, "ids": ["x"]}, ENDED),
+        (HEAD, {**STEP, "ended": {"-1": "length"}}, ENDED),
+        (HEAD, {**STEP, "waiting": ["\ud800"]}, ENDED),
+        (HEAD, {**STEP, "again": 5}, ENDED),
+        (HEAD, STEP, {**ENDED, "name": "9" * 5000}),
+        (HEAD, STEP, {**ENDED, "hashes": 7}),
+        (HEAD, STEP, {**ENDED, "t": float("inf")}),
+    ],
+)
+def test_a_line_that_the_recorder_cannot_have_written_is_refused_by_all_that_read_it(
+    lines: tuple[dict[str, Any], ...], tmp_path: Path
+) -> None:
+    for read in (recording.read_recording, reader.read_vllm_recording, story.of_result, page_recording):
+        with lab_error("step-log-damaged"):
+            read(said_by_hand(tmp_path, *lines))
+
+
+def test_a_recording_that_says_more_than_a_machine_can_hold_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_prefixes", lambda *_: pytest.fail("it was multiplied"))
+    hashed = {**ENDED, "hashes": "A" * 32}
+    with lab_error("recording-too-large"):
+        reader.read_vllm_recording(said_by_hand(tmp_path, {**HEAD, "hash_block_size": 10**9}, STEP, hashed))
+    monkeypatch.setattr(reader, "MOST", 100)
+    again = {**SERVER, "kind": "step", "t": 2.0, "dur": 0.0, "batch": 1, "again": ["batch"], "kv_blocks_used": 1}
+    first = {**STEP, "ended": {}}
+    with lab_error("recording-too-large"):
+        reader.read_vllm_recording(said_by_hand(tmp_path, HEAD, first, *({**again, "n": n} for n in range(2, 102))))
+
+
+def test_of_a_recording_that_is_too_large_the_newest_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MOST", 3)
+    said_by_hand(tmp_path, HEAD, STEP, ENDED)
+    first = tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl"
+    for number in (2, 3, 4):
+        first.with_name(f"vllm-20260101-000000000-1-0.00000{number}.jsonl").write_bytes(first.read_bytes())
+    lines = reader.read_vllm_recording(tmp_path)
+    assert sum(line["kind"] == "step" for line in lines) == 3
+    assert lines[0]["partial"]
+
+
+def test_a_device_is_not_measured_by_times_that_a_recording_lacks(tmp_path: Path) -> None:
+    read = recording.read_recording(said_by_hand(tmp_path, HEAD, STEP, ENDED))
+    assert [row.engine_s for row in read.rows] == [None]
+    with lab_error("device-unmeasured", "engine"):
+        measure_device(read.rows)
 
 
 def test_a_line_that_lacks_a_field_is_refused(tmp_path: Path) -> None:
     arrival = {"kind": "arrival", "t": 2.0, "id": "a"}
-    lines = ({"kind": "scheduler", "t": 1.0, **SETTINGS}, arrival)
-    (tmp_path / "vllm-1-1-0.000001.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     with lab_error("step-log-damaged", "name"):
-        reader.read_vllm_recording(tmp_path)
+        reader.read_vllm_recording(said_by_hand(tmp_path, HEAD, {**SERVER, **arrival}))
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "vllm-1-1-0.000001.jsonl"
-    file.write_text(json.dumps({"kind": "scheduler", "t": 1.0, **SETTINGS}) + '\n{"kind": "step"\n')
+    file = tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl"
+    file.write_text(json.dumps(HEAD) + '\n{"kind": "step"\n')
     with lab_error("step-log-damaged", file):
         reader.read_vllm_recording(tmp_path)

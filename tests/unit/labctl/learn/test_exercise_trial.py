@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from lab_errors import lab_error
 from labctl.learn import sandbox
 from labctl.learn.outcome import Explained, Slow, Stuck
 from labctl.learn.trial import Trial
+from labctl.runtimes import processes
 from labctl.runtimes.record import Endpoints
 from labkit.clients.base import InFlightClient, Tell
 from labkit.clients.stream import TextStream
@@ -135,3 +139,46 @@ def test_a_function_that_does_not_return_is_ended(tmp_path: Path) -> None:
 def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("def f(a, b):\n    print('thinking')\n    return [a + b, {'n': b}]\n")
     assert sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1, 2], seconds=5) == [3, {"n": 2}]
+
+
+def test_a_function_that_returns_is_not_waited_for_because_of_a_child_that_it_left_behind(tmp_path: Path) -> None:
+    """The child has a session of its own and holds the pipes."""
+    left = tmp_path / "left"
+    (tmp_path / "answer.py").write_text(
+        "import os, signal\n"
+        "def f(path):\n"
+        "    ready, told = os.pipe()\n"
+        "    if not (child := os.fork()):\n"
+        "        os.setsid()\n"
+        "        os.write(told, b'x')\n"
+        "        signal.pause()\n"
+        "    os.read(ready, 1)\n"
+        "    open(path, 'w').write(str(child))\n"
+        "    return 7\n"
+    )
+    try:
+        assert sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [str(left)], seconds=60) == 7
+    finally:
+        os.kill(int(left.read_text()), signal.SIGKILL)
+
+
+def test_of_a_function_that_prints_without_an_end_a_bounded_part_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "answer.py").write_text(
+        "def f(n):\n    for _ in range(n): print('x' * 2**20)\n    raise KeyError('last')\n"
+    )
+    with lab_error("answer-failed", "last"):
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [64], seconds=60)
+    argv = [sys.executable, "-c", "import sys\nfor _ in range(64): sys.stdout.write('x' * 2**20)\nprint('last')"]
+    ended = processes.run_short(argv, tmp_path, 60)
+    assert ended and len(ended.out) == processes.MOST_OUTPUT and ended.out.endswith("last\n")
+
+
+def test_a_result_that_is_nested_too_deeply_is_the_functions_fault(tmp_path: Path) -> None:
+    (tmp_path / "answer.py").write_text("import os\ndef f(x):\n    os.write(1, b'[' * 200_000)\n    os._exit(0)\n")
+    with lab_error("answer-no-json"):
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], seconds=60)
+
+
+def test_a_command_that_reads_nothing_of_what_it_is_given_ends_as_it_does(tmp_path: Path) -> None:
+    ended = processes.run_short([sys.executable, "-c", "print(1)"], tmp_path, 60, "x" * 2**20)
+    assert ended == (0, "1\n", "")
