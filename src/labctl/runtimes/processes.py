@@ -215,14 +215,25 @@ class ShortRun(NamedTuple):
     err: str
 
 
-def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> ShortRun | None:
-    """Run a short command and all that it starts. None: it took longer. Raises OSError."""
+def run_short(
+    argv: Sequence[str], cwd: Path, seconds: float, given: str = "", more: Callable[[], float] = lambda: 0.0
+) -> ShortRun | None:
+    """Run a short command and all that it starts. None: it took longer. Raises OSError.
+
+    ``more``: the seconds that it gets when these are over, asked until there are none.
+    """
     pipe = subprocess.PIPE
     with _child(Command(argv, cwd=cwd), Listener(), stdin=pipe, stdout=pipe, stderr=pipe, **TEXT) as process:
+        unsent: str | None = given
         try:
-            out, err = process.communicate(given, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return None
+            while True:
+                try:
+                    out, err = process.communicate(unsent, timeout=seconds)
+                    break
+                except subprocess.TimeoutExpired:
+                    unsent = None  # it is being written since the first call
+                    if not (seconds := more()):
+                        return None
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
