@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SAMPLE_S = 0.2  # length of a sample
 TOO_MUCH = 0.1  # of all processors; measured alone on two cores: 0.00 to 0.03
 PRESSURE = Path("/proc/pressure/cpu")
-STRETCHED = 3  # times its seconds a patience may last
+STRETCHED = 5  # times its seconds a patience may last
 _BLOCK = bytes(2**18)
 
 
@@ -42,21 +43,34 @@ def own_processors() -> int:
 
 
 class Patience:
-    """A time limit that a busy machine stretches: seconds in which a program waited for a processor do not count.
+    """A time limit that a busy machine stretches: seconds in which a processor was waited for do not count.
 
-    The kernel counts them (Linux, Documentation/accounting/psi.rst); where it does not, every second counts. After
-    ``STRETCHED`` times its seconds a patience is over all the same.
+    After ``STRETCHED`` times its seconds a patience is over all the same; then it says that it was ``stretched``, and
+    nothing is known of what was waited for.
+
+    Args:
+        waited: seconds that were waited for a processor, counted from any time on; without it, those in which any
+            program of this machine waited, where the kernel counts them (Documentation/accounting/psi.rst).
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._began, self._waited = time.monotonic(), _waited_for_processors()
+    def __init__(self, seconds: float, waited: Callable[[], float] | None = None) -> None:
+        self.seconds, self._waited = seconds, waited or _waited_for_processors
+        self._began, self._before = time.monotonic(), self._waited()
 
     def left(self) -> float:
         """Seconds; 0.0 when it is over."""
+        passed, counted = self._times()
+        return max(0.0, self.seconds - max(counted, passed / STRETCHED))
+
+    @property
+    def stretched(self) -> bool:
+        """Whether it is over, or will be, only because nothing waits longer than that."""
+        return self._times()[1] < self.seconds
+
+    def _times(self) -> tuple[float, float]:
+        """The seconds that have passed, and those of them that count."""
         passed = time.monotonic() - self._began
-        counted = passed - (_waited_for_processors() - self._waited)
-        return max(0.0, self._seconds - max(counted, passed / STRETCHED))
+        return passed, passed - (self._waited() - self._before)
 
 
 def _waited_for_processors() -> float:

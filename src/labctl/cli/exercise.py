@@ -201,9 +201,9 @@ def solution_command(id: str, give_up: bool) -> None:
 
 @exercise_command.command("next")
 def next_command() -> None:
-    """Start the next exercise that has not passed, after the one started last."""
+    """Start the next exercise that has not passed, after the one started last, or that one if it was never checked."""
     session, exercises, progress = _open()
-    if id := progress.first_open([exercise.id for exercise in exercises], progress.current):
+    if id := progress.next_open([exercise.id for exercise in exercises]):
         _start(session, find_exercise(exercises, id), progress)
     else:
         click.echo(f"all {len(exercises)} exercises have passed")

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import runpy
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import TypeAdapter
 
 from labctl.learn import faults, own_work, server
 from labctl.learn.desk import files as files_of
 from labctl.learn.exercise import Exercise
 from labctl.learn.limits import memory_limit
-from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck
+from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck, TooBusy
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
+from labctl.runtimes.groups import groups
 from labctl.runtimes.lock import Busy, stack_lock
 from labctl.stack.faults import stuck_sentences
 from labctl.stack.session import Session
 from labctl.stack.shipped import syntax_error
 from labctl.stack.stack import RunningStack
+from labctl.triton.readiness import ABORTED, UNHEALTHY
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 SEEDS = 2
 MOST_SHOWN = 200  # characters of a value that a learner's file gave
-UNHEALTHY = "is not healthy"  # Triton's words for a stub that has ended, or has not said for a moment that it lives
+# What ends a start or a load on a busy machine; of one that never ends, the model's watchdog says so before.
+SLOW = ("model-load-slow", "not-ready-in-time", ABORTED)
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seed
     """Judge the learner's files.
 
     ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in
-    progress, this machine lacks what it needs, or the server cannot be brought up for a reason that is not the
-    learner's.
+    progress, this machine lacks what it needs or is too busy, or the server cannot be brought up for a reason that is
+    not the learner's. Then it is no attempt.
     """
     workspace = session.workspace
     files = files_of(exercise, workspace)
@@ -117,6 +122,7 @@ def _judge(
     except LabError as error:
         if not exercise.served or isinstance(error, Busy):
             raise
+        _excuse(error)
         why = "; ".join(filter(None, (error.why, *error.details)))
         lines = faults.in_learners_files(why or error.what, session, exercise, None)
         return [Check("the model", "loads", error.what, False, faults.locate_line(lines, exercise) or lines)]
@@ -136,6 +142,18 @@ def _judge(
     return checks
 
 
+def _excuse(error: LabError) -> None:
+    """Raises TooBusy for an error that is this machine's, whatever the learner has written."""
+    if error.code in SLOW:
+        raise TooBusy(": ".join(filter(None, (error.what, error.why)))) from error
+
+
+def _processes(running: RunningStack) -> Callable[[], Iterable[int]] | None:
+    """The processes that serve an exercise and ask its server; None where they are not this machine's own."""
+    members = [process.pid for group in groups(running.folder) for process in group.members()]
+    return (lambda: (*members, os.getpid(), *(child.pid for child in psutil.Process().children()))) if members else None
+
+
 def _run_trial(function: Any, seed: int, exercise: Exercise, running: RunningStack) -> list[Check]:
     """What one trial with that seed measures."""
     session, record = running.session, running.record
@@ -149,6 +167,7 @@ def _run_trial(function: Any, seed: int, exercise: Exercise, running: RunningSta
         exercise.manifest.patience,
         session.workspace.folder(server.STACK).read_secret(),
         tuple(replica.endpoints.grpc for replica in record.servers),
+        _processes(running),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
     with memory_limit(running.runtime, record, exercise.manifest.memory_mib) as describe_excess:
@@ -179,7 +198,7 @@ def _try(
                 "this is a fault of the exercise",
                 code="check-expects-nothing",
             )
-    except Missing:
+    except (Missing, TooBusy):
         raise
     except Stuck as error:
         loop = next(iter(stuck_sentences(trial.run_dir)), "")
@@ -191,6 +210,7 @@ def _try(
         measured = faults.headline(trial.faults(), exercise) or in_own_files(error.why)
         fail("an answer", "without an error", measured, error.what)
     except LabError as error:
+        _excuse(error)
         why = in_own_files("; ".join(filter(None, (error.why, *error.details))))
         sentence = faults.locate_line(why, exercise) or ": ".join(filter(None, (error.what, why)))
         fail("an answer", "without an error", error.what, sentence)

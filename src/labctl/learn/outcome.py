@@ -30,5 +30,14 @@ class Missing(LabError):
     """A check cannot be made on this machine, whatever the learner has written."""
 
 
+class TooBusy(LabError):
+    """A check cannot be made on this machine now, whatever the learner has written."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            "this machine is too busy to judge", why, "check once more, with less running", code="machine-busy"
+        )
+
+
 class Slow(Stuck):
     """A model still answers after several times the time that it has."""

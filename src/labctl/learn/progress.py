@@ -93,6 +93,12 @@ class Progress:
         order = (*ids[begin:], *ids[:begin])
         return next((id for id in order if entries.get(id, Entry()).state != PASSED), "")
 
+    def next_open(self, ids: Sequence[str]) -> str:
+        """The exercise to go on with: the current one where it was only opened, else the first open one after it."""
+        current, entry = self.current, self.of(self.current)
+        opened = current in ids and entry.state == STARTED and not entry.checks
+        return current if opened else self.first_open(ids, current)
+
     def _change(self, id: str, change: Callable[[Entry], Entry]) -> None:
         """One entry anew; the lock is for two commands at once."""
         with key_lock(self._path, LOCK_S):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from labctl.learn.outcome import Missing
+from labctl.learn.outcome import Missing, TooBusy
 from labctl.runtimes import docker_engine, processes, whales
 from labkit.errors import LabError
 
@@ -43,6 +43,7 @@ def first_firings(
 
     Raises:
         Missing: this machine has no promtool.
+        TooBusy: promtool, which takes a moment, has not ended.
         LabError: promtool cannot read or evaluate the rules; with its words.
     """
     # Nothing is expected to fire: so promtool shows what does, and its time.
@@ -101,7 +102,7 @@ def _run(folder: Path, *words: str) -> tuple[int, str]:
         )
     ended = processes.run_short([*argv, *words], cwd=folder, seconds=SECONDS)
     if ended is None:
-        raise LabError("promtool has not ended", f"within {SECONDS:g} s", code="promtool-unended")
+        raise TooBusy(f"promtool has not ended within {SECONDS:g} s")
     if ended.code == NO_CONTAINER:
         raise Missing(
             "this check needs Prometheus' promtool",

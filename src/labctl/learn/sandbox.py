@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.learn.outcome import Stuck
+from labctl.learn.outcome import Stuck, TooBusy
 from labctl.runtimes import processes
 from labctl.stack.faults import LOOP
+from labkit.contention import Patience
 from labkit.errors import LabError
 
 MEMORY_BYTES = 1 << 30
@@ -28,30 +29,31 @@ json.dump(getattr(module, function)(*arguments), out)
 """
 
 
-def call_in_sandbox(path: Path, function: str, arguments: Sequence[Any], seconds: float) -> Any:
+def call_in_sandbox(path: Path, function: str, arguments: Sequence[Any], patience: Patience) -> Any:
     """``function(*arguments)`` of the file; arguments and result as JSON knows them.
 
     Raises LabError: it raised, with the learner's own file and line; it took too long or too much memory.
+    Raises TooBusy.
     """
     argv = [sys.executable, "-B", "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
     name = f"{function} in {path.name}"
-    late = LabError(f"{name} has not returned within {seconds:g} s", LOOP, code="answer-unended")
-    return _ask(argv, path, seconds, name, late, json.dumps(list(arguments)))
+    late = LabError(f"{name} has not returned within {patience.seconds:g} s", LOOP, code="answer-unended")
+    return _ask(argv, path, patience, name, late, json.dumps(list(arguments)))
 
 
-def script(path: Path, arguments: Sequence[str], patience: float) -> Any:
-    """What the learner's script prints, as JSON knows it. ``patience``: seconds; it has twice as many.
+def script(path: Path, arguments: Sequence[str], patience: Patience) -> Any:
+    """What the learner's script prints, as JSON knows it.
 
-    Raises Stuck: it has not ended in time. Raises LabError: its own last words, with file and line.
+    Raises Stuck: it has not ended in time. Raises LabError: its own last words, with file and line. Raises TooBusy.
     """
-    late = Stuck(f"{path.name} has not ended within {2 * patience:g} s", LOOP, code="answer-unended")
-    return _ask([sys.executable, str(path), *arguments], path, 2 * patience, path.name, late)
+    late = Stuck(f"{path.name} has not ended within {patience.seconds:g} s", LOOP, code="answer-unended")
+    return _ask([sys.executable, str(path), *arguments], path, patience, path.name, late)
 
 
-def _ask(argv: Sequence[str], path: Path, seconds: float, name: str, late: LabError, given: str = "") -> Any:
-    ended = processes.run_short(argv, cwd=path.parent, seconds=seconds, given=given)
+def _ask(argv: Sequence[str], path: Path, patience: Patience, name: str, late: LabError, given: str = "") -> Any:
+    ended = processes.run_short(argv, path.parent, patience.left(), given, more=patience.left)
     if ended is None:
-        raise late
+        raise TooBusy(late.what) if patience.stretched else late
     code, out, err = ended
     if code:
         raise LabError(f"{name} failed", own_lines(err, path.parent), code="answer-failed")

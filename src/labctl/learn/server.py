@@ -22,7 +22,7 @@ from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
 from labctl.stack.up import refuse_unservable, up
-from labctl.triton import server_api
+from labctl.triton import readiness, server_api
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -31,7 +31,7 @@ from labkit.waiting import call_repeatedly
 
 STACK = EXERCISE
 LOOK_S = 0.5
-LOAD_S = 60.0  # a model may take so long to load, at least
+LOAD_S = 150.0  # a model may take so long to load, at least; of one that never will, its watchdog says so before
 STUCK_S = 3.0  # an execution that takes longer is named where an answer is missing; nothing is asked here that takes it
 
 
@@ -73,9 +73,14 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
                 edited = [*find_edits(reused)]
                 if not folder.clean_file.exists():
                     edited += [model for model in overlay.touched_models(exercise) if model not in edited]
-                if edited:
-                    reload(session, lab, STACK, edited, patience=max(LOAD_S, 3 * manifest.patience))
-                return reused
+                try:
+                    if edited:
+                        reload(session, lab, STACK, edited, patience=max(LOAD_S, 3 * manifest.patience))
+                    return reused
+                except LabError as error:
+                    if error.code != readiness.ABORTED:
+                        raise
+                session.listener.note(f"{readiness.ABORTED_WHY}: once more")
             stop_exercise_server(session)
         started = up(session, lab, STACK, options)
     atomic_write(folder.purpose_file, json.dumps(_purpose(exercise, started.plan)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +13,10 @@ from typing import Any, ClassVar
 
 from labctl.clock.clock import Clock, PauseLimit
 from labctl.learn import faults, promtool, sandbox
-from labctl.learn.outcome import Check, Explained, Slow, Stuck
+from labctl.learn.outcome import Check, Explained, Slow, Stuck, TooBusy
+from labctl.learn.server import LOAD_S
 from labctl.runtimes.record import Endpoints
+from labctl.stack.faults import stuck_sentences
 from labctl.triton import server_api
 from labkit.clients import trtllm
 from labkit.clients.base import InFlightClient
@@ -23,16 +25,16 @@ from labkit.clients.stream import TextStream
 from labkit.clients.tensors import kind_of
 from labkit.clients.text_model import TextModel
 from labkit.clients.unary import UnaryClient
-from labkit.contention import Patience
+from labkit.contention import STRETCHED, Patience
 from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
 from labkit.records import RequestRecord
 from labkit.waiting import attempts
 from labkit.workloads import identity
 from labkit.workloads.load import closed_loop
+from labsched.run_queue import RunQueue
 from labsched.steplog import StepRecord
 
-LOAD_S = 60.0
 SLOWER = 3  # times its patience a check waits while answers still come
 LOOK_S = 0.01
 THERE_S = 60.0  # a request has arrived by then, on however busy a machine
@@ -59,8 +61,10 @@ class Trial:
     patience: float  # seconds after which a request without an answer counts as stuck
     key: str = ""  # opens the server's model control
     servers: tuple[str, ...] = ()  # the gRPC endpoint of each replica
+    pids: Callable[[], Iterable[int]] | None = None  # the processes that serve and ask; None where that is not known
     checks: list[Check] = field(default_factory=list)
     Error: ClassVar[type[LabError]] = LabError  # what every way of asking raises
+    TooBusy: ClassVar[type[TooBusy]] = TooBusy  # what a check raises that cannot judge on so busy a machine
     since: float = field(default_factory=time.monotonic)  # its beginning: `steps` reads from there on
     given: tuple[str, Any] | None = None  # what the learner's script or function gave last, and its name
 
@@ -93,11 +97,13 @@ class Trial:
     def users(self, count: int, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
         """``count`` users, each of whom asks again when it is answered, until all requests (prompt, tokens) are.
 
-        Raises LabError: an answer was an error, or did not come within ``patience`` seconds.
+        Raises as :meth:`wait`.
         """
 
         def send(stream: TextStream, number: int) -> RequestRecord:
-            return self.ask(stream, model, *requests[number])
+            record = self.ask(stream, model, *requests[number])
+            self.wait(stream, record)
+            return record
 
         self._text_model(model)
         return closed_loop(self.endpoints.grpc, count, len(requests), send, self.patience)
@@ -149,7 +155,9 @@ class Trial:
         Raises Stuck: it has not ended in time. Raises LabError: its own last words, with file and line.
         """
         value = sandbox.script(
-            self.folder / script, (self.endpoints.http, self.endpoints.grpc, *arguments), self.patience
+            self.folder / script,
+            (self.endpoints.http, self.endpoints.grpc, *arguments),
+            self.patient(2 * self.patience),
         )
         self.given = script, value
         return value
@@ -159,7 +167,7 @@ class Trial:
 
         Raises as :meth:`client`.
         """
-        value = sandbox.call_in_sandbox(self.folder / script, function, arguments, seconds=self.patience)
+        value = sandbox.call_in_sandbox(self.folder / script, function, arguments, self.patient(self.patience))
         self.given = function, value
         return value
 
@@ -231,7 +239,7 @@ class Trial:
         ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
         one of them was refused, or the connection broke.
         """
-        for _ in attempts(THERE_S, LOOK_S):
+        for _ in self._looks(THERE_S):
             if (there := self._clock.held_requests(trtllm.MODEL)) >= count:
                 return
             if refused := next((record for record in records if record.error), None):
@@ -251,7 +259,7 @@ class Trial:
     def _steps_of(self, records: Sequence[RequestRecord], requests: Sequence[Request]) -> list[StepRecord]:
         """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
         tokens = sum(request[1] for request in requests)
-        for _ in attempts(WRITTEN_S, LOOK_S):
+        for _ in self._looks(WRITTEN_S):
             theirs = _with(records, self.steps(trtllm.MODEL))
             if sum(sum(step.more["made"]) for step in theirs) >= tokens:
                 break
@@ -259,15 +267,37 @@ class Trial:
 
     # -- waiting: too long is a fault of the model, and a busy machine is none ---------------------------------------
 
+    def patient(self, seconds: float) -> Patience:
+        """A limit of so many seconds, without those in which the server or a client waited for a processor."""
+        return Patience(seconds, RunQueue(self.pids).waited if self.pids else None)
+
+    def is_over(self, patience: Patience) -> bool:
+        """Whether that limit is over. Raises TooBusy where it is only because the machine was busy for too long."""
+        if patience.left():
+            return False
+        if patience.stretched:
+            raise TooBusy(f"what takes {patience.seconds:g} s at most had not ended after {STRETCHED} times as long")
+        return True
+
+    def _looks(self, seconds: float, pause: float = LOOK_S) -> Iterator[None]:
+        """Looks with a pause between them until so many seconds are over. Raises as :meth:`is_over`."""
+        patience = self.patient(seconds)
+        while patience.left():
+            yield
+            time.sleep(pause)
+        yield
+        self.is_over(patience)
+
     def wait(self, client: InFlightClient, *records: RequestRecord) -> None:
         """Until all of them have ended.
 
         Raises:
             Stuck: no answer within the patience, or none in the last half of it.
             Slow: answers still come after ``SLOWER`` times the patience.
+            TooBusy: the machine was too busy to tell.
             LabError: a request failed, or the connection broke.
         """
-        whole, half = Patience(SLOWER * self.patience), Patience(self.patience / 2)
+        whole, half = self.patient(SLOWER * self.patience), self.patient(self.patience / 2)
         halves, before = 0, 0
         for record in records:
             while not record.end:
@@ -281,28 +311,31 @@ class Trial:
                         continue
                     halves, came = halves + 1, sum(len(one.responses) for one in records)
                     if halves > 1 and came == before:
-                        raise self._stuck(record, error.why) from error
-                    if not whole.left():
+                        raise self._stuck(record, half, error.why) from error
+                    if self.is_over(whole):
                         slow = f"{record.model} still answers after {SLOWER * self.patience:g} s, but slowly"
                         raise Slow(
                             f"{slow} ({came} tokens so far): what takes long in a step?", code="model-slow"
                         ) from error
-                    half, before = Patience(self.patience / 2), came  # it still answers: a slow machine is no mistake
+                    half, before = (
+                        self.patient(self.patience / 2),
+                        came,
+                    )  # it still answers: a slow machine is no mistake
         client.wait(*records, timeout=1.0)
 
     def wait_ended(self, client: InFlightClient, *records: RequestRecord) -> None:
-        """Until all of them have ended, well or with an ``error``. Raises Stuck; LabError if the connection broke."""
-        patience = Patience(self.patience)
+        """Until all of them have ended, well or with an ``error``. Raises as :meth:`wait`."""
+        patience = self.patient(self.patience)
         for record in records:
             while not client.ended(record, timeout=patience.left()):
                 if not patience.left():
-                    raise self._stuck(record)
+                    raise self._stuck(record, patience)
         if any(not record.end for record in records):
             client.check()
 
     def wait_first(self, stream: TextStream, record: RequestRecord) -> None:
         """Until its first response. Raises as :meth:`wait`."""
-        patience = Patience(self.patience)
+        patience = self.patient(self.patience)
         while True:
             try:
                 return stream.wait_first(record, timeout=patience.left())
@@ -311,9 +344,12 @@ class Trial:
                     raise
                 stream.check()
                 if not patience.left():
-                    raise self._stuck(record, error.why) from error
+                    raise self._stuck(record, patience, error.why) from error
 
-    def _stuck(self, record: RequestRecord, why: str = "") -> Stuck:
+    def _stuck(self, record: RequestRecord, patience: Patience, why: str = "") -> Stuck:
+        """What a silence says. Raises TooBusy where it is the machine's, and no model says of itself that it hangs."""
+        if not stuck_sentences(self.run_dir):
+            self.is_over(patience)
         return Stuck(f"{record.model} has not answered within {self.patience:g} s", why, code="model-silent")
 
     # -- looking ---------------------------------------------------------------------------------------------------
@@ -344,8 +380,11 @@ class Trial:
         return metrics.metrics_page(self.endpoints.metrics)
 
     def wait_for(self, value: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 5.0) -> Any:
-        """``value()`` as soon as it is as wanted, or whatever it is when the time is over (counters lag a little)."""
-        for _ in attempts(seconds, 0.05):
+        """``value()`` as soon as it is as wanted, or whatever it is when the time is over (counters lag a little).
+
+        Raises TooBusy.
+        """
+        for _ in self._looks(seconds, 0.05):
             if wanted(now := value()):
                 break
         return now
@@ -374,7 +413,7 @@ class Trial:
         """
         try:
             yield
-        except (Stuck, Explained):
+        except (Stuck, Explained, TooBusy):
             raise
         except LabError as error:
             why = "; ".join(filter(None, (error.what, error.why)))
@@ -405,7 +444,7 @@ class Stepped:
     def send(self, request: Request) -> None:
         """One request more, when the engine waits for its next step or has nothing to do. Raises Stuck."""
         clock = self.trial._clock
-        for _ in attempts(THERE_S, LOOK_S):
+        for _ in self.trial._looks(THERE_S):
             if any(state["state"] == "held" or not state.get("left", 1) for state in clock.states(trtllm.MODEL)):
                 break
         else:

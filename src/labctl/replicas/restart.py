@@ -16,6 +16,7 @@ from labctl.stack.session import Session
 from labctl.stack.shipped import require_sound
 from labctl.stack.stack import RunningStack, with_servers
 from labctl.stack.up import up
+from labctl.triton.readiness import start_once_more
 from labkit.errors import LabError
 
 
@@ -58,6 +59,10 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
     is left.
     """
+    return start_once_more(lambda: _start_replicas(stack, wanted), stack.session.listener.note)
+
+
+def _start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     session, runtime, before, name = stack.session, stack.runtime, stack.record, stack.name
 
     def end() -> None:

@@ -218,16 +218,21 @@ class ShortRun(NamedTuple):
     err: str
 
 
-def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> ShortRun | None:
+def run_short(
+    argv: Sequence[str], cwd: Path, seconds: float, given: str = "", more: Callable[[], float] = lambda: 0.0
+) -> ShortRun | None:
     """Run a short command and all that it starts. None: it took longer. Raises OSError.
 
     It is over when it has ended itself: a child that has left its session may hold the pipes for longer. Of each stream
     the last MOST_OUTPUT bytes are returned.
+
+    Args:
+        more: the seconds that it gets when these are over, asked until there are none.
     """
     pipe = subprocess.PIPE
     with _child(Command(argv, cwd=cwd), Listener(), stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
-            written = _until_ended(process, given.encode(), time.monotonic() + seconds)
+            written = _until_ended(process, given.encode(), seconds, more)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -236,8 +241,11 @@ def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -
     return ShortRun(process.returncode, *(text.decode(TEXT["encoding"], TEXT["errors"]) for text in written))
 
 
-def _until_ended(process: subprocess.Popen[bytes], given: bytes, deadline: float) -> list[bytearray] | None:
-    """Write what is given, and return what a child wrote until it ended. None: it has not ended by the deadline."""
+def _until_ended(
+    process: subprocess.Popen[bytes], given: bytes, seconds: float, more: Callable[[], float]
+) -> list[bytearray] | None:
+    """Write what is given, and return what a child wrote until it ended. None: it has not ended in time."""
+    deadline = time.monotonic() + seconds
     written = [bytearray(), bytearray()]
     rest = memoryview(given)
     with selectors.DefaultSelector() as streams:
@@ -266,7 +274,9 @@ def _until_ended(process: subprocess.Popen[bytes], given: bytes, deadline: float
             if ended and (late or not moved):
                 return written
             if late:
-                return None
+                if not (seconds := more()):
+                    return None
+                deadline = time.monotonic() + seconds
 
 
 def as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import functools
 import os
 import shutil
 import time
@@ -185,7 +186,8 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
         for server in record.servers:  # one after the other: meanwhile the others serve
             loaded.append(server.endpoints.http)
             try:
-                server_api.load_model(loaded[-1], model, patience, key)
+                load = functools.partial(server_api.load_model, loaded[-1], model, patience, key)
+                readiness.start_once_more(load, session.listener.note)
             except LabError as refusal:
                 if not isinstance(refusal.__cause__, server_api.Unreachable):
                     loaded.pop()  # Triton keeps what it has; where it did not answer, it may be loading still
@@ -195,7 +197,7 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
                 readiness.probe(loaded[-1], model, probe, patience, faults.stuck_check(run_dir, model))
     except LabError as error:
         serves = undo(min(patience, UNDO_S) if isinstance(error.__cause__, server_api.Unreachable) else patience)
-        why = _cause(stack, model, error.why, refused)
+        why = _cause(stack, model, error, refused)
         explain = faults.stack_explainer(stack)
         remedy = f"correct it, then labctl reload {name}"
         if faults.LOOP in why:  # the former version serves, but Triton cannot end an execution that never returns
@@ -215,13 +217,20 @@ def _refusals(stack: Stack, model: str) -> list[str]:
     return []
 
 
-def _cause(stack: Stack, model: str, why: str, refused: int) -> str:
-    """What Triton says of a failed load, or where it says nothing, its log: ``refused`` are the refusals before."""
-    if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
+def _cause(stack: Stack, model: str, error: LabError, refused: int) -> str:
+    """What Triton says of a failed load, or where it says nothing, its log: ``refused`` are the refusals before.
+
+    Raises LabError: the server has aborted.
+    """
+    unreachable = isinstance(error.__cause__, server_api.Unreachable)
+    if unreachable and readiness.aborted(faults.whole_log(stack.runtime, stack.name)):
+        remedy = f"labctl up {stack.name}, with less running"
+        raise LabError(error.what, readiness.ABORTED_WHY, remedy, code=readiness.ABORTED) from error
+    if "failed to poll" in error.why:  # what is wrong with a config.pbtxt stands only in the log
         for _ in attempts(LOG_S, LOOK_S):
             if len(refusals := _refusals(stack, model)) > refused:
                 return refusals[-1]
-    return why
+    return error.why
 
 
 def _newest(folder: Path) -> int:

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from labbuild import release
 from labbuild.protocol import Builder
@@ -27,6 +28,7 @@ from labctl.stack.down import take_down
 from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack, balancing_policy, option_differences, with_servers
+from labctl.triton import readiness
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -61,7 +63,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
         _render(wanted)
         for left in reversed(range(TRIES)):
             try:
-                record = _start(wanted, record)
+                record = readiness.start_once_more(partial(_start, wanted, record), session.listener.note)
                 break
             except LabError as error:
                 if not (left and lost_port(error)):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from labctl.triton import server_api
 from labctl.triton.server_api import (
@@ -40,6 +40,28 @@ POLL_FAILED = re.compile(
 FAILED = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)", re.DOTALL)
 DEAD_STUB = re.compile(r"Stub process '(?P<model>.+)_\d+_\d+' is not healthy")
 LOG_TAIL = 12
+UNHEALTHY = "is not healthy"  # Triton's words for a stub that has ended, or has not said for a moment that it lives
+# Triton waits 10 s for the process of a model; then it goes on with locks that nobody has made (server#8882).
+ABORT = "boost::interprocess::lock_exception"
+ABORTED = "server-aborted"
+ABORTED_WHY = "this machine is too busy: Triton aborts where a model's process does not begin within 10 s"
+T = TypeVar("T")
+
+
+def aborted(log: Iterable[str]) -> bool:
+    """Whether the server ended itself because the process of a model did not begin in time, as on a busy machine."""
+    return any(ABORT in line for line in log)
+
+
+def start_once_more(start: Callable[[], T], note: Callable[[str], object]) -> T:
+    """Start a server or load a model; once more where it fails as on a very busy machine. Raises LabError."""
+    try:
+        return start()
+    except LabError as error:
+        if error.code != ABORTED and not any(UNHEALTHY in text for text in (error.what, error.why, *error.details)):
+            raise
+    note("Triton gave the process of a model up, as it does on a very busy machine: once more")
+    return start()
 
 
 class ProbeLike(Protocol):
@@ -143,12 +165,13 @@ def wait_ready(
     answered, look = False, clock()
     while True:
         if how := server.exited():
+            busy = aborted(server.log())
             raise LabError(
                 f"the server ended before it was ready: {how}",
-                "",
-                "",
+                ABORTED_WHY if busy else "",
+                "the same command again, with less running" if busy else "",
                 details=[*server.tail()][-LOG_TAIL:],
-                code="server-died",
+                code=ABORTED if busy else "server-died",
             )
         with contextlib.suppress(Unreachable):
             states, answered = model_states(endpoint, secret), True

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from labsched.run_queue import RunQueue
 from labserve.observe.clock import CONTROL
 from labserve.observe.periodic import PeriodicCall
 
@@ -37,6 +38,11 @@ class _Mark:
 
     def __init__(self) -> None:
         self.since = time.time()
+        self._queue = RunQueue()
+
+    def taken(self) -> float:
+        """Seconds since then in which its process did not wait for a processor."""
+        return time.time() - self.since - self._queue.waited()
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any: ...
 
@@ -44,8 +50,9 @@ class _Mark:
 class Watchdog:
     """Looks once a second at the thread that made it, or that called `watch`. Its owner counts the `steps`.
 
-    While an execution takes longer than the bound, `path` says which (`labctl status` reads it): JSON with `model`,
-    `since` (seconds since the epoch), `steps` (those before it), and `file` and `line` where it is now.
+    While an execution takes longer than the bound, not counting what its process waits for a processor, `path` says
+    which (`labctl status` reads it): JSON with `model`, `since` (seconds since the epoch), `steps` (those before it),
+    and `file` and `line` where it is now.
     It is rewritten at every look, so an old file means that the process is gone. Between `looking` and `close` the
     looking thread owns the mark and the file; `watch` replaces the thread that is watched in one write.
     """
@@ -86,7 +93,7 @@ class Watchdog:
         if self._mark is None or running.frame.f_trace is not self._mark:
             self._forget()
             self._mark = running.frame.f_trace = _Mark()
-        elif time.time() - self._mark.since >= self._bound:
+        elif self._mark.taken() >= self._bound:
             report = {
                 "model": self._model,
                 "what": self._what,

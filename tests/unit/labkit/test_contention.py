@@ -30,21 +30,31 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pass:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "busy", "left"),
+    ("seconds", "busy", "left", "stretched"),
     [
-        (4, 0, 6),
-        (10, 0, 0),
-        (12, 8, 6),  # seconds in which a program waited for a processor do not count
-        (29, 29, 10 - 29 / 3),  # but on the busiest machine a patience is over after three times its seconds
-        (30, 30, 0),
+        (4, 0, 6, True),
+        (10, 0, 0, False),
+        (12, 8, 6, True),  # seconds in which a program waited for a processor do not count
+        (49, 49, 10 - 49 / 5, True),  # but on the busiest machine a patience is over after five times its seconds
+        (50, 50, 0, True),
+        (50, 40, 0, False),
     ],
 )
-def test_a_patience_is_over_after_its_seconds_of_a_free_processor_or_three_times_as_many(
-    pass_time: Pass, seconds: float, busy: float, left: float
+def test_a_patience_is_over_after_its_seconds_of_a_free_processor_or_five_times_as_many(
+    pass_time: Pass, seconds: float, busy: float, left: float, stretched: bool
 ) -> None:
     patience = contention.Patience(10)
     pass_time(seconds, busy)
     assert patience.left() == pytest.approx(left)
+    assert patience.stretched == stretched
+
+
+def test_a_patience_may_count_what_certain_programs_waited(pass_time: Pass) -> None:
+    waited = [3.0]
+    patience = contention.Patience(10, lambda: waited[0])
+    pass_time(10, 10)
+    waited[0] += 4
+    assert patience.left() == pytest.approx(4)
 
 
 def test_a_kernel_that_counts_no_waiting_lets_every_second_count(

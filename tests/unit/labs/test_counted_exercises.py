@@ -24,6 +24,7 @@ from labctl.learn.outcome import Missing
 from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
+from labkit.contention import Patience
 from labkit.errors import LabError
 from labsched import admission
 from labsched.admission_file import decisions
@@ -59,7 +60,7 @@ class Trial:
         return rule_tests.first_firings(self.folder / file, *arguments)
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
-        return sandbox.call_in_sandbox(self.folder / script, function, arguments, seconds=60)
+        return sandbox.call_in_sandbox(self.folder / script, function, arguments, Patience(60))
 
     def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
         self.failed += [] if ok else [sentence]

@@ -94,7 +94,15 @@ def note(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, by_hand: None) -> list[float]:
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the model's process has waited for a processor, which the test moves."""
+    waited = [0.0]
+    monkeypatch.setattr(watchdog, "RunQueue", lambda: SimpleNamespace(waited=lambda: waited[0]))
+    return waited
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, by_hand: None, waited: list[float]) -> list[float]:
     """The watchdog's clock, which the test moves."""
     now = [time.time() - 2 * BOUND_S]
     monkeypatch.setattr(watchdog, "time", SimpleNamespace(time=lambda: now[0]))
@@ -162,6 +170,19 @@ def test_an_execution_within_the_bound_is_not_named(note: Path, clock: list[floa
     model = Model(note)
     look_twice(model, clock, BOUND_S - 1.0)
     assert not note.exists()
+    model.close()
+
+
+def test_what_an_execution_waits_for_a_processor_does_not_count(
+    note: Path, clock: list[float], waited: list[float]
+) -> None:
+    model = Model(note)
+    waited[0] = 3 * BOUND_S
+    look_twice(model, clock, 4 * BOUND_S - 1.0)
+    assert not note.exists()
+    clock[0] += 1.0
+    model.watchdog.looking.tick()
+    assert note.exists()
     model.close()
 
 

@@ -11,15 +11,15 @@ def check(trial):
     prompts = trial.rng.sample(PROMPTS, 4)
     lengths = [trial.rng.randint(60, 90), *(trial.rng.randint(12, 20) for _ in prompts[1:])]
     asked = list(zip(prompts, lengths, strict=True))
-    with trial.stream() as stream:
-        first = stream.send("iterative-gpt2", prompts[0], max_tokens=lengths[0], ignore_eos=True)
-        trial.wait_first(stream, first)
-        more = [stream.send("iterative-gpt2", text, max_tokens=n, ignore_eos=True) for text, n in asked[1:]]
-        trial.wait(stream, first, *more)
+    first, *more = ask(trial, asked, at_once=False)
+    if waited_for(first, more) == lengths[0] and most_made(trial) <= 1:  # no loop: on a busy machine they came too late
+        first, *more = ask(trial, asked, at_once=True)
     alone = trial.answers("simple-gpt2", asked, ignore_eos=True)
 
-    began = min(record.responses[0][0] for record in more)
-    waited = sum(moment < began for moment, _ in first.responses)
+    waited, most = waited_for(first, more), most_made(trial)
+    shared = sum(step.batch > 1 and step.more["passes"] == 1 for step in trial.steps("iterative-gpt2"))
+    if waited == lengths[0] and most <= 1 and shared >= 3:
+        raise trial.TooBusy("the first answer had ended before the other requests were there")
     trial.expect(
         "tokens of the first answer before the second began",
         f"fewer than {lengths[0]}",
@@ -27,8 +27,6 @@ def check(trial):
         waited < lengths[0],
         "the second request had to wait for the whole first answer: is there still a loop inside execute?",
     )
-    steps = trial.steps("iterative-gpt2")
-    most = max((max(step.more["made"]) for step in steps if step.batch), default=0)
     trial.expect(
         "tokens of one request in one execution, at most",
         "1",
@@ -36,7 +34,6 @@ def check(trial):
         most <= 1,
         "a request got several tokens in one execution while newer requests waited: return after each token.",
     )
-    shared = sum(step.batch > 1 and step.more["passes"] == 1 for step in steps)
     trial.expect(
         "executions with one forward pass for several requests",
         "at least 3",
@@ -52,3 +49,26 @@ def check(trial):
         all(right),
         "a text is not what the same prompt gives alone: does every sequence keep its own state?",
     )
+
+
+def ask(trial, asked, at_once):
+    """The answers, where the others are sent with the first request, or when it has its first token."""
+    with trial.stream() as stream:
+        records = []
+        for prompt, tokens in asked:
+            records.append(stream.send("iterative-gpt2", prompt, max_tokens=tokens, ignore_eos=True))
+            if not at_once:
+                trial.wait_first(stream, records[0])
+        trial.wait(stream, *records)
+    return records
+
+
+def waited_for(first, more):
+    """Tokens of the first answer that came before any of the others began."""
+    began = min(record.responses[0][0] for record in more)
+    return sum(moment < began for moment, _ in first.responses)
+
+
+def most_made(trial):
+    """The most tokens of one request in one execution."""
+    return max((max(step.more["made"]) for step in trial.steps("iterative-gpt2") if step.batch), default=0)

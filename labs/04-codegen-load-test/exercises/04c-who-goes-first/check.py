@@ -30,6 +30,9 @@ def check(trial):
     )
     last = max(record.end for record in hurried)
     overtaken = sum(record.end > last for record in ordinary)
+    there = sum(record.end > max(urgent.start for urgent in hurried) for record in ordinary)
+    if overtaken < ORDINARY // 4 and there < ORDINARY // 2:
+        raise trial.TooBusy("most ordinary requests were answered before the urgent ones had been sent")
     levels = "priority_levels" in (trial.folder / "config.pbtxt").read_text(encoding="utf-8")
     trial.expect(
         "ordinary requests that every urgent one overtook",

@@ -57,12 +57,7 @@ def when(trial, wanted):
     """The first page that shows what is wanted."""
     page = trial.wait_for(trial.page, lambda page: wanted(metrics.parse_metrics(page)))
     if not wanted(metrics.parse_metrics(page)):
-        raise trial.Error(
-            "the server was never as this check needs it",
-            "is the machine very busy?",
-            "check once more",
-            code="requests-missing",
-        )
+        raise trial.TooBusy("the server was never as this check needs it")
     return page
 
 

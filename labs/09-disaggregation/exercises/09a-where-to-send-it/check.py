@@ -98,7 +98,7 @@ class Routed:
         prompt, decision = decided
         stream = self._streams[decision.replica]
         record = stream.send(MODEL, prompt, max_tokens=ANSWER, ignore_eos=True)
-        stream.wait(record, timeout=self.trial.patience)
+        self.trial.wait(stream, record)
         self._router.answered(decision, self.ids(prompt + record.text)[:-1])
         return record.text
 

@@ -22,7 +22,7 @@ from labctl.learn import desk, faults, judge, own_work, server
 from labctl.learn.attempts import exercise_attempts
 from labctl.learn.exercise import find_exercise
 from labctl.learn.judge import Outcome
-from labctl.learn.outcome import Check, Stuck
+from labctl.learn.outcome import Check, Stuck, TooBusy
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
 from labctl.listener import Silent as Listener
@@ -146,6 +146,33 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(judged: Any) -> N
     assert judged(check, id="03b").passed
     assert "is not healthy" in judged(check, id="03b").sentence
     assert tries == [7] * 4
+
+
+@pytest.mark.parametrize(
+    ("code", "theirs"),
+    [
+        ("model-load-slow", False),
+        ("not-ready-in-time", False),
+        ("server-aborted", False),
+        ("model-load-failed", True),
+        ("server-died", True),
+    ],
+)
+@pytest.mark.parametrize("served", [False, True], ids=["at the start", "in the trial"])
+def test_a_machine_that_is_too_busy_is_no_attempt(
+    judged: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, code: str, theirs: bool, served: bool
+) -> None:
+    def goes_wrong(*_: Any) -> RunningStack:
+        raise LabError("m did not come", code=code)
+
+    if not served:
+        monkeypatch.setattr(server, "serve_exercise", goes_wrong)
+    if theirs:
+        assert not judged(goes_wrong).passed
+    else:
+        with lab_error("machine-busy", kind=TooBusy):
+            judged(goes_wrong)
+    assert Progress(workspace).of("02b").checks == theirs
 
 
 @pytest.mark.parametrize(("id", "served", "drawn"), [("07c", 3, 1), ("07b", 1, 2)])

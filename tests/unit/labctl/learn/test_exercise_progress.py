@@ -47,6 +47,15 @@ def test_damaged_progress_counts_as_none_and_is_kept_aside(workspace: Workspace,
     assert aside.read_text() == text
 
 
+def test_the_next_exercise_is_the_current_one_while_it_was_only_opened(workspace: Workspace) -> None:
+    ids, progress = ["01a", "02a", "02b"], Progress(workspace)
+    assert progress.next_open(ids) == "01a"
+    progress.start("02a")
+    assert progress.next_open(ids) == "02a"
+    progress.record_check("02a", passed=False)
+    assert progress.next_open(ids) == "02b"
+
+
 def test_two_commands_at_once_lose_no_progress(workspace: Workspace) -> None:
     ids = [f"{n:02}a" for n in range(24)]
     threads = [threading.Thread(target=Progress(workspace).record_check, args=(id, True)) for id in ids]

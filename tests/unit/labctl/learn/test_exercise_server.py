@@ -123,6 +123,26 @@ def test_a_server_that_cannot_serve_a_check_is_replaced_and_another_is_used_agai
     assert done == (["stop", "up local"] if replaced else [])
 
 
+@pytest.mark.parametrize(
+    ("code", "replaced"), [("server-aborted", True), ("model-load-failed", False)], ids=["it aborted", "it refused"]
+)
+def test_a_server_that_aborts_when_it_loads_the_learners_model_is_started_once_more(
+    session: Session, done: list[str], monkeypatch: pytest.MonkeyPatch, code: str, replaced: bool
+) -> None:
+    there = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
+
+    def reload(*_: Any, **__: Any) -> None:
+        raise LabError("m was not loaded", code=code)
+
+    monkeypatch.setattr(Session, "find", lambda *_: SimpleNamespace(record=there))
+    monkeypatch.setattr(server, "_for_this", lambda *_: there)
+    monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
+    monkeypatch.setattr(server, "find_edits", lambda *_: ["m"])
+    monkeypatch.setattr(server, "reload", reload)
+    serve(session)
+    assert done == (["stop", "up local"] if replaced else [])
+
+
 def test_fault_25_a_load_that_does_not_come_back_ends_with_the_server_and_its_line(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from lab_errors import lab_error
 
-from labctl.learn import sandbox
-from labctl.learn.outcome import Explained, Slow, Stuck
+from labctl.learn import promtool, sandbox
+from labctl.learn.outcome import Explained, Slow, Stuck, TooBusy
 from labctl.learn.trial import Trial
 from labctl.runtimes import processes
 from labctl.runtimes.record import Endpoints
 from labkit.clients.base import InFlightClient, Tell
 from labkit.clients.stream import TextStream
+from labkit.contention import Patience
 from labkit.errors import LabError
 from labkit.records import RequestRecord
 
@@ -41,7 +44,7 @@ class Silent(InFlightClient):
 @pytest.fixture
 def trial(tmp_path: Path) -> Trial:
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-    return Trial(1, nowhere, tmp_path, tmp_path, {}, "", patience=0.05)
+    return Trial(1, nowhere, tmp_path, tmp_path, {}, "", patience=0.05, pids=lambda: ())
 
 
 def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
@@ -52,6 +55,37 @@ def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
             trial.wait(client, refused)
         with lab_error("model-silent", "0.05 s", kind=Stuck):
             trial.wait_ended(client, refused, client.send_inputs("m", "a prompt", []))
+
+
+def busy(seconds: float) -> Patience:
+    """That of a machine on which every second is waited for a processor."""
+    return Patience(seconds, time.monotonic)
+
+
+WAITS: list[Callable[[Trial, Silent, RequestRecord], object]] = [
+    lambda trial, client, record: trial.wait(client, record),
+    lambda trial, client, record: trial.wait_ended(client, record),
+    lambda trial, client, record: trial.wait_for(lambda: 0, lambda value: value > 0),
+]
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=["wait", "wait_ended", "wait_for"])
+def test_what_waits_for_a_processor_all_the_time_is_not_judged(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Trial, Silent, RequestRecord], object]
+) -> None:
+    monkeypatch.setattr(trial, "patient", lambda seconds: busy(0.05))
+    with Silent() as client, lab_error("machine-busy", kind=TooBusy):
+        wait(trial, client, client.send_inputs("m", "a prompt", []))
+
+
+def test_a_model_that_says_itself_that_it_hangs_is_judged_on_a_busy_machine_too(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = {"model": "m", "since": time.time() - 8, "steps": 0, "file": "exercises/02a/model.py", "line": 27}
+    (trial.run_dir / "stuck-m-0.json").write_text(json.dumps(note))
+    monkeypatch.setattr(trial, "patient", busy)
+    with Silent() as client, lab_error("model-silent", kind=Stuck):
+        trial.wait(client, client.send_inputs("m", "a prompt", []))
 
 
 def test_a_connection_that_breaks_is_not_taken_for_a_model_that_does_not_answer(trial: Trial) -> None:
@@ -125,7 +159,7 @@ def test_no_expectation_that_does_not_hold_is_without_a_sentence(trial: Trial) -
 def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, source: str, said: str) -> None:
     (tmp_path / "answer.py").write_text(source)
     with lab_error("answer-failed") as caught:
-        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], seconds=20)
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], Patience(20))
     assert said in f"{caught.value}"
     assert "Traceback" not in f"{caught.value}"
 
@@ -133,12 +167,26 @@ def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, sou
 def test_a_function_that_does_not_return_is_ended(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("def f(x):\n    while True: pass\n")
     with lab_error("answer-unended", "0.5 s"):
-        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], seconds=0.5)
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], Patience(0.5, lambda: 0.0))
+
+
+def test_a_function_that_waits_for_a_processor_all_the_time_is_not_told_that_it_loops(tmp_path: Path) -> None:
+    (tmp_path / "answer.py").write_text("def f(x):\n    while True: pass\n")
+    with lab_error("machine-busy", kind=TooBusy):
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], busy(0.1))
+
+
+def test_promtool_that_does_not_end_is_no_fault_of_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rules.yaml").write_text("groups: []\n")
+    monkeypatch.setattr("shutil.which", lambda _: "promtool")
+    monkeypatch.setattr("labctl.runtimes.processes.run_short", lambda *_, **__: None)
+    with lab_error("machine-busy", kind=TooBusy):
+        promtool.first_firings(tmp_path / "rules.yaml", [], 1, 0, 1)
 
 
 def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("def f(a, b):\n    print('thinking')\n    return [a + b, {'n': b}]\n")
-    assert sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1, 2], seconds=5) == [3, {"n": 2}]
+    assert sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1, 2], Patience(5)) == [3, {"n": 2}]
 
 
 def test_a_function_that_returns_is_not_waited_for_because_of_a_child_that_it_left_behind(tmp_path: Path) -> None:
@@ -157,7 +205,7 @@ def test_a_function_that_returns_is_not_waited_for_because_of_a_child_that_it_le
         "    return 7\n"
     )
     try:
-        assert sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [str(left)], seconds=60) == 7
+        assert sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [str(left)], Patience(60)) == 7
     finally:
         os.kill(int(left.read_text()), signal.SIGKILL)
 
@@ -167,7 +215,7 @@ def test_of_a_function_that_prints_without_an_end_a_bounded_part_is_kept(tmp_pat
         "def f(n):\n    for _ in range(n): print('x' * 2**20)\n    raise KeyError('last')\n"
     )
     with lab_error("answer-failed", "last"):
-        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [64], seconds=60)
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [64], Patience(60))
     argv = [sys.executable, "-c", "import sys\nfor _ in range(64): sys.stdout.write('x' * 2**20)\nprint('last')"]
     ended = processes.run_short(argv, tmp_path, 60)
     assert ended and len(ended.out) == processes.MOST_OUTPUT and ended.out.endswith("last\n")
@@ -176,7 +224,7 @@ def test_of_a_function_that_prints_without_an_end_a_bounded_part_is_kept(tmp_pat
 def test_a_result_that_is_nested_too_deeply_is_the_functions_fault(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("import os\ndef f(x):\n    os.write(1, b'[' * 200_000)\n    os._exit(0)\n")
     with lab_error("answer-no-json"):
-        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], seconds=60)
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], Patience(60))
 
 
 def test_a_command_that_reads_nothing_of_what_it_is_given_ends_as_it_does(tmp_path: Path) -> None:

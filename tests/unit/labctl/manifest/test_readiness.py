@@ -12,6 +12,7 @@ from lab_errors import lab_error
 
 from labctl.manifest.schema import Probe
 from labctl.triton import readiness
+from labkit.errors import LabError
 
 
 @pytest.fixture
@@ -93,6 +94,47 @@ def test_an_ensembles_failure_is_told_with_the_step_that_caused_it(fake: FakeTri
 def test_a_dead_server_ends_the_wait_with_how_and_the_last_log_lines(endpoint: str) -> None:
     with lab_error("server-died", "SIGKILL", "last words"):
         wait(endpoint, "a", exited=lambda: "killed by SIGKILL")
+
+
+def test_an_abort_of_a_busy_machine_is_known_by_tritons_last_words(endpoint: str) -> None:
+    words = "terminate called after throwing an instance of 'boost::interprocess::lock_exception'"
+    with lab_error("server-aborted") as caught:
+        wait(endpoint, "a", exited=lambda: "killed by SIGABRT", log=lambda: ["I1128 begin", words])
+    assert caught.value.remedy
+
+
+ABORTED = LabError("the server ended before it was ready", code="server-aborted")
+UNHEALTHY = LabError("m cannot be loaded", "Stub process 'm_0_0' is not healthy.", code="model-load-failed")
+WRONG = LabError("m cannot be loaded", "KeyError: 'b'", code="model-load-failed")
+
+
+@pytest.mark.parametrize(
+    ("fails", "begun", "code"),
+    [
+        ([], 1, ""),
+        ([ABORTED], 2, ""),
+        ([UNHEALTHY], 2, ""),
+        ([ABORTED, ABORTED], 2, "server-aborted"),
+        ([WRONG], 1, "model-load-failed"),
+    ],
+)
+def test_a_start_is_made_once_more_where_it_failed_as_on_a_busy_machine(
+    fails: list[LabError], begun: int, code: str
+) -> None:
+    ways, noted, starts = iter(fails), [""], []
+
+    def start() -> str:
+        starts.append(1)
+        if error := next(ways, None):
+            raise error
+        return "up"
+
+    if code:
+        with lab_error(code):
+            readiness.start_once_more(start, noted.append)
+    else:
+        assert readiness.start_once_more(start, noted.append) == "up"
+    assert len(starts) == len(noted) == begun
 
 
 @pytest.mark.parametrize(("spent", "left"), [(0.0, 31), (20.0001, 11)])

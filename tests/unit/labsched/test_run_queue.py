@@ -1,0 +1,44 @@
+"""What processes waited for a processor, by the kernel's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labsched import run_queue
+from labsched.run_queue import RunQueue
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(run_queue, "PROC", tmp_path)
+    return tmp_path
+
+
+def account(proc: Path, pid: int, thread: int, waited: float) -> None:
+    """The kernel's account of a thread: nanoseconds on a processor, nanoseconds that it waited, turns."""
+    folder = proc / str(pid) / "task" / str(thread)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "schedstat").write_text(f"5 {waited * 1e9:.0f} 7\n")
+
+
+def test_a_process_has_waited_as_long_as_the_thread_that_waited_longest_and_processes_add_up(proc: Path) -> None:
+    for pid, thread in ((1, 1), (1, 2), (8, 8)):
+        account(proc, pid, thread, 100.0)
+    pids = [1, 8]
+    queue = RunQueue(lambda: pids)
+    assert queue.waited() == 0
+    account(proc, 1, 1, 103.0)
+    account(proc, 1, 2, 107.0)
+    account(proc, 8, 8, 101.0)
+    account(proc, 9, 9, 2.0)
+    assert queue.waited() == pytest.approx(7 + 1)
+    pids.append(9)  # it began meanwhile
+    assert queue.waited() == pytest.approx(7 + 1 + 2)
+
+
+def test_a_kernel_that_counts_no_waiting_says_that_nobody_waited(proc: Path) -> None:
+    (proc / "1" / "task" / "1").mkdir(parents=True)
+    (proc / "1" / "task" / "1" / "schedstat").write_text("")
+    assert RunQueue(lambda: (1, 2)).waited() == 0
