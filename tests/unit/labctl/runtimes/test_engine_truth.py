@@ -129,6 +129,36 @@ def test_whoever_asks_a_stack_whose_engine_is_silent_is_not_told_that_it_died(
     assert brought_up.may_run(STACK)
 
 
+@pytest.fixture
+def rendered(session: Session) -> Session:
+    """A session whose stack was rendered for ``docker compose`` by hand."""
+    folder = session.workspace.folder(STACK)
+    folder.path.mkdir(parents=True)
+    folder.env_file.touch()
+    folder.make_secret()
+    return session
+
+
+@pytest.mark.parametrize("take_down", [lambda session: down(session, STACK), down_all])
+def test_down_of_a_rendered_stack_whose_engine_is_silent_fails_and_keeps_its_files(
+    silent: None, rendered: Session, take_down: Callable[[Session], object]
+) -> None:
+    folder = rendered.workspace.folder(STACK)
+    with pytest.raises(Unknown) as caught:
+        take_down(rendered)
+    assert str(folder.env_file) in caught.value.remedy
+    assert folder.env_file.exists() and folder.secret.exists()
+
+
+def test_a_rendered_stack_whose_engine_is_silent_is_unknown_and_not_absent(silent: None, rendered: Session) -> None:
+    assert status(rendered, STACK)["state"] == "unknown"
+    assert STACK in rendered.known() and rendered.may_run(STACK)
+
+
+def test_the_list_of_stacks_says_of_a_silent_engine_that_it_is(silent: None, rendered: Session) -> None:
+    assert list(rendered.silences()) == ["compose"]
+
+
 def test_a_silent_engine_says_nothing_of_stacks_that_were_never_brought_up_on_it(
     silent: None, session: Session
 ) -> None:
