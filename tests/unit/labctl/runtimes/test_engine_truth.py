@@ -12,12 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import compose_view
 import pytest
+from checkout import ROOT
+from click.testing import CliRunner
 from fake_docker import FakeDocker, serving
 from lab_errors import lab_error
 
+from labctl.cli.main import cli
 from labctl.cli.stacks import _describe
 from labctl.doctor import checklist
+from labctl.learn.classroom import IN_ITS_TERMINAL, Classroom, socket_of_engine
 from labctl.options import Options
 from labctl.runtimes import docker_engine, images
 from labctl.runtimes.compose_commands import Projects
@@ -264,7 +269,7 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     def say(info: dict[str, Any] | None = None, **words: str) -> None:
         vars(engine).update(words, info=info or {})
 
-    monkeypatch.setattr(docker_engine, "require_plugin", lambda: None)
+    monkeypatch.setattr(docker_engine, "require_plugin", lambda instead: None)
     with serving(engine, tmp_path / "engine.sock") as address:
         monkeypatch.setenv("DOCKER_HOST", address)
         yield say
@@ -347,3 +352,45 @@ def test_what_to_do_about_a_failed_build_follows_from_its_last_words_and_names_t
 ) -> None:
     with lab_error("any", remedy, docker_engine.LOCAL), images.told_why():
         raise LabError("it cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="any")
+
+
+# -- a class -------------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_cannot_start_leaves_no_room_and_hears_of_its_own_way_without_docker(
+    silent: None, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_ROOT", str(session.workspace.root))
+    done = CliRunner().invoke(cli, ["hub", "up"])
+    assert isinstance(done.exception, LabError)
+    assert "--trust-each-other" in done.exception.remedy and docker_engine.LOCAL not in done.exception.remedy
+    assert not Classroom(session).room.path.exists()
+
+
+def test_down_of_a_class_in_a_terminal_names_what_ends_it(
+    says: Callable[..., None], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Classroom, "answers", lambda classroom: True)
+    with lab_error("hub-in-terminal", IN_ITS_TERMINAL):
+        Classroom(session).end()
+
+
+def test_down_of_a_class_in_a_terminal_of_a_machine_without_docker_names_what_ends_it(
+    gone: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(Classroom, "answers", lambda classroom: True)
+    with lab_error("docker-missing", IN_ITS_TERMINAL):
+        Classroom(session).end()
+
+
+def test_the_hub_gets_the_socket_that_docker_host_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(FakeDocker(), tmp_path / "another.sock") as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        monkeypatch.setenv("HUB_SOCKET", socket_of_engine())
+    (mounted,) = (
+        mount["source"]
+        for mount in compose_view.services([ROOT / "compose.hub.yaml"])["hub"]["volumes"]
+        if mount["target"] == "/var/run/docker.sock"
+    )
+    assert mounted == str(tmp_path / "another.sock")
