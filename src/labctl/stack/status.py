@@ -137,6 +137,18 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     return shown
 
 
+def trouble(session: Session, stack: str, ask: bool) -> str:
+    """What is wrong with a stack, in a sentence; "" where it serves, or its clock stands still."""
+    try:
+        shown = status(session, stack, ask)
+    except LabError as error:
+        return error.what
+    if shown["state"] in ("ready", "paused"):
+        return ""
+    reasons = (f"{row['name']}: {row['reason']}" for row in shown["models"] if row["state"] != "READY")
+    return ": ".join([shown["state"], shown["ended"] or next(reasons, f"labctl status {stack}")])
+
+
 def _common_state(states: Set[str]) -> str:
     """The state of a stack whose servers are in these states."""
     if len(states) == 1:

@@ -8,7 +8,7 @@ from typing import cast
 
 from labctl.clock.clock import Clock
 from labctl.pages.live.asking import DONE, MOST, SENT
-from labctl.pages.live.events import AskEvent, Event
+from labctl.pages.live.events import AskEvent, Event, TroubleEvent
 from labctl.pages.live.hub import Hub
 
 
@@ -50,3 +50,19 @@ def test_all_that_are_in_flight_are_kept_and_those_that_are_over_go_first(tmp_pa
     over = [event for n in range(9) for event in (sent(n), done(n))]
     told = first_told(tmp_path, [*over, *(sent(n) for n in range(100, 100 + MOST))])
     assert sorted(told, key=int) == [str(n) for n in range(100, 100 + MOST)]
+
+
+def test_a_page_hears_what_is_wrong_with_the_stack(tmp_path: Path) -> None:
+    async def hear() -> str:
+        hub = Hub(Clock(tmp_path, ("m",)), "")
+        hub.trouble = lambda ask: "degraded"
+        queue, _, _ = hub.join()
+        running = asyncio.create_task(hub.run())
+        while True:
+            _, events = await queue.get() or ((), ())
+            for event in events:
+                if event.get("k") == "trouble":
+                    running.cancel()
+                    return cast(TroubleEvent, event)["words"]
+
+    assert asyncio.run(hear()) == "degraded"
