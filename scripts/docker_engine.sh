@@ -14,7 +14,7 @@ set -euo pipefail
 
 state=${LABS_DOCKER_DIR:-/var/lib/labs-docker}
 base=debian:bookworm-slim
-engine_needed=25 compose_needed=2.20
+engine_needed=25 compose_needed=2.24.4
 apt_waits_s=300
 work=
 trap '[ -z "$work" ] || rm -rf "$work"' EXIT

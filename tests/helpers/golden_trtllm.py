@@ -64,7 +64,7 @@ def text(case: str) -> str:
 
 def _plan(plan: Plan, workspace: Workspace) -> Iterator[str]:
     yield f"image {plan.image}"
-    given = images.dockerfile(plan.image) | images.build_arguments(plan.image)
+    given = images.target(plan.image) | images.build_arguments(plan.image)
     yield from _indented(*(f"{key}={value}" for key, value in given.items()))
     for artifact in plan.artifacts:
         yield artifact.title

@@ -49,6 +49,8 @@ def hub_up_command(labs: str, trusting: bool, port: int, url: str, cpus: float, 
     chosen = opt.labs_named(session, labs)
     classroom = Classroom(session)
     room = classroom.room
+    if not trusting:
+        classroom.check()
     room.prepare()
     passwords = [("any other", room.password), (TEACHER, room.teacher_password)]
     address = f"http://127.0.0.1:{port}"

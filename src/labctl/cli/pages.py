@@ -16,6 +16,7 @@ from labctl.cli import options as opt
 from labctl.pages import gate
 from labctl.pages.address import CHAT, PORTS, WATCH, page_address, publish_address
 from labctl.stack import faults
+from labctl.stack.status import trouble
 from labkit.errors import LabError
 
 
@@ -94,7 +95,7 @@ def watch_command(stack: str, port: int | None, replica: int | None, forwarded: 
     else:
         session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, session.require_up(name).record.one(replica)
-        page = server.page_of_stack(workspace, lab, record, assignments)
+        page = server.page_of_stack(workspace, lab, record, lambda ask: trouble(session, name, ask), assignments)
     in_class = opt.at_jupyter("proxy")  # jupyter-server-proxy, which asks who it is first
     page.forwarded = gate.ANY if in_class else forwarded.lower()
     with (

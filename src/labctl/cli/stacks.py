@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 
 import click
@@ -89,6 +90,9 @@ def status_command(stack: str | None, json_output: bool) -> None:
         for shown in stacks
     ]
     click.echo(format_table(rows, ("stack", "state", "runtime", "profile", "http")))
+    for error in session.silences().values():
+        if shutil.which("docker") or "unknown" in {shown["state"] for shown in stacks}:
+            session.listener.note(f"{error.what} ({error.why}): stacks in containers are not shown")
 
 
 @click.command("logs")

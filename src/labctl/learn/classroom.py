@@ -29,6 +29,8 @@ CONFIG = "deploy/hub/jupyterhub_config.py"
 LABEL = "labs.hub"  # of every container and network of a class: its checkout
 LOGS = "docker compose --env-file .labs/hub/compose.env logs"
 ASK_S = 10.0
+WITHOUT = "labctl hub up --trust-each-other runs it as processes of this machine"
+IN_ITS_TERMINAL = "Ctrl-C in the terminal of its `labctl hub up`"
 GRACE_S = 60.0  # JupyterHub ends the learners' servers first
 
 
@@ -41,11 +43,16 @@ class Classroom:
 
     # -- with Docker ---------------------------------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raises LabError where it cannot be started with Docker."""
+        docker_engine.require_docker(WITHOUT)
+        Projects(self.session.workspace).require_readable_cache()
+        socket_of_engine()
+
     def start(self, labs: Sequence[Lab], port: int, values: Mapping[str, str]) -> None:
         """Make what is missing (images, weights, engines), and start JupyterHub in a container."""
         listener, workspace = self.session.listener, self.session.workspace
         compose, projects = self.session.runtime("compose"), Projects(workspace)
-        compose.check("cpu")
         server = images.server_image(workspace, "cpu")
         images.build_missing_images(listener, {server: compose_commands.builds(projects, "cpu", "")[server]}, "")
         needed = [artifact for plan in needed_plans(self.session, labs) for artifact in plan.artifacts]
@@ -56,12 +63,12 @@ class Classroom:
         self._write_env(
             {
                 "HUB_IMAGE": image,
-                "HUB_SERVER_IMAGE": server,
                 "HUB_NETWORK": projects.name("hub"),
                 "HUB_CHECKOUT": str(self.root),
                 "HUB_CACHE": str(workspace.cache),
                 "HUB_USER": docker_engine.user_inside() if os.getuid() else f"{NOBODY}:{NOBODY}",
-                "HUB_SOCKET_GROUP": str(_socket_group()),
+                "HUB_SOCKET": (socket := socket_of_engine()),
+                "HUB_SOCKET_GROUP": str(Path(socket).stat().st_gid),
                 "HUB_PORT": str(port),
                 **values,
                 **images.build_environment(),
@@ -75,9 +82,24 @@ class Classroom:
         listener.done("answers")
 
     def end(self) -> bool:
-        """Take down JupyterHub and every learner's container; False where there was nothing. Their work stays."""
-        docker_engine.require_engine()
+        """Take down JupyterHub and every learner's container; False where there was nothing. Their work stays.
+
+        Raises LabError: no engine answers; or it runs without Docker, where Ctrl-C ends it.
+        """
+        try:
+            docker_engine.require_engine()
+        except LabError as error:
+            if self.answers():
+                error.remedy += f"; if it runs without Docker: {IN_ITS_TERMINAL}"
+            raise
         if not self._ours("containers", all=True) and not self._ours("networks"):
+            if self.answers():
+                raise LabError(
+                    f"JupyterHub answers at {self.address}, and is in no container of this checkout",
+                    "it was started without Docker",
+                    IN_ITS_TERMINAL,
+                    code="hub-in-terminal",
+                )
             return False
         down = self._compose(lambda docker: docker.compose.down(remove_orphans=True))
         processes.run_to_end(down, self.session.listener, "JupyterHub does not stop", LOGS, code="hub-not-stopped")
@@ -143,15 +165,15 @@ class Classroom:
             return False
 
 
-def _socket_group() -> int:
-    """The group that may use the engine's socket."""
-    where = docker_engine.engine_address().removeprefix("unix://")
-    try:
-        return Path(where).stat().st_gid
-    except OSError as error:
+def socket_of_engine() -> str:
+    """The engine's socket, which DOCKER_HOST or the context names. Raises LabError: its engine is asked another way."""
+    address = docker_engine.engine_address()
+    where = address.removeprefix("unix://")
+    if where == address or not Path(where).is_socket():
         raise LabError(
-            f"JupyterHub needs the Docker engine's socket, and {where} is none",
-            str(error),
-            "run labctl on the machine of the engine, or: labctl hub up --trust-each-other",
+            f"JupyterHub needs the Docker engine's socket, and {address} is none",
+            "",
+            f"run labctl on the machine of the engine, or {WITHOUT}",
             code="docker-elsewhere",
-        ) from error
+        )
+    return where

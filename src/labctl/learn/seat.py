@@ -34,7 +34,7 @@ KINDS = ("weights", "engines", "layers")
 TERMINAL = {"shell_command": ["/bin/bash", "-i"]}  # a login shell would take another PATH
 QUIET = {"@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}}
 PREVIEW = "markdownviewer-widget"
-# Of the class's checkout, in a learner's folder; compose.hub.yaml shows a container these.
+# Of the class's checkout, in a learner's folder; a learner's container sees these.
 FOLDERS = ("labs", "model_repos", "docs", "src", "requirements", "scripts")
 FILES = ("pyproject.toml", "Makefile", "README.md", ".gitignore")
 GIT = ("git", "-c", "user.name=labs", "-c", "user.email=labs@localhost")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from labctl.manifest.schema import Lab
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.door import door_url, start_door_server
 from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import replicas
+from labctl.stack.door import USUAL
 from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
@@ -21,7 +24,7 @@ from labkit.errors import LabError
 
 
 def restart(session: Session, lab: Lab, stack: str) -> Record:
-    """Down and up with the same runtime, settings, release, templates and ports.
+    """Down and up with the same runtime, settings, release, templates and ports, and the OpenAI API if it was up.
 
     Where replicas or what stands before the servers have died, only they are started; the others serve on.
 
@@ -32,8 +35,12 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     if record.balance and heal(running):
         return record
     require_sound(session, running.plan)
+    openai = door_url(session.workspace, record)
     down(session, stack)
-    return up(session, lab, stack, record.asked).record
+    record = up(session, lab, stack, record.asked).record
+    if openai:
+        start_door_server(session.workspace, record, urlsplit(openai).port or USUAL, session.listener)
+    return record
 
 
 def heal(stack: RunningStack) -> bool:

@@ -27,7 +27,7 @@ from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
 from labctl.runtimes.processes import Command, as_they_come
-from labctl.runtimes.record import Endpoints, Record, merge_records
+from labctl.runtimes.record import CLIENT, Endpoints, Record, merge_records
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
@@ -281,14 +281,28 @@ class ComposeRuntime:
         return list(self._records(None))
 
     def _records(self, stack: str | None) -> Iterator[Record]:
-        by_stack: dict[str, dict[int, Record]] = {}
+        by_stack, alone = dict[str, dict[int, Record]](), dict[str, Any]()
         for container in docker_engine.containers(self._root, stack, "triton"):
             # One that was created and never started is not up.
             if container.status in ("running", "paused"):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(container.labels[docker_engine.RECORD])
                     by_stack.setdefault(record.stack, {})[docker_engine.replica(container)] = record
-        return map(merge_records, by_stack.values())
+                    if not record.balance:
+                        alone[record.stack] = container
+        for record in map(merge_records, by_stack.values()):
+            yield self._as_published(record, alone.get(record.stack))
+
+    def _as_published(self, record: Record, server: Any) -> Record:
+        """The record with the ports that the engine publishes: a person may have changed them in compose.env."""
+        if server:
+            endpoints = docker_engine.published(server, record.endpoints)
+            return dataclasses.replace(record, endpoints=endpoints, servers=())
+        for front in docker_engine.containers(self._root, record.stack, compose_commands.ENVOY):
+            endpoints = docker_engine.published(front, record.endpoints)
+            grpc = record.endpoints.grpc if record.balance == CLIENT else endpoints.grpc
+            return dataclasses.replace(record, endpoints=dataclasses.replace(endpoints, grpc=grpc))
+        return record
 
     def largest(self, stack: str) -> int:
         """Bytes of memory that the largest process of the stack's servers has. Raises LabError without an engine."""

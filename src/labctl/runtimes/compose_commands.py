@@ -52,7 +52,7 @@ def builds(projects: Projects, profile: str, base: str, packages: str = "") -> d
 
     def build(service: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
         name = "STACK_CLIENT_IMAGE" if service == "client" else "STACK_SERVER_IMAGE"
-        values = {name: image, **images.build_environment(), **images.dockerfile(base)}
+        values = {name: image, **images.build_environment(), **images.target(base)}
         if target:
             values["STACK_SERVER_TARGET"] = target
         arguments = images.build_arguments(base)

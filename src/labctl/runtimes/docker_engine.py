@@ -10,13 +10,16 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labctl.options import LOOPBACK
 from labctl.runtimes import processes
 from labctl.runtimes.base import REMOVED
 from labctl.runtimes.nvidia import numbers
-from labctl.runtimes.record import Record
+from labctl.runtimes.record import Endpoints, Record
+from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labkit.disk import typed_path
 from labkit.errors import LabError
 
@@ -29,10 +32,11 @@ HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
 SILENT_S = 3.0  # an engine may not answer while servers are awaited
 ENGINE_NEEDED = (25, 0)  # compose.yaml's start_interval is of this engine
-COMPOSE_NEEDED = (2, 20)
+COMPOSE_NEEDED = (2, 24, 4)  # of which !override is (compose_commands.py)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 REPLICA = "labs.replica"
-INSTALL = "sudo scripts/docker_engine.sh install && sudo scripts/docker_engine.sh start (Debian, Ubuntu)"
+INSTALL_PACKAGES = "sudo scripts/docker_engine.sh install"
+INSTALL = f"{INSTALL_PACKAGES} && sudo scripts/docker_engine.sh start (Debian, Ubuntu)"
 START = "start it: sudo systemctl start docker, Docker Desktop, or sudo scripts/docker_engine.sh start"
 JOIN = "sudo usermod -aG docker $USER, then log out and in again"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
@@ -129,17 +133,17 @@ def _remedy(address: str, error: OSError) -> str:
     return START if shutil.which("dockerd") or shutil.which("docker") else INSTALL
 
 
-def require_docker() -> None:
-    """Raises LabError where no stack can be started: no engine, one that the labs cannot use, or no plugin of Compose.
+def require_docker(instead: str = LOCAL) -> None:
+    """Raises LabError where nothing can be started: no engine, one that the labs cannot use, or no plugin of Compose.
 
-    The remedy names the other runtime too.
+    The remedy names what does ``instead``, without Docker.
     """
     try:
         require_engine()
     except LabError as error:
         why = "; and ".join(filter(None, (error.why, _missing_plugin())))
-        raise LabError(error.what, why, f"{error.remedy}; or {LOCAL}", code=error.code) from None
-    require_plugin()
+        raise LabError(error.what, why, f"{error.remedy}; or {instead}", code=error.code) from None
+    require_plugin(instead)
 
 
 def require_engine() -> None:
@@ -205,11 +209,11 @@ def data_root() -> tuple[str, int | None]:
     return root, None
 
 
-def require_plugin() -> None:
+def require_plugin(instead: str = LOCAL) -> None:
     """Raises LabError on a machine whose ``docker compose`` is missing or too old."""
     if missing := _missing_plugin():
         needed = ".".join(map(str, COMPOSE_NEEDED))
-        remedy = f"install the docker-compose plugin {needed} or newer, or {LOCAL}"
+        remedy = f"{INSTALL_PACKAGES} (Debian, Ubuntu), or Docker's own docker-compose-plugin; or {instead}"
         raise LabError(missing, f"the labs need {needed} or newer", remedy, code="docker-plugin-missing")
 
 
@@ -280,6 +284,14 @@ def _labelled(kind: str, root: str, stack: str | None, service: str | None = Non
 def replica(container: Any) -> int:
     """The number of a server's container in its stack."""
     return int(container.labels.get(REPLICA) or 1)
+
+
+def published(container: Any, endpoints: Endpoints) -> Endpoints:
+    """Where a container is reached now; as in ``endpoints`` where it publishes nothing."""
+    inner = {"http": HTTP, "grpc": GRPC, "metrics": METRICS}
+    bindings = {name: container.ports.get(f"{port}/tcp") for name, port in inner.items()}
+    places = {name: f"{LOOPBACK}:{found[0]['HostPort']}" for name, found in bindings.items() if found}
+    return replace(endpoints, **places)
 
 
 def labels(thing: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The images of the compose runtime: named by a hash of all that goes into them, built when that name is missing."""
+"""The images of the compose runtime: named by a hash of the files in them, built when that name is missing."""
 
 from __future__ import annotations
 
@@ -24,26 +24,24 @@ from labkit.errors import LabError
 LABEL = "labs.image"  # docker/'s Compose files give it to every image that they build
 CONFLICT = 409
 
-BUILD_FILES = ("docker/install-packages.sh", "requirements/build.txt", "pyproject.toml")
+BUILD_FILES = ("docker/Dockerfile", "docker/install-packages.sh", "requirements/build.txt", "pyproject.toml")
 SERVER_FILES = (
     *BUILD_FILES,
-    "docker/server.cpu.Dockerfile",
     "docker/slim-server.sh",
     "docker/serve.sh",
     "requirements/server.txt",
     "requirements/torch.txt",
 )
 OWN_GPU_FILES = (*SERVER_FILES, "requirements/vllm-gpu.txt")
-GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/serve.sh", "requirements/gpu.txt")
+GPU_FILES = ("docker/Dockerfile", "docker/serve.sh", "requirements/gpu.txt")
 HUB_FILES = (
-    "docker/hub.Dockerfile",
-    "docker/install-packages.sh",
+    *SERVER_FILES,
     *(
         f"requirements/{name}"
         for name in ("client.txt", "chat.txt", "hub.txt", "hub/package.json", "hub/package-lock.json")
     ),
 )
-CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
+CLIENT_FILES = (*BUILD_FILES, "docker/slim-client.sh", "requirements/client.txt", "requirements/chat.txt")
 
 SERVED = ("labsched", "labserve")  # the packages that models import
 
@@ -90,7 +88,7 @@ def client_image(workspace: Workspace) -> str:
 
 def hub_image(workspace: Workspace) -> str:
     """The name of the image of a class: JupyterHub's, and each learner's."""
-    return f"labs-hub:{_digest(workspace, HUB_FILES, server_image(workspace, 'cpu'))}"
+    return f"labs-hub:{_digest(workspace, HUB_FILES)}"
 
 
 def all_images(workspace: Workspace, profile: str) -> list[str]:
@@ -132,13 +130,13 @@ def build_environment() -> dict[str, str]:
     return variables
 
 
-def dockerfile(base: str) -> dict[str, str]:
-    """compose.gpu.yaml's variables for an image made of NVIDIA's ``base``; {} without one."""
-    return {"STACK_GPU_DOCKERFILE": GPU_FILES[0], "STACK_GPU_TARGET": "nvidia"} if base else {}
+def target(base: str) -> dict[str, str]:
+    """compose.gpu.yaml's variable for an image made of NVIDIA's ``base``; {} without one."""
+    return {"STACK_GPU_TARGET": "nvidia"} if base else {}
 
 
 def build_arguments(base: str) -> dict[str, str]:
-    """The arguments of docker/server.gpu.Dockerfile for an image made of NVIDIA's ``base``; {} without one."""
+    """The arguments of docker/Dockerfile for an image made of NVIDIA's ``base``; {} without one."""
     if not base:
         return {}
     return {"TRITON_IMAGE": base, "LABS_PACKAGES": "" if base == release.IMAGE else PACKAGES}

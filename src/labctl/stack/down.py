@@ -66,9 +66,9 @@ def down(session: Session, stack: str) -> bool:
             try:
                 left = runtime.leftovers(stack)
             except LabError:
-                if kept and kept.runtime == runtime.name:
+                if session.traces(stack, runtime.name):
                     raise
-                continue  # an engine that does not answer, and nothing of the stack was brought up on it
+                continue  # an engine that does not answer, and nothing says that the stack is on it
             if left:
                 was_up = True
                 take_down(session, runtime, stack)
@@ -83,8 +83,10 @@ def down_all(session: Session) -> Sequence[str]:
     """
     names = {folder.name for folder in session.workspace.folders() if folder.was_up}
     for runtime in session.runtimes:
-        with contextlib.suppress(LabError):  # no engine answers: what was brought up on it is in a state file
+        try:
             names |= runtime.stacks()
+        except LabError:  # no engine answers
+            names |= session.possible(runtime.name)
     taken, failed = [], None
     for name in sorted(names):
         try:

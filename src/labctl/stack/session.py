@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -67,9 +68,10 @@ class Session:
         return [word] if word in lab.stacks else list(lab.stacks)
 
     def known(self) -> set[str]:
-        """The stacks that run, and the stacks that were brought up and not taken down."""
+        """The stacks that run, and the stacks that may: brought up and not taken down, or on a silent engine."""
         remembered = {folder.name for folder in self.workspace.folders() if folder.was_up}
-        return remembered | {record.stack for record in self.running()}
+        silent = {name for runtime in self.silences() for name in self.possible(runtime)}
+        return remembered | silent | {record.stack for record in self.running()}
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
@@ -98,7 +100,7 @@ class Session:
     def find(self, stack: str) -> RunningStack | None:
         """A stack that runs now, on whichever runtime; None where there is none.
 
-        Raises Unknown: it was brought up on a runtime that cannot be asked now.
+        Raises Unknown: it may run on a runtime that cannot be asked now.
         """
         silent: dict[str, LabError] = {}
         for runtime in self.runtimes:
@@ -107,10 +109,31 @@ class Session:
                     return RunningStack.of(self, None, runtime, self._as_set(record))
             except LabError as error:
                 silent[runtime.name] = error
-        kept = self.remembered(stack) if silent else None
-        if kept and (silence := silent.get(kept.runtime)):
-            raise _unknown(stack, silence, self.workspace.folder(stack).state_file)
+        for name, silence in silent.items():
+            if memory := self.traces(stack, name):
+                raise _unknown(stack, silence, memory)
         return None
+
+    def traces(self, stack: str, runtime: str) -> list[Path]:
+        """The files that say that a stack may run on a runtime: it was brought up there, or its files are rendered."""
+        folder, kept = self.workspace.folder(stack), self.remembered(stack)
+        brought_up = [folder.state_file] if kept and kept.runtime == runtime else []
+        by_hand = [folder.env_file] if runtime == ComposeRuntime.name and folder.env_file.exists() else []
+        return brought_up + by_hand
+
+    def possible(self, runtime: str) -> set[str]:
+        """The stacks that may run on a runtime, as far as files tell."""
+        return {folder.name for folder in self.workspace.folders() if self.traces(folder.name, runtime)}
+
+    def silences(self) -> dict[str, LabError]:
+        """The runtimes that cannot say now what runs on them, and why."""
+        silent: dict[str, LabError] = {}
+        for runtime in self.runtimes:
+            try:
+                runtime.running()
+            except LabError as error:
+                silent[runtime.name] = error
+        return silent
 
     def may_run(self, stack: str) -> bool:
         """Whether a stack runs, as far as that can be known: one of a runtime that cannot be asked may."""
@@ -151,7 +174,7 @@ class Session:
         )
 
     def running(self) -> list[Record]:
-        """The records of every stack of this checkout that exists now."""
+        """The records of every stack of this checkout that exists now, on the runtimes that answer."""
         running: list[Record] = []
         for runtime in self.runtimes:
             with contextlib.suppress(LabError):
@@ -185,10 +208,11 @@ class Session:
 
 
 class Unknown(LabError):
-    """It is unknown whether a stack runs: the runtime that it was brought up on does not answer."""
+    """It is unknown whether a stack runs: a runtime that it may run on does not answer."""
 
 
-def _unknown(stack: str, error: LabError, memory: Path) -> Unknown:
-    forget = "" if error.remedy == docker_engine.OUTSIDE else f"; where that engine is gone for good: rm {memory}"
+def _unknown(stack: str, error: LabError, memory: Sequence[Path]) -> Unknown:
+    files = shlex.join(map(str, memory))
+    forget = "" if error.remedy == docker_engine.OUTSIDE else f"; where that engine is gone for good: rm {files}"
     what = f"whether {stack} runs is not known: {error.what}"
     return Unknown(what, error.why, error.remedy + forget, code="stack-unknown")

@@ -90,8 +90,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     try:
         running = session.find(stack)
     except Unknown as error:
-        kept = session.remembered(stack)
-        assert kept  # find() raises Unknown only for a remembered stack
+        kept = session.remembered(stack) or _nothing(session, stack)
         ended = f"{error.what} ({error.why}); try: {error.remedy}"
         return _object(kept, UNDER_WAY.get(action, "unknown"), ended=ended)
     if running is None:
@@ -138,6 +137,18 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     return shown
 
 
+def trouble(session: Session, stack: str, ask: bool) -> str:
+    """What is wrong with a stack, in a sentence; "" where it serves, or its clock stands still."""
+    try:
+        shown = status(session, stack, ask)
+    except LabError as error:
+        return error.what
+    if shown["state"] in ("ready", "paused"):
+        return ""
+    reasons = (f"{row['name']}: {row['reason']}" for row in shown["models"] if row["state"] != "READY")
+    return ": ".join([shown["state"], shown["ended"] or next(reasons, f"labctl status {stack}")])
+
+
 def _common_state(states: Set[str]) -> str:
     """The state of a stack whose servers are in these states."""
     if len(states) == 1:
@@ -149,13 +160,17 @@ def _not_there(session: Session, stack: str, action: str) -> Status:
     """A stack that no runtime has."""
     record = session.remembered(stack)
     if record is None:
-        # The exercises' own stack is no lab's.
-        lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
-        nothing = Record(stack, lab, "", "", {}, (), Endpoints("", "", ""))
-        return _object(nothing, "starting" if action == "up" else "absent")
+        return _object(_nothing(session, stack), "starting" if action == "up" else "absent")
     state = UNDER_WAY.get(action, "failed")
     ended = session.runtime(record.runtime).death_of(stack) if state == "failed" else ""
     return _object(record, "removed" if ended == REMOVED else state, ended=ended)
+
+
+def _nothing(session: Session, stack: str) -> Record:
+    """What is known of a stack that labctl did not bring up."""
+    # The exercises' own stack is no lab's.
+    lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
+    return Record(stack, lab, "", "", {}, (), Endpoints("", "", ""))
 
 
 def _server(

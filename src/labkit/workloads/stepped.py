@@ -18,8 +18,10 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 
 SCRAPE_S = 1.0
+ANSWER_S, LOOK_S = 60.0, 0.05  # a step without an answer lasts longer
 IDLE_S = 60.0  # for the server to work off what its last users asked for
 SPAWN_RATE = 100.0  # users/s that are started; more is more than Locust recommends
 
@@ -98,7 +100,8 @@ def run_stepped_load(
 
     Args:
         users: Locust's user classes, in equal shares.
-        seconds: how long a step lasts, after ``warmup`` seconds of it that are left out.
+        seconds: how long a step lasts, after ``warmup`` seconds of it that are left out; on a slow machine until the
+            first answer comes.
         endpoint: Triton's metrics.
         tokens: output tokens of each request, for the records.
 
@@ -137,6 +140,9 @@ def run_stepped_load(
             gevent.sleep(warmup)
             began, before = time.monotonic(), metrics.scrape(endpoint)
             gevent.sleep(seconds)
+            for _ in attempts(ANSWER_S, LOOK_S):
+                if failures or any(began < record.end for record in records):
+                    break
             after, ended = metrics.scrape(endpoint), time.monotonic()
             latencies = [record.latency_ms for record in records if began < record.end <= ended]
             load.stages.append(Stage(count, began, ended, after.since(before), latencies))
@@ -152,7 +158,10 @@ def run_stepped_load(
         )
     if not all(stage.latencies_ms for stage in load.stages):
         raise LabError(
-            "a step ended without an answer", "", "longer steps: --set step_seconds=...", code="step-unended"
+            f"a step of {seconds:g} s and {ANSWER_S:g} s more ended without an answer",
+            "",
+            f"longer steps: --set step_seconds={2 * (seconds + ANSWER_S):g}",
+            code="step-unended",
         )
     return load
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import subprocess
 import sys
@@ -157,6 +158,23 @@ def test_one_failure_is_enough_for_nothing_to_be_averaged() -> None:
     found, _ = generate(400, '{"error": "no luck today"}')
     assert "requests failed; nothing is averaged" in found["what"]
     assert "no luck today" in found["why"]
+
+
+def test_a_step_lasts_until_there_is_an_answer() -> None:
+    fake, later, scrapes = FakeTriton(), threading.Event(), itertools.count(1)
+
+    class Late(dict[str, tuple[int, str]]):
+        def get(self, *key: Any) -> Any:
+            later.wait(30)
+            return super().get(*key)
+
+    fake.metrics, fake.answers = COUNTERS, Late()
+    fake.on_metrics = lambda: later.set() if next(scrapes) == 8 else None  # type: ignore[method-assign]
+    with serve(fake) as endpoint:
+        argv = [sys.executable, "-c", CHILD, endpoint]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert all(answers for _, answers, _ in found["steps"])
 
 
 def test_a_models_counters_go_into_a_result_with_what_follows_from_them() -> None:

@@ -81,6 +81,11 @@ class _ChatEvent(TypedDict):
     address: str
 
 
+class TroubleEvent(TypedDict):
+    k: Literal["trouble"]
+    words: str  # what is wrong with the stack, "" if nothing is
+
+
 class WhatIfEvent(TypedDict):
     """Where a run and its replay under another policy part: the numbers of the step, and why, as [request, why, why].
 
@@ -106,6 +111,9 @@ class HeadEvent(TypedDict, total=False):
     note: str  # what the page shows in place of a clock, if there is no clock
     what_if: list[str]  # the lane that replays another policy, that policy, and the model
     chat: str  # the address of the stack's chat page, "" if there is none
+    trouble: str
 
 
-Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | _ChatEvent | WhatIfEvent | RouteEvent | HeadEvent
+Event = (
+    LaneEvent | AskEvent | ClockEvent | CountersEvent | _ChatEvent | TroubleEvent | WhatIfEvent | RouteEvent | HeadEvent
+)

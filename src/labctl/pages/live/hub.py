@@ -30,6 +30,7 @@ from labsched.vllm import reader
 
 LOOK_S = 0.04
 COUNT_S = 1.0
+TROUBLE_S = 3.0
 RECENT = 3000  # lines that a page gets when it connects
 BEHIND = 500  # messages that a page may be behind before it must reconnect
 Message = tuple[Sequence[Line], Sequence[Event]]  # lines, and other events
@@ -128,6 +129,9 @@ class Hub(Audience):
     def __init__(self, clock: Clock, endpoint: str, what_if: WhatIf | None = None) -> None:
         super().__init__()
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" if there is none
+        # Gives what is wrong with the stack, "" if nothing is; True also asks its models, which the page then shows.
+        self.trouble: Callable[[bool], str] = lambda ask: ""
+        self._trouble, self._failed = "", 0.0
         self._clock, self._endpoint = clock, endpoint
         self._what_if = what_if
         self._tail = StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
@@ -141,6 +145,12 @@ class Hub(Audience):
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            tasks.create_task(self._look_for_trouble())
+
+    async def _follow(self) -> None:
+        """Send new lines and counts."""
         counted = 0.0
         while True:
             read = self._tail.read()
@@ -157,8 +167,8 @@ class Hub(Audience):
             if routes := self._routes.read():
                 self._pass_on([], routes)
             self._look_at_the_clock()
-            if self._pages and self._loop.time() - counted > COUNT_S:
-                counted = self._loop.time()
+            if self._pages and time.monotonic() - counted > COUNT_S:
+                counted = time.monotonic()
                 await self._count()
             await asyncio.sleep(LOOK_S)
 
@@ -170,7 +180,7 @@ class Hub(Audience):
     def _first_events(self, feed: Feed) -> list[Event]:
         steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
         lines = [*self._lines, *self._held.values(), *steps]
-        head: HeadEvent = {**self.head, "chat": self._chat_address}
+        head: HeadEvent = {**self.head, "chat": self._chat_address, "trouble": self._trouble}
         others = (*parted, *self._routes.recent, *self._asked.values())
         return [head, *feed.events(lines), *others, self._rows(), self._setting]
 
@@ -214,8 +224,23 @@ class Hub(Audience):
             self._chat_address = chat
             self._pass_on([], [{"k": "chat", "address": chat}])
         with contextlib.suppress(LabError):
-            self._counters.snapshot(await asyncio.to_thread(metrics.scrape, self._endpoint))
+            snapshot = await asyncio.to_thread(metrics.scrape, self._endpoint)
+            self._failed = sum(model.failed for model in snapshot.models.values())
+            self._counters.snapshot(snapshot)
             self._pass_on([], [self._rows()])
+
+    async def _look_for_trouble(self) -> None:
+        """Send what is wrong with the stack whenever it has changed; models are asked only after a failure."""
+        looked = 0.0
+        while True:
+            failed = self._failed
+            if self._pages:
+                trouble = await asyncio.to_thread(self.trouble, bool(self._trouble) or failed > looked)
+                if trouble != self._trouble:
+                    self._trouble = trouble
+                    self._pass_on([], [{"k": "trouble", "words": trouble}])
+                looked = failed
+            await asyncio.sleep(TROUBLE_S)
 
     def _rows(self) -> CountersEvent:
         return {"k": "counters", "rows": self._counters.rows()}

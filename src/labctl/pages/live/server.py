@@ -151,15 +151,22 @@ class WatchServer:
 
 
 def page_of_stack(
-    workspace: Workspace, lab: Lab, record: Record, other: Mapping[str, str] | None = None
+    workspace: Workspace,
+    lab: Lab,
+    record: Record,
+    trouble: Callable[[bool], str],
+    other: Mapping[str, str] | None = None,
 ) -> WatchServer:
     """The server of a stack's page, not started yet; ``other`` are settings of a policy to show beside its own.
+
+    ``trouble`` gives what is wrong with the stack, "" if nothing is; True also asks its models.
 
     Raises LabError: the stack does not answer, or cannot be replayed with these settings.
     """
     clock = clock_of(workspace, record)
     what_if = WhatIf(record.stack, clock.run_dir, other) if other else None
     hub = Hub(clock, record.endpoints.metrics, what_if)
+    hub.trouble = trouble
     hub.chat = lambda: address.page_address(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
     chosen = lab.stacks[record.stack].bench

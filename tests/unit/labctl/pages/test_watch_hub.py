@@ -12,7 +12,7 @@ import pytest
 
 from labctl.clock.clock import Clock
 from labctl.pages.live.asking import DONE, MOST, SENT
-from labctl.pages.live.events import AskEvent, LaneEvent
+from labctl.pages.live.events import AskEvent, LaneEvent, TroubleEvent
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.hub import Hub
 
@@ -96,3 +96,19 @@ def test_a_page_is_told_of_each_request_though_another_page_that_came_with_it_wa
         (event,) = feed.events([step("a", "b")])
         assert [name for _, name, _, _ in event["q"]] == ["b"]
     assert one.names is other.names
+
+
+def test_a_page_hears_what_is_wrong_with_the_stack(tmp_path: Path) -> None:
+    async def hear() -> str:
+        hub = Hub(Clock(tmp_path, ("m",)), "")
+        hub.trouble = lambda ask: "degraded"
+        queue, _, _ = hub.join()
+        running = asyncio.create_task(hub.run())
+        while True:
+            _, events = await queue.get() or ((), ())
+            for event in events:
+                if event.get("k") == "trouble":
+                    running.cancel()
+                    return cast(TroubleEvent, event)["words"]
+
+    assert asyncio.run(hear()) == "degraded"

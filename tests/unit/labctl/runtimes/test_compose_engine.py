@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from checkout import ROOT
@@ -15,6 +18,7 @@ from labctl.runtimes import docker_engine, processes
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.processes import Command
+from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 
 
@@ -58,8 +62,8 @@ def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_tha
 @pytest.mark.parametrize(
     ("script", "good"),
     [
-        *((f"echo {version}", False) for version in ("2.19.1", "v2.5.0", "1.29.2", "nonsense")),
-        *((f"echo {version}", True) for version in ("2.20.0", "v2.26.1-4", "5.0.1")),
+        *((f"echo {version}", False) for version in ("2.19.1", "v2.24.3", "1.29.2", "nonsense")),
+        *((f"echo {version}", True) for version in ("2.24.4", "v2.26.1-4", "5.0.1")),
         ("exit 1", False),
     ],
 )
@@ -68,8 +72,48 @@ def test_fault_50_a_compose_plugin_that_is_missing_or_too_old_is_named(
 ) -> None:
     fake_docker(tmp_path, script, monkeypatch)
     said = script.removeprefix("echo ").removeprefix("v") if "." in script else ""
-    with contextlib.nullcontext() if good else lab_error("docker-plugin-missing", said):
+    with contextlib.nullcontext() if good else lab_error("docker-plugin-missing", said, docker_engine.INSTALL_PACKAGES):
         docker_engine.require_plugin()
+
+
+@pytest.mark.parametrize("file", ["scripts/docker_engine.sh", "docs/operate/compose.md"])
+def test_the_oldest_compose_is_the_same_wherever_it_is_named(file: str) -> None:
+    assert ".".join(map(str, docker_engine.COMPOSE_NEEDED)) in (ROOT / file).read_text()
+
+
+RECORD = Record("one", "lab", "compose", "cpu", {}, ["m"], Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
+PUBLISHED = {f"{inner}/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(inner + 20_000)}] for inner in (8000, 8001, 8002)}
+
+
+def container(record: Record, service: str, ports: dict[str, Any]) -> tuple[str, Any]:
+    labels = {docker_engine.RECORD: record.to_json()}
+    return service, SimpleNamespace(status="running", labels=labels, ports=ports)
+
+
+@pytest.mark.parametrize(
+    ("containers", "endpoints"),
+    [
+        ([container(RECORD, "triton", PUBLISHED)], ("28000", "28001", "28002")),
+        ([container(RECORD, "triton", {"8000/tcp": None})], ("1", "2", "3")),
+        (
+            [container(replace(RECORD, balance="l7"), *rest) for rest in (("triton", {}), ("envoy", PUBLISHED))],
+            ("28000", "28001", "28002"),
+        ),
+        (
+            [container(replace(RECORD, balance="client"), *rest) for rest in (("triton", {}), ("envoy", PUBLISHED))],
+            ("28000", "2", "28002"),
+        ),
+    ],
+)
+def test_a_stack_is_where_the_engine_publishes_it_whatever_its_label_says(
+    containers: list[tuple[str, Any]], endpoints: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_service(root: str, stack: str | None, service: str) -> list[Any]:
+        return [found for name, found in containers if name == service]
+
+    monkeypatch.setattr(docker_engine, "containers", of_service)
+    (found,) = ComposeRuntime(Workspace(tmp_path, tmp_path)).running()
+    assert tuple(map(str, found.endpoints.ports)) == endpoints
 
 
 @pytest.mark.parametrize(

@@ -57,3 +57,22 @@ def test_the_runbook_of_each_alert_is_a_section_that_exists() -> None:
         path, _, section = rule["annotations"]["runbook"].partition("#")
         headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
         assert section == rule["alert"].lower() and rule["alert"] in headings
+
+
+@pytest.mark.parametrize("names", ["compose.yaml", "compose.yaml compose.gpu.yaml", "compose.hub.yaml"])
+def test_compose_makes_every_image_of_ours_and_asks_no_registry_for_it(names: str) -> None:
+    services = compose_view.services(
+        [ROOT / name for name in names.split()], compose_profiles=["*"], compose_project_directory=ROOT
+    )
+    ours = {name: one for name, one in services.items() if one["image"].startswith("labs-")}
+    assert [name for name, one in ours.items() if "build" not in one and one.get("pull_policy") != "never"] == []
+    targets = {one["build"]["target"] for one in ours.values() if "build" in one}
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE))
+    assert targets and targets <= stages
+
+
+@pytest.mark.parametrize("names", ["compose.yaml", "compose.hub.yaml"])
+def test_a_health_check_starts_no_python(names: str) -> None:
+    services = compose_view.services([ROOT / names], compose_profiles=["*"], compose_project_directory=ROOT)
+    checks = {one["healthcheck"]["test"][1] for one in services.values() if "healthcheck" in one}
+    assert checks == {"curl"}

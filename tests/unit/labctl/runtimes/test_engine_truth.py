@@ -12,12 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import compose_view
 import pytest
+from checkout import ROOT
+from click.testing import CliRunner
 from fake_docker import FakeDocker, serving
 from lab_errors import lab_error
 
+from labctl.cli.main import cli
 from labctl.cli.stacks import _describe
 from labctl.doctor import checklist
+from labctl.learn.classroom import IN_ITS_TERMINAL, Classroom, socket_of_engine
 from labctl.options import Options
 from labctl.runtimes import docker_engine, images
 from labctl.runtimes.compose_commands import Projects
@@ -129,6 +134,36 @@ def test_whoever_asks_a_stack_whose_engine_is_silent_is_not_told_that_it_died(
     assert brought_up.may_run(STACK)
 
 
+@pytest.fixture
+def rendered(session: Session) -> Session:
+    """A session whose stack was rendered for ``docker compose`` by hand."""
+    folder = session.workspace.folder(STACK)
+    folder.path.mkdir(parents=True)
+    folder.env_file.touch()
+    folder.make_secret()
+    return session
+
+
+@pytest.mark.parametrize("take_down", [lambda session: down(session, STACK), down_all])
+def test_down_of_a_rendered_stack_whose_engine_is_silent_fails_and_keeps_its_files(
+    silent: None, rendered: Session, take_down: Callable[[Session], object]
+) -> None:
+    folder = rendered.workspace.folder(STACK)
+    with pytest.raises(Unknown) as caught:
+        take_down(rendered)
+    assert str(folder.env_file) in caught.value.remedy
+    assert folder.env_file.exists() and folder.secret.exists()
+
+
+def test_a_rendered_stack_whose_engine_is_silent_is_unknown_and_not_absent(silent: None, rendered: Session) -> None:
+    assert status(rendered, STACK)["state"] == "unknown"
+    assert STACK in rendered.known() and rendered.may_run(STACK)
+
+
+def test_the_list_of_stacks_says_of_a_silent_engine_that_it_is(silent: None, rendered: Session) -> None:
+    assert list(rendered.silences()) == ["compose"]
+
+
 def test_a_silent_engine_says_nothing_of_stacks_that_were_never_brought_up_on_it(
     silent: None, session: Session
 ) -> None:
@@ -234,7 +269,7 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     def say(info: dict[str, Any] | None = None, **words: str) -> None:
         vars(engine).update(words, info=info or {})
 
-    monkeypatch.setattr(docker_engine, "require_plugin", lambda: None)
+    monkeypatch.setattr(docker_engine, "require_plugin", lambda instead: None)
     with serving(engine, tmp_path / "engine.sock") as address:
         monkeypatch.setenv("DOCKER_HOST", address)
         yield say
@@ -317,3 +352,45 @@ def test_what_to_do_about_a_failed_build_follows_from_its_last_words_and_names_t
 ) -> None:
     with lab_error("any", remedy, docker_engine.LOCAL), images.told_why():
         raise LabError("it cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="any")
+
+
+# -- a class -------------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_cannot_start_leaves_no_room_and_hears_of_its_own_way_without_docker(
+    silent: None, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_ROOT", str(session.workspace.root))
+    done = CliRunner().invoke(cli, ["hub", "up"])
+    assert isinstance(done.exception, LabError)
+    assert "--trust-each-other" in done.exception.remedy and docker_engine.LOCAL not in done.exception.remedy
+    assert not Classroom(session).room.path.exists()
+
+
+def test_down_of_a_class_in_a_terminal_names_what_ends_it(
+    says: Callable[..., None], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Classroom, "answers", lambda classroom: True)
+    with lab_error("hub-in-terminal", IN_ITS_TERMINAL):
+        Classroom(session).end()
+
+
+def test_down_of_a_class_in_a_terminal_of_a_machine_without_docker_names_what_ends_it(
+    gone: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(Classroom, "answers", lambda classroom: True)
+    with lab_error("docker-missing", IN_ITS_TERMINAL):
+        Classroom(session).end()
+
+
+def test_the_hub_gets_the_socket_that_docker_host_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(FakeDocker(), tmp_path / "another.sock") as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        monkeypatch.setenv("HUB_SOCKET", socket_of_engine())
+    (mounted,) = (
+        mount["source"]
+        for mount in compose_view.services([ROOT / "compose.hub.yaml"])["hub"]["volumes"]
+        if mount["target"] == "/var/run/docker.sock"
+    )
+    assert mounted == str(tmp_path / "another.sock")

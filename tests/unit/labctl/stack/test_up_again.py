@@ -96,7 +96,11 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
     monkeypatch.setattr(restarting, "up", up_again)
+    doors: list[int] = []
+    monkeypatch.setattr(restarting, "door_url", lambda *arguments: "http://127.0.0.1:9123/v1")
+    monkeypatch.setattr(restarting, "start_door_server", lambda space, of, port, listener: doors.append(port))
     restarting.restart(session, lab, name)
+    assert doors == [9123]
     (again,) = asked
     assert again.set["max_batch_size"] == 3
     assert replace(again, set=ASKED.set) == ASKED

@@ -22,7 +22,7 @@ function showInvitation(page) {
   const { store, views } = page;
   const busy = views.some((view, i) => page.requestsIn(i));
   const invite = $("invite");
-  invite.hidden = !page.live || busy || store.asked.size > 0;
+  invite.hidden = !page.live || busy || page.trouble || store.asked.size > 0;
   if (invite.hidden) return;
   const example = page.head.note ? "" : ", such as labctl's own test of the models";
   const marked = store.lanes.some((lane) => lane.steps.length);

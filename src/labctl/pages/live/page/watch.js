@@ -62,6 +62,7 @@ class Page {
       else if (event.k === "what_if") this.whatIf.take(event);
       else if (event.k === "route") this.routes.take(event);
       else if (event.k === "chat") this.setChat(event.address);
+      else if (event.k === "trouble") this.trouble = event.words;
       else this.store.take(event);
     }
     while (this.views.length < this.store.lanes.length) {
@@ -95,6 +96,7 @@ class Page {
     $("model").replaceChildren(...this.head.send.map((name) => el("option", { textContent: name })));
     if (head.chosen) $("model").value = head.chosen;
     this.setChat(head.chat);
+    this.trouble = head.trouble;
     this.whatIf.restart(head.what_if);
   }
 
@@ -258,10 +260,10 @@ class Page {
     const clock = this.store.clock, state = $("state");
     const note = [this.live ? "" : "a recording", this.head.note].filter(Boolean).join("; ");
     const words = this.live && clock ? clockWords(clock, this.left()) : note;
-    state.textContent = this.broken || words;
+    state.textContent = this.broken || this.trouble || words;
     showInvitation(this);
     state.title = this.left() < Infinity ? this.head.limit : "";
-    state.classList.toggle("alarm", Boolean(this.broken) || this.left() < 60);
+    state.classList.toggle("alarm", Boolean(this.broken || this.trouble) || this.left() < 60);
     $("clock").hidden = !clock;
     if (clock) showClock(this, clock);
     if (!this.live) {
