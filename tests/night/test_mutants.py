@@ -28,7 +28,7 @@ TESTS = {  # quick ones first
     "scheduler": ("test_scheduling_traces.py", "test_llm_scheduler.py", "test_llm_blocks.py", "test_scheduling.py"),
     "static batching": ("test_vllm_gate.py",),
     "recorder": ("test_recorder.py",),
-    "down": ("test_interrupts.py", "test_sweep.py", "test_run_folder.py"),
+    "down": ("test_interrupts.py", "test_run_folder.py"),
 }
 
 
@@ -153,13 +153,6 @@ MUTANTS = [
     ),
     Mutant("down", "the clock stays stopped", _DOWN, "(folder / CONTROL).unlink(missing_ok=True)", "pass"),
     Mutant("down", "a stuck server is asked", _DOWN, "        force = True\n", "        force = False\n"),
-    Mutant(
-        "down",
-        "passwords stay",
-        _DOWN,
-        "    shutil.rmtree(session.workspace.folder(stack).observe, ignore_errors=True)\n",
-        "",
-    ),
     Mutant("down", "the state stays", _DOWN, "    session.forget(stack)\n\n\ndef down(", "\n\ndef down("),
     Mutant(
         "down",
@@ -170,7 +163,6 @@ MUTANTS = [
     ),
     Mutant("down", "force is interrupted", _DOWN, "with hold_signals_back():", "with contextlib.nullcontext():"),
     Mutant("down", "unknown stacks stay", _DOWN, "names |= runtime.stacks()", "pass"),
-    Mutant("down", "another's stack is swept", _DOWN, "if there and there.record.orphaned():", "if there:"),
 ]
 
 
