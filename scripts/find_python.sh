@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Print the first Python 3.11 or 3.12 of this machine that has a shared libpython (Triton's python backend links to it);
-# without one, the first 3.11 or 3.12; without that, python3, so that setup can say what is wrong with it.
+# without one, the first 3.11 or 3.12; without that, python3, so that setup can say what is wrong with it. One that is named
+# (LABS_PYTHON) comes first, then the one that .venv has.
 set -u
 first=""
-for name in ${LABS_PYTHON:-} python3 python3.11 python3.12 /usr/bin/python3; do
+made_by=$(.venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))' 2>/dev/null)
+for name in ${LABS_PYTHON:-} $made_by python3 python3.11 python3.12 /usr/bin/python3; do
     path=$(command -v "$name" 2>/dev/null) || continue
     "$path" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null || continue
     first=${first:-$path}

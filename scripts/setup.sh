@@ -9,9 +9,8 @@ python=${1:-$(scripts/find_python.sh)}
 started=$SECONDS
 log=.venv/setup.log
 
-# Settings of pip and Python for other environments do not apply to this one.
-unset PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_VIRTUALENV PYTHONPATH PYTHONHOME
-export PIP_USER=0 # also where pip.conf says user = true
+# Settings of Python for other environments do not apply to this one; those of pip: docker/install-packages.sh.
+unset PYTHONPATH PYTHONHOME
 
 fail() { printf 'error: %s\ntry:   %s\n' "$1" "$2" >&2; exit 1; }
 step() { printf '  ..  %s\n' "$1" >&2; }
@@ -32,25 +31,21 @@ esac
     || fail "Triton's wheel needs glibc 2.35 or newer" "Debian 12, Ubuntu 22.04 or newer, or the Docker runtime"
 
 step "environment .venv ($("$python" --version), $python)"
-[ -x .venv/bin/python ] && .venv/bin/python -c 'import sys' 2>/dev/null || rm -rf .venv
+real() { "$1" -c 'import os, sys; print(os.path.realpath(sys.executable))' 2>/dev/null; }
+[ "$(real .venv/bin/python)" = "$(real "$python")" ] || rm -rf .venv
 [ -d .venv ] || "$python" -m venv .venv
 : >"$log"
-pip=(.venv/bin/python -m pip --disable-pip-version-check)
-for key in target prefix root; do
-    place=$("${pip[@]}" config list 2>/dev/null | sed -n "s/^[a-z]*\.$key=//p" | head -1)
-    [ -z "$place" ] || fail "pip is set up to install elsewhere: $key = $place" "pip config unset [--user|--global] $(.venv/bin/python -m pip config list | sed -n "s/^\([a-z]*\.$key\)=.*/\1/p" | head -1), then make setup again"
-done
 logged() { # logged REMEDY COMMAND...
     "${@:2}" >>"$log" 2>&1 || { tail -15 "$log" >&2; fail "pip install failed (whole log: $log)" "$1, then make setup again"; }
 }
-packages() { LABS_PIP="${pip[*]}" LABS_COMPILE=--no-compile docker/install-packages.sh "requirements/$1"; }
+packages() { LABS_PIP=".venv/bin/python -m pip" LABS_COMPILE=--no-compile docker/install-packages.sh "$@"; }
 
 step "PyTorch, the CPU build${LABS_TORCH_INDEX:+ of $LABS_TORCH_INDEX} (200 MB, the largest download)"
-logged "check the network, or set LABS_TORCH_INDEX to a package index that has PyTorch's CPU build" packages torch.txt
+logged "check the network, or set LABS_TORCH_INDEX to a package index that has PyTorch's CPU build" packages requirements/torch.txt
 step "the packages of requirements/labs.txt, Triton Inference Server among them"
-logged "check the network and pip's settings" packages labs.txt
+logged "check the network and pip's settings" packages requirements/labs.txt
 step "labctl"
-logged "see the log" "${pip[@]}" install --no-deps --no-build-isolation --editable .
+logged "see the log" packages --project .
 
 step "checking that the server's python backend will find its Python"
 .venv/bin/python - <<'PY' || fail "Triton cannot run with this Python" "the remedy above"

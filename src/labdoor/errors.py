@@ -26,7 +26,6 @@ FIELDS = {
     "request_priority": "x-priority",
 }
 FULL = re.compile(r"maximum queue size", re.IGNORECASE)
-BUSY = re.compile(r"keeps the server busy")  # a model of ours: the same request may be served in a moment
 NOT_READY = re.compile(r"is not (ready|found)|has no available versions|unknown model", re.IGNORECASE)
 TOO_LATE = re.compile(r"request timeout expired|deadline exceeded", re.IGNORECASE)
 #: gRPC's messages about a server that is not reachable, and the messages that the client gets.
@@ -102,8 +101,6 @@ def of_triton(message: str, status: str | None) -> ApiError:
     name, colon, why = text.partition(": ")
     if FULL.search(text):
         return ApiError(HTTPStatus.TOO_MANY_REQUESTS, f"the model's queue is full: {text}", code="queue_full")
-    if BUSY.search(text):
-        return ApiError(HTTPStatus.TOO_MANY_REQUESTS, why or text, code="busy", headers={"Retry-After": "1"})
     if TOO_LATE.search(text) or status == "StatusCode.DEADLINE_EXCEEDED":
         return ApiError(HTTPStatus.GATEWAY_TIMEOUT, text, code="deadline_exceeded")
     if status == "StatusCode.UNAVAILABLE" or NOT_READY.search(text):

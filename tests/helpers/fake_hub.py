@@ -15,7 +15,8 @@ COMMIT = "a" * 40
 class FakeHub:
     """``files`` of the model ``org/model``.
 
-    ``fault``: "", 401, gated, gated-stranger (nobody knows who asks), no-repo, no-revision, or cut (once).
+    ``fault``: "", 401, gated, gated-stranger (nobody knows who asks), no-repo, no-revision, a status, elsewhere
+    (a redirect to a page), for-ever (to itself), or cut (once).
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
@@ -44,8 +45,13 @@ def serve(hub: FakeHub) -> Iterator[str]:
                 "gated-stranger": (401, {"X-Error-Code": "GatedRepo"}),
                 "no-repo": (404, {"X-Error-Code": "RepoNotFound"}),
                 "no-revision": (404, {"X-Error-Code": "RevisionNotFound"}),
+                "elsewhere": (302, {"Location": "/login"}),
+                "for-ever": (302, {"Location": self.path}),
+                **{str(status): (status, {}) for status in (404, 429, 503)},
             }
-            if hub.fault in refusals:
+            if self.path == "/login":
+                self._send(200, b"<html>", {}, body)
+            elif hub.fault in refusals:
                 status, headers = refusals[hub.fault]
                 self._send(status, b'{"error": "refused"}', headers, body)
             elif self.path.startswith("/api/models/"):

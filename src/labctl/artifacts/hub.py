@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -92,7 +93,7 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
     from huggingface_hub import errors, get_token
 
     page = f"the page of {name} on the hub"
-    status = getattr(getattr(error, "response", None), "status_code", 0)
+    status = _status(error)
     gated = isinstance(error, errors.GatedRepoError)
     if gated and status == 401:
         given = "the token in use is not valid" if get_token() else "no token is set"
@@ -128,8 +129,17 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
             "check the id, or set HF_TOKEN if it is private",
             code="hub-model-unknown",
         )
+    if status:
+        often = "wait some minutes, or set HF_TOKEN: with an account more requests are allowed"
+        later = "try again later" if status >= 500 else "check the id, and HF_ENDPOINT if it is set"
+        return LabError(
+            f"{name} cannot be fetched: the hub answers with status {status}",
+            "what was fetched so far is kept",
+            often if status == 429 else later,
+            code="hub-status",
+        )
     offline = isinstance(error, errors.OfflineModeIsEnabled)
-    if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | OSError):
+    if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError):
         why = "offline mode is on (HF_HUB_OFFLINE)" if offline else "the hub does not answer"
         return LabError(
             f"{name} is not cached and cannot be fetched: {why}",
@@ -137,4 +147,17 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
             "check the network and try again, or use --set model=shipped:tiny-gpt2",
             code="hub-unreachable",
         )
+    if isinstance(error, httpx.TooManyRedirects | httpx.InvalidURL | json.JSONDecodeError):
+        why = "it redirects without an end, or to a page that is no hub's"
+        remedy = "check HF_ENDPOINT if it is set, and whether this network asks for a login"
+        return LabError(f"{name} cannot be fetched: what answers is no model hub", why, remedy, code="hub-foreign")
     return LabError(f"fetching {name} failed", type(error).__name__, "try again", code="hub-failed")
+
+
+def _status(error: BaseException | None) -> int:
+    """The status of the answer that an error, or what caused it, is about; 0 where there was no answer."""
+    while error:
+        if (response := getattr(error, "response", None)) is not None:
+            return int(response.status_code)
+        error = error.__cause__
+    return 0

@@ -10,7 +10,7 @@ from functools import partial
 
 from labbuild import release
 from labbuild.protocol import Builder
-from labbuild.tensorrt_llm import check_target, commands
+from labbuild.tensorrt_llm import check_target
 from labctl import repository
 from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
@@ -181,13 +181,6 @@ def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -
     if not build.ready(workspace):
         build.make(workspace, listener.progress, Builder(gpu, run))
     check_target(build.manifest(workspace), gpu)
-
-
-def engine_commands(build: Build, workspace: Workspace) -> list[list[str]]:
-    """The commands that build an engine in the image that serves it."""
-    path, source = build.locate(workspace), build.source
-    scratch = path.with_name(f".checkpoint-{path.name}")
-    return commands(build.options, source.locate(workspace), scratch, path)
 
 
 def _start(stack: Stack, record: Record) -> Record:

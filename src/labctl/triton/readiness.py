@@ -29,6 +29,7 @@ from labctl.triton.server_api import (
 from labkit.errors import LabError
 
 POLL_S = 0.05
+PROBE_S = 2.0  # for an answer of a model that Triton calls READY: a slower one is busy
 LOG_S = 0.25  # between two looks into the log
 LOADED = re.compile(r"successfully loaded '([^']+)'")
 # protobuf's own line, which comes before: a newer Triton's begins otherwise, but says the same.
@@ -105,7 +106,7 @@ def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[in
     return answer
 
 
-def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
+def failing_models(endpoint: str, probes: Mapping[str, ProbeLike]) -> dict[str, str]:
     """Models that Triton calls READY and that answer a probe with an error, in Triton's words; a slow model is busy.
 
     If a python stub has died, the result names its model, not the ensemble around it.
@@ -113,7 +114,7 @@ def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: floa
     failing = {}
     for model, request in probes.items():
         try:
-            probe(endpoint, model, request, timeout)
+            probe(endpoint, model, request, PROBE_S)
         except LabError as error:
             if not isinstance(error.__cause__, Unreachable):
                 match = DEAD_STUB.search(error.why)

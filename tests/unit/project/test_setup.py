@@ -7,38 +7,43 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 from checkout import ROOT
 
-# In the place of what installs hundreds of megabytes: one package, by the same pip; then setup ends.
-INSTALLS_ONE = (
-    '$LABS_PIP install --force-reinstall --no-index --no-deps "$(dirname "$0")/tiny-1-py3-none-any.whl"; exit 3\n'
-)
+WHEEL = "docker/torch-1+cpu-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whose packages are a single small one."""
+    """One that has a tiny wheel in PyTorch's place and no other package: setup ends after the first."""
     folder = tmp_path_factory.mktemp("setup") / "checkout"
-    for name in ("scripts", "docker"):
+    for name in ("scripts", "docker", "requirements"):
         (folder / name).mkdir(parents=True)
-    shutil.copy2(ROOT / "scripts/setup.sh", folder / "scripts")
-    (script := folder / "docker/install-packages.sh").write_text(f"#!/bin/sh\n{INSTALLS_ONE}")
-    script.chmod(0o755)
-    with zipfile.ZipFile(folder / "docker/tiny-1-py3-none-any.whl", "w") as wheel:
+    for name in ("Makefile", "scripts/setup.sh", "scripts/find_python.sh", "docker/install-packages.sh"):
+        shutil.copy2(ROOT / name, folder / name)
+    (folder / "pyproject.toml").touch()
+    (folder / "requirements/labs.txt").touch()
+    (folder / "requirements/torch.txt").write_text("torch==1\n")
+    with (folder / "docker/install-packages.sh").open("a") as script:
+        script.write("exit 3\n")
+    with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
         wheel.writestr("tiny.py", "")
-        wheel.writestr("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n")
-        wheel.writestr("tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr("tiny-1.dist-info/RECORD", "")
+        wheel.writestr("torch-1+cpu.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 1+cpu\n")
+        wheel.writestr("torch-1+cpu.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("torch-1+cpu.dist-info/RECORD", "")
     return folder
 
 
 def setup(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    for left in [*folder.glob(".venv/lib/*/site-packages/tiny.py"), *folder.glob(".venv/lib/*/site-packages/torch-*")]:
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    words = {**os.environ, "HOME": str(folder.parent / "home"), "LABS_CACHE": str(folder.parent / "cache")}
+    words |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str((folder / WHEEL).parent), **env}
     argv = ["bash", str(folder / "scripts/setup.sh"), sys.executable]
-    words = {**os.environ, "HOME": str(folder.parent / "home"), "LABS_CACHE": str(folder.parent / "cache"), **env}
     return subprocess.run(argv, env=words, capture_output=True, text=True, check=False)
 
 
@@ -56,38 +61,67 @@ def test_whatever_the_environment_tells_pip_and_python_the_packages_go_into_the_
     foreign = elsewhere / "numpy"
     foreign.mkdir(parents=True)
     (foreign / "__init__.py").write_text("raise ImportError('of another Python')")
+    other = checkout.parent / "other"
+    venv.create(other)
     told = {"PIP_USER": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PYTHONPATH": str(elsewhere), "PYTHONHOME": "/nowhere"}
     told |= {name: str(elsewhere) for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
+    told |= {"PIP_PYTHON": str(other / "bin/python"), "PIP_DRY_RUN": "1", "PIP_REQUIREMENT": "/nowhere"}
     done = setup(checkout, **told, **conda(checkout))
     (installed,) = checkout.parent.rglob("tiny.py")
     assert installed.is_relative_to(checkout / ".venv"), done.stderr
-    installed.unlink()  # as nothing was installed, for the tests that follow
     assert [path.name for path in elsewhere.iterdir()] == ["numpy"]
 
 
-@pytest.mark.parametrize("key", ["target", "prefix", "root"])
-def test_a_file_that_sends_packages_elsewhere_is_named_with_its_key(checkout: Path, key: str) -> None:
-    (file := checkout.parent / "pip.conf").write_text(f"[install]\n{key} = {checkout.parent / 'far'}\n")
+@pytest.mark.parametrize("setting", ["target = far", "python = far"])
+def test_what_a_file_of_pip_says_of_other_environments_does_not_hold(checkout: Path, setting: str) -> None:
+    (file := checkout.parent / "pip.conf").write_text(f"[global]\n{setting}\n")
     done = setup(checkout, PIP_CONFIG_FILE=str(file))
-    assert done.returncode == 1
-    assert f"{key} = " in done.stderr and f"install.{key}" in done.stderr
-    assert not (checkout.parent / "far").exists()
-
-
-def test_a_file_that_wants_packages_for_the_user_alone_does_not_hinder(checkout: Path) -> None:
-    (file := checkout.parent / "pip.conf").write_text("[install]\nuser = true\n")
-    setup(checkout, PIP_CONFIG_FILE=str(file))
     (installed,) = checkout.parent.rglob("tiny.py")
-    assert installed.is_relative_to(checkout / ".venv")
+    assert installed.is_relative_to(checkout / ".venv"), done.stderr
+
+
+def test_what_a_file_of_pip_says_of_where_packages_are_holds(checkout: Path) -> None:
+    far = checkout.parent / "far wheels"
+    far.mkdir()
+    (file := checkout.parent / "pip.conf").write_text(f"[install]\nfind-links =\n    /nowhere\n    {far.as_uri()}\n")
+    shutil.copy2(checkout / WHEEL, far)
+    done = setup(checkout, PIP_CONFIG_FILE=str(file), PIP_FIND_LINKS="")
+    assert [*(checkout / ".venv").rglob("tiny.py")], done.stderr
+
+
+def makes_anew(folder: Path, *words: str) -> bool:
+    """Whether `make setup` would do something."""
+    env = {name: word for name, word in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "LABS_PYTHON"))}
+    argv = ["make", "--question", "--silent", "setup", *words]
+    return subprocess.run(argv, cwd=folder, env=env, check=False).returncode == 1
+
+
+def test_a_finished_setup_is_done_again_for_another_python_alone(checkout: Path, tmp_path: Path) -> None:
+    venv.create(checkout / ".venv", symlinks=True)
+    (checkout / ".venv/.ready").touch()
+    (other := tmp_path / "python").write_text("#!/bin/sh\necho /of/another/python\n")
+    other.chmod(0o755)
+    same = f"PYTHON={sys.executable}"
+    assert [makes_anew(checkout, *words) for words in ([], [same], [f"PYTHON={other}"])] == [False, False, True]
+
+
+def test_another_python_replaces_the_environment(checkout: Path) -> None:
+    python = checkout / ".venv/bin/python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.unlink(missing_ok=True)
+    python.write_text("#!/bin/sh\necho /of/another/python\n")
+    python.chmod(0o755)
+    setup(checkout)
+    assert python.is_symlink()
 
 
 def test_for_a_box_without_a_network_the_locked_wheels_are_downloaded_and_not_installed(
     checkout: Path, tmp_path: Path
 ) -> None:
     """docs/guide/offline.md."""
-    wheel = checkout / "docker/tiny-1-py3-none-any.whl"
+    wheel = checkout / WHEEL
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (tmp_path / "labs.txt").write_text(f"tiny==1 --hash=sha256:{digest}\n")
+    (tmp_path / "labs.txt").write_text(f"torch==1+cpu --hash=sha256:{digest}\n")
     env = {"LABS_PIP": f"{sys.executable} -m pip", "LABS_DOWNLOAD": "wheels", "PIP_FIND_LINKS": str(wheel.parent)}
     argv = ["sh", str(ROOT / "docker/install-packages.sh"), "labs.txt"]
     subprocess.run(argv, cwd=tmp_path, env={**os.environ, **env, "PIP_NO_INDEX": "1"}, check=True)

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from checkout import ROOT
 from fake_hub import COMMIT, FakeHub, serve
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+from labctl.artifacts.hub import explain
 from labctl.artifacts.weights import parse_source
 
 TOKEN = "hf_thisisasecretthatmustnotshow"
@@ -79,6 +82,11 @@ def refusal(err: str) -> list[str]:
         ("gated-stranger", {}, "hub-terms-unaccepted", "no token is set"),
         ("no-repo", {}, "hub-model-unknown", "org/model"),
         ("no-revision", {}, "hub-revision-unknown", COMMIT),
+        ("404", {}, "hub-status", "404"),
+        ("429", {}, "hub-status", "429"),
+        ("503", {}, "hub-status", "503"),
+        ("elsewhere", {}, "hub-foreign", ""),
+        ("for-ever", {}, "hub-foreign", ""),
     ],
 )
 def test_fault_23_each_refusal_of_the_hub_has_its_own_message(
@@ -88,6 +96,14 @@ def test_fault_23_each_refusal_of_the_hub_has_its_own_message(
     ended, _, err = fetch(endpoint, tmp_path, **env)
     found, *words = refusal(err)
     assert (ended, found, said in "".join(words)) == (1, code, True)
+
+
+def test_a_refusal_of_a_file_is_told_by_its_status() -> None:
+    """The hub's package says of it that the file is not cached, because of the refusal."""
+    response = httpx.Response(429, request=httpx.Request("HEAD", "http://hub"))
+    error = LocalEntryNotFoundError("not cached")
+    error.__cause__ = HfHubHTTPError("Too Many Requests", response=response)
+    assert explain(error, "org/model", "").code == "hub-status"
 
 
 def test_fault_23_no_network_is_told_as_such(tmp_path: Path) -> None:
