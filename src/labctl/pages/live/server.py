@@ -23,7 +23,7 @@ from labctl.manifest.schema import Lab
 from labctl.pages import address, gate
 from labctl.pages.live import replay
 from labctl.pages.live.asking import Asker
-from labctl.pages.live.hub import Audience, Hub, PageFollower, spell
+from labctl.pages.live.hub import LOOK_S, Audience, Hub, PageFollower, spell
 from labctl.pages.live.lines import clock_of
 from labctl.pages.live.page import document
 from labctl.pages.live.whatif import WhatIf
@@ -91,6 +91,7 @@ class WatchServer:
 
     @staticmethod
     async def _event_stream(hub: Audience) -> AsyncIterator[str]:
+        await asyncio.sleep(LOOK_S)  # a client that has left by then is cancelled here, and costs no message
         queue, first, feed = hub.join()
         try:
             yield first

@@ -15,6 +15,7 @@ from labctl.pages.live.asking import DONE, MOST, SENT
 from labctl.pages.live.events import AskEvent, LaneEvent, TroubleEvent
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.hub import Hub
+from labctl.pages.live.server import WatchServer
 
 
 def read(message: str) -> list[dict[str, Any]]:
@@ -112,3 +113,30 @@ def test_a_page_hears_what_is_wrong_with_the_stack(tmp_path: Path) -> None:
                     return cast(TroubleEvent, event)["words"]
 
     assert asyncio.run(hear()) == "degraded"
+
+
+def test_a_viewer_that_has_left_at_once_costs_no_first_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(Clock(tmp_path, ("m",)), "")
+    page = WatchServer("", hub, {})
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},  # as uvicorn has it
+        "method": "GET",
+        "path": f"/{page.token}/events",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+
+    async def receive() -> dict[str, Any]:
+        for _ in range(2):  # the loop sees the end of a connection after its request
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    def join() -> Any:
+        raise AssertionError("a first message for nobody")
+
+    monkeypatch.setattr(hub, "join", join)
+    asyncio.run(page(scope, receive, send))
