@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.options import Options
 from labctl.runtimes import images
@@ -28,7 +29,7 @@ def weights_command() -> None:
 
 
 @weights_command.command("pull")
-@click.argument("what")
+@click.argument("what", shell_complete=completion.labs_and_stacks)
 @opt.plan_options
 @runtime_option
 @opt.verbose
@@ -44,7 +45,7 @@ def engines_command() -> None:
 
 
 @engines_command.command("build")
-@click.argument("stack")
+@opt.stack_argument
 @opt.plan_options
 @runtime_option
 @opt.verbose

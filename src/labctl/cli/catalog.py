@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.manifest.catalog import load_catalog
@@ -20,7 +21,7 @@ INDENT = "      "
 
 
 @click.command("list")
-@click.argument("word", required=False, metavar="[LAB|STACK]")
+@click.argument("word", required=False, metavar="[LAB|STACK]", shell_complete=completion.labs_and_stacks)
 @opt.as_json
 def list_command(word: str | None, json_output: bool) -> None:
     """List the labs; with the name of one, or of a stack, its settings."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.errors import LabError
@@ -27,7 +28,9 @@ SOON_S = 60.0  # before a pause ends by itself, every command says so
 @opt.stack_argument
 @click.argument("action", type=click.Choice(["pause", "step", "slow", "run"]))
 @click.argument("amount", required=False)
-@click.option("-m", "--model", default="", metavar="NAME", help="Only this model's clock.")
+@click.option(
+    "-m", "--model", default="", metavar="NAME", help="Only this model's clock.", shell_complete=completion.models
+)
 @opt.replica_option
 @opt.as_json
 def clock_command(

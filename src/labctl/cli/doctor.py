@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
@@ -18,7 +19,7 @@ from labkit.tables import format_table
 
 
 @click.command("doctor")
-@click.argument("stack", required=False)
+@click.argument("stack", required=False, shell_complete=completion.stacks)
 @opt.plan_options
 @click.option("--workshop", is_flag=True, help="Also check room, memory and speed, the night before.")
 @opt.as_json

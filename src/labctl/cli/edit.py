@@ -6,6 +6,7 @@ from datetime import datetime
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.stack import edits
@@ -21,7 +22,7 @@ drain_option = opt.number_option(
 
 @click.command("reload")
 @opt.stack_argument
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=completion.models)
 @timeout_option
 @opt.verbose
 def reload_command(stack: str, model: str | None, timeout: float, verbose: bool) -> None:
@@ -86,7 +87,7 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: str, 
 @click.command("models")
 @click.argument("action", type=click.Choice(["load", "unload"]))
 @opt.stack_argument
-@click.argument("model")
+@click.argument("model", shell_complete=completion.models)
 @timeout_option
 @opt.verbose
 def models_command(action: str, stack: str, model: str, timeout: float, verbose: bool) -> None:

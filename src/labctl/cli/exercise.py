@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import is_terminal, say
-from labctl.learn import desk, judge, server, verify
+from labctl.learn import desk
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.progress import NEW, PASSED, Progress
 from labctl.runtimes.lock import stack_lock
@@ -18,6 +20,9 @@ from labctl.stack.session import Session
 from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import format_table
+
+if TYPE_CHECKING:
+    from labctl.learn.judge import Outcome
 
 WATCH_S = 0.3
 BAR = 30  # columns
@@ -52,7 +57,7 @@ def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Ex
 
 
 @exercise_command.command("list")
-@click.argument("lab", required=False)
+@click.argument("lab", required=False, shell_complete=completion.labs)
 @opt.as_json
 def exercise_list_command(lab: str | None, json_output: bool) -> None:
     """List every exercise, or those of LAB, and how far you are."""
@@ -83,7 +88,7 @@ def _of_lab(session: Session, exercises: list[Exercise], lab: str | None) -> lis
 
 
 @exercise_command.command("start")
-@click.argument("id")
+@click.argument("id", shell_complete=completion.exercises)
 def start_command(id: str) -> None:
     """Lay out the starter of exercise ID in exercises/ID/."""
     session, exercises, progress = _open()
@@ -105,7 +110,7 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
 
 
 @exercise_command.command("check")
-@click.argument("id", required=False)
+@click.argument("id", required=False, shell_complete=completion.exercises)
 @opt.as_json
 @click.option(
     "--seed",
@@ -129,11 +134,13 @@ def check_command(
     verbose: bool,
 ) -> None:
     """Judge exercise ID by what your server does; without ID the one started last."""
+    from labctl.learn.judge import check_exercise
+
     session, exercises, progress = _open(verbose)
     exercise = _chosen(exercises, progress, id)
     while True:
         judged = desk.stamps(exercise, session.workspace)  # before the check: what is saved meanwhile is checked next
-        outcome = judge.check_exercise(session, exercise, runtime, seeds)
+        outcome = check_exercise(session, exercise, runtime, seeds)
         _show(outcome, json_output)
         if outcome.passed and not json_output:
             _offer(exercise, exercises, progress)
@@ -143,7 +150,7 @@ def check_command(
             time.sleep(WATCH_S)
 
 
-def _show(outcome: judge.Outcome, json_output: bool) -> None:
+def _show(outcome: Outcome, json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps(asdict(outcome), indent=2))
         return
@@ -160,7 +167,7 @@ def _offer(passed: Exercise, exercises: list[Exercise], progress: Progress) -> N
 
 
 @exercise_command.command("hint")
-@click.argument("id", required=False)
+@click.argument("id", required=False, shell_complete=completion.exercises)
 def hint_command(id: str | None) -> None:
     """Show one hint more each time, from a nudge to nearly the answer."""
     _, exercises, progress = _open()
@@ -172,7 +179,7 @@ def hint_command(id: str | None) -> None:
 
 
 @exercise_command.command("reset")
-@click.argument("id")
+@click.argument("id", shell_complete=completion.exercises)
 def reset_command(id: str) -> None:
     """Put the starter back; what you wrote is kept beside it."""
     session, exercises, _ = _open()
@@ -182,7 +189,7 @@ def reset_command(id: str) -> None:
 
 
 @exercise_command.command("solution")
-@click.argument("id")
+@click.argument("id", shell_complete=completion.exercises)
 @click.option("--give-up", is_flag=True, help="Show it although the exercise has not passed.")
 def solution_command(id: str, give_up: bool) -> None:
     """Show the solution, after the exercise has passed."""
@@ -210,19 +217,21 @@ def next_command() -> None:
 
 
 @exercise_command.command("stop")
-@click.argument("id", required=False)
+@click.argument("id", required=False, shell_complete=completion.exercises)
 def stop_command(id: str | None) -> None:
     """Take the exercise server down."""
+    from labctl.learn.server import stop_exercise_server
+
     session, exercises, _ = _open()
     if id:
         find_exercise(exercises, id)
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
-        stopped = server.stop_exercise_server(session)
+        stopped = stop_exercise_server(session)
         click.echo("the exercise server is down" if stopped else "no exercise server is up")
 
 
 @exercise_command.command("verify")
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=completion.exercises)
 @click.option("--all", "every", is_flag=True, help="All answers of every exercise.")
 @click.option(
     "--since",
@@ -240,6 +249,8 @@ def verify_command(
 
     It works on a copy: nothing in exercises/ changes.
     """
+    from labctl.learn import verify
+
     session, exercises, _ = _open()
     chosen = {find_exercise(exercises, id).id for id in ids} or {exercise.id for exercise in exercises}
     if sum((bool(ids), every, since is not None)) != 1:
@@ -266,7 +277,7 @@ def verify_command(
 
 
 @click.command("learn")
-@click.argument("lab", required=False)
+@click.argument("lab", required=False, shell_complete=completion.labs)
 @runtime_option
 def learn_command(lab: str | None, runtime: str) -> None:
     """Show exercises as one screen: the task and the last check; check again whenever you save a file."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.errors import LabError
@@ -30,7 +31,7 @@ PERCENTILES = ("p50", "p95", "p99")  # as labsched.causes.cause_table has them
 
 
 @click.command("explain")
-@click.argument("source", metavar="RESULT|STACK")
+@click.argument("source", metavar="RESULT|STACK", shell_complete=completion.stacks_or_files)
 @click.argument("request_or_b", metavar="[REQUEST]", default="")
 @click.option("--diff", is_flag=True, help="Show the first step at which two runs of the same requests part.")
 @click.option("--phase", default="", metavar="NAME", help="Without REQUEST: the phase to explain (steps-NAME.jsonl).")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from labctl.cli import completion
 from labctl.cli.console import Console
 from labctl.options import TRITON_PORTS, Options
 from labctl.workspace import RUNTIMES
@@ -118,10 +119,17 @@ def runtime_option(help: str) -> Callable[[Command], Command]:
     )
 
 
-stack_argument = click.argument("stack")
-maybe_stack = click.argument("stack", required=False, default="")  # of a command that has --endpoint too
+stack_argument = click.argument("stack", shell_complete=completion.stacks)
+maybe_stack = click.argument(
+    "stack", required=False, default="", shell_complete=completion.stacks
+)  # of a command that has --endpoint too
 model_option = click.option(
-    "-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own."
+    "-m",
+    "--model",
+    default="",
+    metavar="NAME",
+    help="The model to ask. The default is the lab's own.",
+    shell_complete=completion.models,
 )
 replica_option = number_option(
     "--replica", None, "Only this replica (labctl status numbers them).", click.IntRange(1), metavar="K"
@@ -138,6 +146,7 @@ def plan_options(command: Command) -> Command:
         multiple=True,
         metavar="KEY=VALUE",
         help="Change a setting; may be repeated (labctl list STACK shows them).",
+        shell_complete=completion.settings,
     )
     @click.option("--templates", type=A_FOLDER, metavar="FOLDER", help="Take the model templates from this folder.")
     @click.option(

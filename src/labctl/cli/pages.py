@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.pages import gate
 from labctl.pages.address import CHAT, PORTS, WATCH, page_address, publish_address
@@ -53,7 +54,7 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
 
 
 @click.command("watch")
-@click.argument("stack", metavar="STACK|RESULT")
+@click.argument("stack", metavar="STACK|RESULT", shell_complete=completion.stacks_or_files)
 @opt.page_port(PORTS[WATCH])
 @opt.replica_option
 @click.option(

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say, say_folder
 from labctl.labs.run import RunResult, run_lab
@@ -21,7 +22,7 @@ WIDTH = max(map(len, COLORS))
 
 
 @click.command("run")
-@click.argument("lab")
+@click.argument("lab", shell_complete=completion.labs)
 @opt.up_options
 @click.option("--quick", is_flag=True, help="A shorter run, at most 90 s with everything cached.")
 @click.option("--keep", is_flag=True, help="Leave the last stack up.")

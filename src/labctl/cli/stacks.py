@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
+from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.options import Options
@@ -58,7 +59,7 @@ def up_command(stack: str, options: Options, with_openai: bool, json_output: boo
 
 
 @click.command("status")
-@click.argument("stack", required=False)
+@click.argument("stack", required=False, shell_complete=completion.stacks)
 @opt.as_json
 def status_command(stack: str | None, json_output: bool) -> None:
     """Show the state, endpoints and models of STACK, or of every stack that is up.
@@ -134,7 +135,7 @@ def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, re
 
 
 @click.command("down")
-@click.argument("stack", required=False)
+@click.argument("stack", required=False, shell_complete=completion.stacks)
 @click.option("--all", "every", is_flag=True, help="Take down every stack of this checkout.")
 @opt.verbose
 def down_command(stack: str | None, every: bool, verbose: bool) -> None:
