@@ -17,6 +17,7 @@ from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.records import RequestRecord
+from labsched.files import json_object
 
 if TYPE_CHECKING:
     from labsched.recording import Recording, Sent
@@ -69,8 +70,8 @@ def sent_requests(recording: Recording) -> dict[str, Sent]:
     try:
         lines = disk.read_text(Path(recording.source).parent / "requests.jsonl").splitlines()
         times = {
-            str(data["id"]): Sent(data["start"], data.get("due", 0.0), data.get("end", 0.0))
-            for data in map(json.loads, lines)
+            str(data["id"]): Sent(float(data["start"]), float(data.get("due", 0.0)), float(data.get("end", 0.0)))
+            for data in map(json_object, lines)
         }
     except (OSError, ValueError, LookupError, TypeError):
         return {}

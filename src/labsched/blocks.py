@@ -48,7 +48,8 @@ class Blocks:
     def __init__(self, count: int, size: int) -> None:
         self.size = size
         self._uses = count
-        self._fresh = deque(Block(number) for number in range(count))
+        self._untouched = iter(range(count))
+        self._fresh = deque[Block]()  # used before, without tokens that anybody may find
         self._idle: dict[int, Block] = {}  # not held by any sequence, with their tokens still there; by key
         self._known: dict[int, Block] = {}  # the last one that was given these tokens; by key
         self._tables: dict[object, _BlockTable] = {}
@@ -187,7 +188,9 @@ class Blocks:
         return hash((before, tuple(tokens[length - rest : length]))) if rest else before
 
     def _take(self, key: int) -> Block:
-        if self._fresh:
+        if (number := next(self._untouched, None)) is not None:
+            block = Block(number)
+        elif self._fresh:
             block = self._fresh.popleft()
         else:
             block = min(self._idle.values(), key=lambda block: block.used)

@@ -154,6 +154,8 @@ class Pace:
         """From the words of a config.pbtxt; None if ``device`` is "none" or "". Raises ValueError for others."""
         if device in ("", "none"):
             return None
+        if not 0 < float(slower) < math.inf:
+            raise ValueError(f"pace_slower: '{slower}' is not a number above 0")
         if device == OWN or device in TABLES:
             return cls(DeviceTable.of(TABLES.get(device, table)), MEASURED, float(slower))
         if device not in DEVICES or shape not in SHAPES:

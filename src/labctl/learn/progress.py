@@ -11,6 +11,7 @@ from typing import Any
 
 from labctl.workspace import Workspace, key_lock
 from labkit.disk import atomic_write
+from labsched.files import json_object
 
 LOCK_S = 10.0
 NEW, STARTED, PASSED = "new", "started", "passed"
@@ -40,12 +41,11 @@ class Progress:
     def _read(self) -> dict[str, Any] | None:
         """The file's content: {} where there is none, None where it is damaged."""
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
+            return json_object(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError):
             return None
-        return data if isinstance(data, dict) else None
 
     def of(self, id: str) -> Entry:
         return self.entries().get(id, Entry())

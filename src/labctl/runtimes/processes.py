@@ -247,7 +247,6 @@ def _until_ended(
     """Write what is given, and return what a child wrote until it ended. None: it has not ended in time."""
     deadline = time.monotonic() + seconds
     written = [bytearray(), bytearray()]
-    rest = memoryview(given)
     with selectors.DefaultSelector() as streams:
         for stream, kept in ((process.stdin, None), *zip((process.stdout, process.stderr), written, strict=True)):
             assert stream
@@ -258,19 +257,20 @@ def _until_ended(
             late = time.monotonic() > deadline
             moved = False
             for key, _ in streams.select(0 if ended else LOOK_S):
-                kept, data = key.data, b""
-                with contextlib.suppress(BrokenPipeError):
-                    if kept is None:
-                        data = rest[: os.write(key.fd, rest)]
-                        rest = rest[len(data) :]
-                    else:
-                        data = os.read(key.fd, CHUNK)
-                        kept += data
-                        del kept[:-MOST_OUTPUT]
-                if not data or (kept is None and not rest):
+                if (kept := key.data) is None:
+                    try:
+                        given = given[os.write(key.fd, given[:CHUNK]) :]
+                    except BrokenPipeError:
+                        given = b""
+                    open_still = bool(given)
+                else:
+                    kept += (data := os.read(key.fd, CHUNK))
+                    del kept[:-MOST_OUTPUT]
+                    open_still = bool(data)
+                    moved = moved or open_still
+                if not open_still:
                     streams.unregister(key.fileobj)
                     cast(IO[bytes], key.fileobj).close()
-                moved = moved or (kept is not None and bool(data))
             if ended and (late or not moved):
                 return written
             if late:

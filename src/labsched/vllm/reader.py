@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import os
 import time
 from collections import defaultdict
@@ -95,7 +96,7 @@ def read_vllm_recording(path: Path, run: str = "") -> list[Line]:
     """
     recording = latest_recording(path, run)
     files = recordings_in(path)[recording]
-    oldest, room, found = files[-1], MOST, list[Line]()
+    oldest, room, found = files[-1], float(MOST), list[Line]()
     for file in reversed(files):
         if found and _number(file) != _number(oldest) - 1:
             break
@@ -190,7 +191,7 @@ class Whole:
     Lines that say the same share their lists. ``room``: how much of MOST is left.
     """
 
-    def __init__(self, room: float = float("inf")) -> None:
+    def __init__(self, room: float = math.inf) -> None:
         self.room = room
         self._ids: Sequence[str] = ()
         self._again: Line = {}  # the fields of a step of these requests

@@ -135,3 +135,10 @@ def test_a_preempted_request_that_returns_gets_its_last_token_after_the_prompts_
     of.submit(Request("back", tokens[:-1], 4, output=tokens[-1:]))
     step = of.step()
     assert (step.phase, step.cached, step.computed) == ("pp", [0, 2 * SIZE - 1], [8, 0])
+
+
+def test_memory_is_taken_for_blocks_that_are_used() -> None:
+    blocks = Blocks(2**40, 16)
+    blocks.begin("a", [1] * 40)
+    blocks.grow("a", [1] * 40, 40)
+    assert blocks.held == 3

@@ -146,10 +146,15 @@ def rows_of(table: DeviceTable, ahead: bool) -> list[StepRow]:
             row = StepRow(list(batch), phase, list(tokens), [], [0] * len(batch), joined, [], set(), [], 0)
             rows.append(replace(row, engine_s=seconds, busy=bool(rows)))
     if ahead:
-        late = [0.7 * row.engine_s if "p" in row.phase else 0.0 for row in rows] + [0.0]
+        late = [0.7 * took(row) if "p" in row.phase else 0.0 for row in rows] + [0.0]
         for place, row in enumerate(rows):
-            row.engine_s += late[place + 1] - (late[place] if place else 0.0)
+            row.engine_s = took(row) + late[place + 1] - (late[place] if place else 0.0)
     return rows
+
+
+def took(row: StepRow) -> float:
+    assert row.engine_s is not None
+    return row.engine_s
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -162,7 +167,7 @@ def test_a_recording_gives_the_table_that_its_steps_were_made_of(ahead: bool) ->
     assert all(
         seconds == pytest.approx(interpolate(made.prompt, size), rel=0.01) for size, seconds in found.table.prompt
     )
-    assert found.took_s == pytest.approx(sum(row.engine_s for row in rows))
+    assert found.took_s == pytest.approx(sum(map(took, rows)))
     assert found.said_s == pytest.approx(found.took_s, rel=0.01)
 
 
@@ -170,7 +175,7 @@ def test_a_recording_gives_the_table_that_its_steps_were_made_of(ahead: bool) ->
 def test_whatever_the_machine_did_beside_it_a_recording_gives_a_table(data: st.DataObject) -> None:
     rows = rows_of(DeviceTable(((2, 0.005), (4, 0.006)), ((300, 0.030), (600, 0.060)), 2e-7), ahead=False)
     noise = data.draw(st.lists(st.floats(0.01, 10), min_size=len(rows), max_size=len(rows)))
-    found = measure_device([replace(row, engine_s=row.engine_s * by) for row, by in zip(rows, noise, strict=True)])
+    found = measure_device([replace(row, engine_s=took(row) * by) for row, by in zip(rows, noise, strict=True)])
     assert DeviceTable.of(found.table.text) == found.table
 
 
@@ -179,3 +184,9 @@ def test_a_recording_of_one_kind_of_step_makes_no_table(phase: str) -> None:
     rows = rows_of(DeviceTable(((2, 0.005),), ((300, 0.03),), 0.0), False)
     with lab_error("device-unmeasured"):
         measure_device([row for row in rows if ("p" in row.phase) == (phase == "p")])
+
+
+@pytest.mark.parametrize("slower", ["nan", "inf", "0", "-1", "x"])
+def test_a_factor_that_is_no_number_above_0_is_refused(slower: str) -> None:
+    with pytest.raises(ValueError, match=slower):
+        Pace.of("h100", "llama-2-7b", slower)

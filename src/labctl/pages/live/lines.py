@@ -7,6 +7,7 @@ This is the one definition of a model's state (docs/develop/step-log.md has it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from labsched.steplog import parse_step_line
 Line = Mapping[str, Any]
 
 CHANGE, HELD = "change", "held"  # kinds of lines that are not steps; HELD: a step waits for the clock
+MOST_ROWS = 2**16
 _COLUMNS = {"tokens": 0, "made": 1, "texts": "", "blocks": 0}  # fields with an entry for each request: the defaults
 _STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # fields that hold until a later line changes them
 
@@ -71,6 +73,8 @@ class Instance:
         """The seat of each request; where the log does not say, the lowest that was free when it came."""
         if "rows" in line:
             given: Sequence[int] = line["rows"]
+            if not all(type(row) is int and 0 <= row < MOST_ROWS for row in given):
+                raise ValueError(f"rows {given!r:.80}")
             return given
         self.rows = {name: row for name, row in self.rows.items() if name in names}
         for name in names:
@@ -92,6 +96,17 @@ class Instance:
             self.sitting = {row: name for row, name in self.sitting.items() if name not in ended}
             self.seats = [self.sitting.get(row, "") for row in range(max(self.sitting, default=-1) + 1)]
         return self.seats
+
+
+@contextmanager
+def other_form_as_error(source: object) -> Iterator[None]:
+    """Raises LabError for what is raised of lines of a source that have another form: a model may write anything."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise LabError(
+            f"the step log of {source} has lines of another form", str(error), code="step-log-invalid"
+        ) from error
 
 
 def read_step_lines(log: Path) -> Iterator[dict[str, Any]]:

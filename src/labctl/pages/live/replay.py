@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from labctl.pages.live.feed import LABEL, Feed
-from labctl.pages.live.lines import CHANGE, read_step_lines
+from labctl.pages.live.lines import CHANGE, other_form_as_error, read_step_lines
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
 from labctl.pages.live.routes import RouteEvent, Routes
@@ -15,6 +14,7 @@ from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.names import LetterNames, Numbered
+from labsched.files import json_object
 from labsched.vllm import reader
 
 NAME = "timeline.html"
@@ -42,10 +42,13 @@ class _Group(NamedTuple):
 def page_recording(folder: Path) -> dict[str, Any]:
     """The page's recording of a run's folder: every step of every phase, without warm-up.
 
-    Raises LabError: the run has left no step log.
+    Raises LabError: the run has left no step log, or one with lines of another form.
     """
-    if reader.is_recording(folder):
-        return _vllm_recording(folder)
+    with other_form_as_error(folder):
+        return _vllm_recording(folder) if reader.is_recording(folder) else _run_recording(folder)
+
+
+def _run_recording(folder: Path) -> dict[str, Any]:
     recording = _Recording()
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
@@ -177,7 +180,7 @@ def asked_for(folder: Path, phase: str) -> dict[str, list[ClientRequest]]:
     """
     asked: dict[str, list[ClientRequest]] = {}
     try:
-        records = [json.loads(line) for line in disk.read_text(folder / "requests.jsonl").splitlines()]
+        records = [json_object(line) for line in disk.read_text(folder / "requests.jsonl").splitlines()]
         for data in records:
             if data["phase"] == phase and data["id"]:
                 prompt = str(data.get("prompt", ""))[:LABEL]
@@ -199,7 +202,7 @@ def asked_for(folder: Path, phase: str) -> dict[str, list[ClientRequest]]:
 
 def _title(folder: Path) -> str:
     try:
-        lab = json.loads((folder / "result.json").read_text(encoding="utf-8"))["lab"]
+        lab = disk.read_object(folder / "result.json")["lab"]
     except (OSError, ValueError, LookupError, TypeError):
         return folder.name
     return f"{lab}, {folder.name}"

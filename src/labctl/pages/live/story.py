@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from labctl.pages.live.lines import CHANGE, HELD, Instance, Line, read_step_lines
+from labctl.pages.live.lines import CHANGE, HELD, Instance, Line, other_form_as_error, read_step_lines
 from labctl.pages.live.replay import asked_for
 from labkit import disk
 from labkit.errors import LabError
 from labkit.evidence.steplog import REPLICA, refusal_reason, run_folders, shortage_in_words
 from labkit.names import LetterNames, Numbered
+from labsched.files import json_object
 from labsched.vllm import reader
 
 PREFIX, SUFFIX = "steps-", ".jsonl"  # of the file of a step log
@@ -110,6 +110,11 @@ def of_result(path: Path, phase: str = "") -> list[InstanceSteps]:
 
     Raises LabError: there is no step log, or it cannot be read.
     """
+    with other_form_as_error(path):
+        return _of_result(path, phase)
+
+
+def _of_result(path: Path, phase: str) -> list[InstanceSteps]:
     if reader.is_recording(path):
         recorded = _complete_lines([_vllm_lane(reader.read_vllm_recording(path, phase))])
         _name(recorded, Numbered())
@@ -180,15 +185,11 @@ def _complete_lines(lanes: Collection[InstanceSteps]) -> list[InstanceSteps]:
     """The lanes with whole lines, in order of time: a log that was rotated comes in two files."""
     for lane in lanes:
         instance = Instance()
-        try:
+        with other_form_as_error(lane.title):
             lane.lines = [instance.whole(line) for line in sorted(lane.lines, key=lambda line: line["t"])]
-            for line in lane.lines:  # a model may write anything: a refusal of another form is found here
+            for line in lane.lines:  # a refusal of another form is found here
                 if line["waiting"]:
                     refusal_reason(line)
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise LabError(
-                f"the step log of {lane.title} has lines of another form", str(error), code="step-log-invalid"
-            ) from error
     return list(lanes)
 
 
@@ -198,7 +199,7 @@ def _labels(folder: Path, phase: str) -> dict[str, str]:
     counts: Counter[str] = Counter()  # several requests may have one label
     try:
         lines = disk.read_text(folder / "requests.jsonl").splitlines()
-        for data in map(json.loads, lines):
+        for data in map(json_object, lines):
             if data["phase"] == phase and data["id"]:
                 label = str(data["label"])
                 counts[label] += 1

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lab_errors import lab_error
 from step_logs import recorded
 
-from labctl.pages.live import replay
+from labctl.pages.live import replay, story
+from labctl.pages.live.replay import page_recording
 from labkit.evidence import steplog
 from labkit.records import RequestRecord
 
@@ -95,3 +97,24 @@ def test_ids_that_triton_gave_are_those_of_the_requests_in_their_order(tmp_path:
     run(tmp_path, "a", 100.0, 2, ids=["5", "6"])
     asked(tmp_path, [{"model": "m", "id": id, "prompt": id, "start": at} for id, at in (("x", 2.0), ("y", 1.0))])
     assert [(one.id, one.prompt) for one in replay.asked_for(tmp_path, "a")["m"]] == [("5", "y"), ("6", "x")]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"rows": ["x"]}, {"rows": [2**40]}, {"waiting": 5}, {"before": 5}, {"block_ids": 5}]
+)
+def test_a_line_of_another_form_is_refused_by_the_page_of_a_run(fields: dict[str, Any], tmp_path: Path) -> None:
+    head = {"v": 2, "model": "m", "instance": "0"}
+    line = {**head, "n": 1, "t": 1.0, "dur": 0.1, "kind": "step", "batch": 1, "ids": ["a"], **fields}
+    (tmp_path / "steps-a.jsonl").write_text(json.dumps(line) + "\n")
+    with lab_error("step-log-invalid"):
+        page_recording(tmp_path)
+
+
+def test_files_beside_a_step_log_that_are_nested_too_deeply_count_as_none(tmp_path: Path) -> None:
+    head = {"v": 2, "model": "m", "instance": "0"}
+    line = {**head, "n": 1, "t": 1.0, "dur": 0.1, "kind": "step", "batch": 1, "ids": ["a"]}
+    (tmp_path / "steps-a.jsonl").write_text(json.dumps(line) + "\n")
+    for name in ("requests.jsonl", "result.json"):
+        (tmp_path / name).write_text("[" * 200_000)
+    assert page_recording(tmp_path)["head"]["title"] == tmp_path.name
+    assert [lane.requests() for lane in story.of_result(tmp_path)]
