@@ -114,7 +114,7 @@ def test_the_metrics_hold_what_the_model_did_and_triton_cannot_know(server: Any,
     times = {name: each for (_, name), each in seen.histograms.items() if name.endswith("_seconds")}
     assert times["labs_time_to_first_token_seconds"].count == 3
     assert times["labs_inter_token_latency_seconds"].count == 12
-    assert seen().own["tensorrt_llm", "labs_waiting"] == 0
+    assert seen.own["tensorrt_llm", "labs_waiting"] == 0
 
 
 def test_an_end_id_ends_the_answer_with_it(client: Any) -> None:
