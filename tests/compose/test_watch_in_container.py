@@ -32,7 +32,9 @@ def test_the_clock_stops_a_server_in_a_container_and_the_page_reads_its_log(
         visitor = Visitor(browser, address)
         visitor.pause()
         name = visitor.ask(MODEL, "I have lived in", TOKENS)
-        visitor.lane(MODEL).locator(".held", has_text=name).wait_for()
+        shown = "(name) => [...watching.store.asked.values()].find((ask) => ask.name === name).called"
+        called = visitor.page.evaluate(shown, name)
+        visitor.lane(MODEL).locator(".held", has_text=called).wait_for()
         assert steps_of(run_dir, name) == [], "a step was made while the clock stood still"
         said = labctl("clock", STACK, "step", "2", "--model", MODEL, root=shared).stdout
         assert f"{MODEL}: 2 steps" in said
@@ -42,7 +44,7 @@ def test_the_clock_stops_a_server_in_a_container_and_the_page_reads_its_log(
         visitor.over(name)
         assert len(steps_of(run_dir, name)) == TOKENS
         text = "".join(step.more["texts"][0] for step in steps_of(run_dir, name))
-        assert visitor.page.locator(f".request:has(b:text-is('{name}')) p").inner_text() == f"I have lived in{text}"
+        assert visitor.page.locator(f".request:has(b:text-is('{called}')) p").inner_text() == f"I have lived in{text}"
         visitor.page.close()
 
 
