@@ -95,45 +95,45 @@ def check_line(line: Mapping[str, Any]) -> None:
     _seconds(line, "t")
     if kind == SCHEDULER:
         words = line["words"]
-        require(isinstance(words, dict), "words")
+        require_field(isinstance(words, dict), "words")
         for name in REQUIRED_WORDS:
-            require(name in words, name)
+            require_field(name in words, name)
         for name in NUMBER_WORDS:
             word = str(words[name])
-            require(not word or (word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS), name)
-        require(all(is_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
+            require_field(not word or (word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS), name)
+        require_field(all(is_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
     elif kind == REQUEST:
         _seconds(line, "arrived")
         _seconds(line, "waited")
         for name, least in (("came", 1), ("after", 0), ("left", 0), ("prompt", 1), ("limit", 0), ("made", 0)):
-            require(is_whole(line[name], least), name)
-        require(isinstance(line["prefixes"], str), "prefixes")
-        require(is_whole(line["priority"], -MOST), "priority")
+            require_field(is_whole(line[name], least), name)
+        require_field(isinstance(line["prefixes"], str), "prefixes")
+        require_field(is_whole(line["priority"], -MOST), "priority")
     elif kind in ("step", "change"):
         _check_step(line, whole=kind == "step")
 
 
 def _check_step(line: Mapping[str, Any], whole: bool) -> None:
     _seconds(line, "dur")
-    require(is_whole(line["n"], 1), "n")
-    require(isinstance(line.get("ended", {}), dict), "ended")
+    require_field(is_whole(line["n"], 1), "n")
+    require_field(isinstance(line.get("ended", {}), dict), "ended")
     for name in NAMES:
         names = line.get(name, [])
-        require(isinstance(names, list) and all(isinstance(request, str) for request in names), name)
+        require_field(isinstance(names, list) and all(isinstance(request, str) for request in names), name)
     if not whole:
         return
     why = line.get("why", "")
-    require(isinstance(why, str) or (isinstance(why, list) and bool(why)), "why")
+    require_field(isinstance(why, str) or (isinstance(why, list) and bool(why)), "why")
     batch = len(line["ids"])
-    require(line["batch"] == batch and batch > 0, "batch")
+    require_field(line["batch"] == batch and batch > 0, "batch")
     phase = line["phase"]
-    require(isinstance(phase, str) and len(phase) == batch and {*phase} <= {*"pd"}, "phase")
-    require(is_whole(line["kv_blocks_used"], 0), "kv_blocks_used")
-    require("engine_us" not in line or is_whole(line["engine_us"], 0), "engine_us")
+    require_field(isinstance(phase, str) and len(phase) == batch and {*phase} <= {*"pd"}, "phase")
+    require_field(is_whole(line["kv_blocks_used"], 0), "kv_blocks_used")
+    require_field("engine_us" not in line or is_whole(line["engine_us"], 0), "engine_us")
     for name in LISTS:
         values = line.get(name, [0] * batch) if name == "cached" else line[name]
-        require(isinstance(values, list) and len(values) == batch, name)
-        require(all(is_whole(value, 0) for value in values), name)
+        require_field(isinstance(values, list) and len(values) == batch, name)
+        require_field(all(is_whole(value, 0) for value in values), name)
 
 
 def is_whole(value: Any, least: int) -> bool:
@@ -143,10 +143,10 @@ def is_whole(value: Any, least: int) -> bool:
 
 def _seconds(line: Mapping[str, Any], name: str) -> None:
     value = line[name]
-    require(type(value) in (int, float) and 0 <= value < LONGEST_S, name)
+    require_field(type(value) in (int, float) and 0 <= value < LONGEST_S, name)
 
 
-def require(good: bool, name: str) -> None:
+def require_field(good: bool, name: str) -> None:
     """Raise ValueError with the field's name, if it is not good."""
     if not good:
         raise ValueError(f"'{name}'")

@@ -7,7 +7,7 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.clients.base import TELL_S, InFlightClient, Patience
+from labkit.clients.base import TELL_S, InFlightClient, Silence
 from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
 from labkit.clients.unary import UnaryClient
@@ -51,7 +51,7 @@ def generate(
         if text_model.answers_alone:
             yield prompt
         yielded = 0
-        patience = Patience(TIMEOUT_S, standing)
+        patience = Silence(TIMEOUT_S, standing)
         while not (record.end if stream else channel.ended(record, TELL_S)):
             if stream:
                 with contextlib.suppress(queue.Empty):

@@ -42,7 +42,7 @@ def channel_options(endpoint: str) -> list[tuple[str, Any]]:
     return list(options.items())
 
 
-class Patience:
+class Silence:
     """How long an answer may bring nothing new. While ``standing`` is true time does not count: a clock is stopped."""
 
     def __init__(self, seconds: float, standing: Callable[[], bool] = bool) -> None:

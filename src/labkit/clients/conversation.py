@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.clients.ask import connection
-from labkit.clients.base import TELL_S, InFlightClient, Patience
+from labkit.clients.base import TELL_S, InFlightClient, Silence
 from labkit.clients.text_model import TextModel
 from labkit.records import RequestRecord
 
@@ -47,7 +47,7 @@ def ask_model(
     with connection(text_model, endpoint) as stream:
         record = text_model.send(stream, prompt, tokens, sampling=sampling)
         before = prompt if text_model.answers_alone else ""
-        for text in growing_text(stream, record, Patience(TIMEOUT_S, standing)):
+        for text in growing_text(stream, record, Silence(TIMEOUT_S, standing)):
             if text_model.decoupled:
                 yield PartialAnswer(before + text)
         stream.wait(record, timeout=TELL_S)  # raises its error
@@ -61,7 +61,7 @@ def ask_model(
     yield PartialAnswer(text, speed(record, text_model.decoupled))
 
 
-def growing_text(stream: InFlightClient, record: RequestRecord, patience: Patience) -> Iterator[str]:
+def growing_text(stream: InFlightClient, record: RequestRecord, patience: Silence) -> Iterator[str]:
     """The text until it ends, whenever there is more of it, but not more often than can be read.
 
     Raises:

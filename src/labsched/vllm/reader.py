@@ -18,7 +18,7 @@ from typing import Any
 
 from labsched.errors import LabError
 from labsched.files import json_object, open_to_read
-from labsched.lines import DAMAGE, NAMES, check_line, damage_as_error, is_whole, require
+from labsched.lines import DAMAGE, NAMES, check_line, damage_as_error, is_whole, require_field
 from labsched.steplog import REQUEST, SCHEDULER
 from labsched.vllm.files import LIMIT, PREFIX, is_locked, recorded_files, run_of
 
@@ -215,9 +215,9 @@ class Whole:
         check_line(line)
         _check_names(line)
         if kind == SCHEDULER:
-            require(isinstance(line["vllm"], dict), "vllm")
-            require(isinstance(line["beyond"], list), "beyond")
-            require(is_whole(line["hash_block_size"], 1), "hash_block_size")
+            require_field(isinstance(line["vllm"], dict), "vllm")
+            require_field(isinstance(line["beyond"], list), "beyond")
+            require_field(is_whole(line["hash_block_size"], 1), "hash_block_size")
             self._sizes, self._hash_block = {"kv_blocks": line["blocks"]}, line["hash_block_size"]
         elif kind == REQUEST:
             self._take(len(line["hashes"]) * 3 // 4 // HASH_BYTES * self._hash_block)
@@ -249,11 +249,11 @@ class Whole:
 
 def _check_names(line: Mapping[str, Any]) -> None:
     """Raises ValueError: a request has another name than its number. Raises KeyError: the line has no server."""
-    require(isinstance(line["model"], str) and isinstance(line["instance"], str), "model/instance")
+    require_field(isinstance(line["model"], str) and isinstance(line["instance"], str), "model/instance")
     names = [name for field in NAMES for name in line.get(field, ())]
     names += [line["name"]] if line["kind"] in (ARRIVAL, REQUEST) else line.get("ended", ())
     for name in names:
-        require(isinstance(name, str) and name.isascii() and name.isdigit() and len(name) <= LONGEST_NAME, "name")
+        require_field(isinstance(name, str) and name.isascii() and name.isdigit() and len(name) <= LONGEST_NAME, "name")
 
 
 class RecordingTail:

@@ -46,10 +46,10 @@ def test_a_run_in_which_each_part_passes_is_green() -> None:
         (f"{FIRST} true", "second", "", "never ran"),
         (f"{FIRST} true\nexit 0\n{SECOND}", "second", "", "never ran"),
         (
-            f"ends=1\n{FIRST} sleep 100 || true\n{SECOND}",
+            f"ends=5\n{FIRST} sleep 100 || true\n{SECOND}",
             "first, second",
-            "took longer than 1 s",
-            "never ran: the run's 1 s",
+            "took longer than 5 s",
+            "never ran: the run's 5 s",
         ),
         (f"{FIRST} bash -c 'kill -KILL $$' || true\n{SECOND}", "first", "exit status 137", ""),
     ],

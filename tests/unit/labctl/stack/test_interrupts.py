@@ -70,7 +70,7 @@ class Runtime:
     def leftovers(self, stack: str) -> list[str]:
         return []
 
-    def logs(self, stack: str) -> Iterator[str]:
+    def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         return iter(())
 
     def server_path(self, path: Path) -> str:
