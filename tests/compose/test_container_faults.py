@@ -42,15 +42,6 @@ def test_fault_12_a_model_that_needs_more_memory_than_there_is_is_named_as_oom_k
     assert "OOM-killed" in failing_up(own, "--set", "behaviour=hog", LABS_MEMORY="400m")
 
 
-def test_fault_13_a_crash_loop_is_a_failure(own: Path) -> None:
-    path = own / "compose.yaml"
-    text = path.read_text()
-    always = text.replace('restart: "no"', "restart: always", 1)
-    assert always != text
-    path.write_text(always)
-    assert "crash loop" in failing_up(own, "--set", "behaviour=kill")
-
-
 class EngineThatDies:
     """A way to the real engine that a test can cut: what labctl then sees is an engine that died.
 

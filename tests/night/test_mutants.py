@@ -127,8 +127,8 @@ MUTANTS = [
         '        """The step has failed, and every request has ended."""\n        self._clock.done()',
         '        """The step has failed, and every request has ended."""',
     ),
-    Mutant("recorder", "names stay taken", _RECORDER, "self._names.free(request.name)", ADDED),
-    Mutant("recorder", "who ended ends again", _RECORDER, "            self._ended = {}\n", ""),
+    Mutant("recorder", "names stay taken", _RECORDER, "self._names.free(name)", ADDED),
+    Mutant("recorder", "who ended ends again", _RECORDER, "        self._ended = {}\n", ""),
     Mutant(
         "recorder",
         "a request that ends between steps is not logged",

@@ -97,16 +97,20 @@ class Trial:
     def users(self, count: int, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
         """``count`` users, each of whom asks again when it is answered, until all requests (prompt, tokens) are.
 
-        Raises as :meth:`wait`.
+        Raises TooBusy. Raises LabError: an answer was an error, or did not come within ``patience`` seconds.
         """
 
         def send(stream: TextStream, number: int) -> RequestRecord:
-            record = self.ask(stream, model, *requests[number])
-            self.wait(stream, record)
-            return record
+            return self.ask(stream, model, *requests[number])
 
         self._text_model(model)
-        return closed_loop(self.endpoints.grpc, count, len(requests), send, self.patience)
+        patience = self.patient(self.patience)
+        try:
+            return closed_loop(self.endpoints.grpc, count, len(requests), send, self.patience)
+        except LabError as error:
+            if error.code == "requests-unended" and patience.left():
+                raise TooBusy(f"{count} users had no answer for {self.patience:g} s") from error
+            raise
 
     def sequences(self, model: str) -> SequenceClient:
         """A client of a model behind a sequence batcher, over HTTP; use as a context manager."""
