@@ -57,13 +57,17 @@ class ProcessGroup:
         """Return its living processes, the leader first."""
         if self.boot != _boot() or self.leader.replaced():
             return []  # the kernel gives a number away when nothing is left of its group
-        found, here = [], False
+        found: list[psutil.Process] = []
+        elsewhere: list[bool] = []
         for pid in psutil.pids():
             with contextlib.suppress(OSError, psutil.Error):  # it has just ended
                 if os.getpgid(pid) == self.leader.pid and is_alive(process := psutil.Process(pid)):
                     found.append(process)
-                    here = here or Path(process.cwd()).is_relative_to(self.folder)
-        return sorted(found, key=lambda process: process.pid != self.leader.pid) if here else []
+                    # One that is being killed holds ports still, and nobody is told where it worked.
+                    elsewhere.append(not Path(process.cwd()).is_relative_to(self.folder))
+        if elsewhere and all(elsewhere):
+            return []
+        return sorted(found, key=lambda process: process.pid != self.leader.pid)
 
 
 def groups(folder: StackFolder) -> list[ProcessGroup]:

@@ -144,3 +144,20 @@ def test_a_damaged_note_names_no_group(folder: StackFolder, text: str) -> None:
     (folder.groups / "server.json").write_text(text)
     assert groups.groups(folder) == []
     (folder.groups / "server.json").unlink()
+
+
+HALF_DEAD = """
+import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit(2): of this thread alone
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_waited_for_as_it_holds_its_ports(folder: StackFolder) -> None:
+    argv = [sys.executable, "-c", HALF_DEAD]
+    started = groups.spawn(folder, "server", argv, os.environ, folder.log_file(), folder.run_dir(), outlive=True)
+    STARTED.append(started)
+    eventually(lambda: Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    assert [member.pid for member in only(folder).members()] == [started.pid]
+    groups.end(folder, groups.groups(folder))
+    assert Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()[17] == "1"  # threads
