@@ -29,7 +29,7 @@ ENVOY, OPENAI = "envoy", "openai"
 ENDED_S = 10.0  # for all of them together; a process that cannot be killed must not keep a command for longer
 LOOK_S = 0.01
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-# The shell keeps how a server ended, whoever started it, and then ends its stubs. It ignores what ends the server.
+# The shell writes down how the server ended, and then ends its stubs. It survives the signals that end the server.
 KEEP = 'trap : TERM INT HUP; ended=$1; shift; "$@"; echo $? >"$ended.new"; mv "$ended.new" "$ended"; kill -KILL 0'
 
 
@@ -123,7 +123,7 @@ def spawn(
 
 
 def end(folder: StackFolder, parts: Sequence[ProcessGroup]) -> None:
-    """Kill what lives of these parts and wait until it is gone; forget those of which nothing is left."""
+    """Kill the living processes of these parts, wait until they are gone, and remove the notes of ended parts."""
     deadline = time.monotonic() + ENDED_S
     for group in parts:
         while (living := group.members()) and time.monotonic() < deadline:
@@ -143,7 +143,7 @@ def how_it_ended(path: Path) -> str:
 
 
 def send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to those that are still there."""
+    """Send a signal to each process that still exists."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
