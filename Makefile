@@ -18,8 +18,9 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@awk 'function row() {if (short) printf "  lab-%-14s lab %s: %s\n", short, number, title; short = ""} \
 	      FNR == 1 {row()} END {row()} \
-	      /^number:/ {number = substr($$0, 9); gsub(/[" ]/, "", number)} /^short:/ {short = $$2} \
-	      /^title:/ {title = substr($$0, 8)}' labs/*/lab.yaml
+	      /^    short="/ {split(FILENAME, part, "/"); number = substr(part[2], 1, 2); split($$0, part, "\""); short = part[2]} \
+	      /^    title="/ {split($$0, part, "\""); title = part[2]}' \
+	      $$(sed -n 's|^- lab: "\(..\)"|labs/\1-*/lab.py|p' labs/course.yaml)
 
 setup: $(READY) ## make .venv with labctl and everything that the labs need
 
@@ -41,7 +42,7 @@ setup-hub: $(READY) ## also install JupyterHub: a class without Docker, among pe
 	@{ LABS_PIP="$(BIN)/python -m pip" docker/install-packages.sh requirements/hub.txt && $(BIN)/python -c '$(NPM)' .venv/hub; } \
 	    >.venv/setup.log 2>&1 || { tail -15 .venv/setup.log >&2; exit 1; }
 
-# lab-iterative and the like: the word is the lab's short name, from its lab.yaml.
+# lab-iterative and the like: the word is the lab's short name, from its lab.py.
 lab-%: $(READY)
 	@$(BIN)/labctl run $* $(ARGS)
 	@printf '\nnext:  make learn ARGS=$*        # write it yourself: the exercises of this lab\n'
@@ -57,7 +58,7 @@ learn: $(READY) ## exercises as one screen (ARGS=iterative: those of one lab)
 
 test: WORKERS ?= -n 2
 test: TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
-test: $(READY) ## unit tests, and one real answer from each lab: 5 minutes (TESTS=PATH: these instead)
+test: $(READY) ## unit tests, and one real answer from each lab: 5 to 7 minutes (TESTS=PATH: these instead)
 	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=120 -m "not night" $(TESTS) $(ARGS)
 
 test-all: $(READY) ## all that CI runs: servers on this machine, containers if a Docker engine answers, a browser
@@ -80,6 +81,7 @@ bench: $(READY) ## measure the project against its yardsticks (ARGS=predict: one
 
 lint: $(READY) ## ruff, mypy, the layers of the imports
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
+	@for lab in labs/*/lab.py; do $(BIN)/mypy --no-error-summary $$lab || exit 1; done # of one name: one by one
 
 lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
@@ -92,8 +94,8 @@ site: .venv/site/.ready ## the documentation as web pages, in site/ (its package
 	@scripts/site/build.sh site
 	@echo "site/index.html"
 
-notebooks: .venv/teach/.ready ## write the notebooks of labs 02, 05, 06 and 08 from their lessons (its packages: .venv/teach)
-	@.venv/teach/bin/python scripts/notebooks.py
+notebooks: $(READY) .venv/teach/.ready ## write the notebooks of labs 02, 05, 06 and 08 from their lessons (its packages: .venv/teach)
+	@PYTHONPATH="$$(echo .venv/teach/lib/python3*/site-packages)" $(BIN)/python scripts/notebooks.py
 
 teach: $(READY) .venv/teach/.ready ## slides, scripts, handout, answers, quiz and check list for a class, in teach/ (ARGS="--seed 7": another quiz)
 	@$(BIN)/python scripts/teach.py teach $(ARGS)

@@ -40,7 +40,7 @@ from labctl.workspace import Workspace
 from labkit import proxies
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.results import describe_machine, installed_versions
+from labkit.evidence.results import describe_machine, installed_versions
 
 
 def beside_a_gpu(options: argparse.Namespace) -> dict[str, Any]:

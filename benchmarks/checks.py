@@ -13,7 +13,8 @@ from labctl.learn.attempts import Attempt, find_attempt
 from labctl.learn.exercise import Exercise
 from labctl.learn.verify import judge_attempt
 from labctl.stack.session import Session
-from labkit.tables import format_table, markdown
+from labkit.tables import format_table
+from labsched.markdown import markdown
 
 COLD_S, WARM_S = 30, 15  # at most
 HEADER = ["exercise", "the first, s", "solution, s", "starter, s"]

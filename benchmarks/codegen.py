@@ -11,13 +11,12 @@ from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.stack.session import Session
-from labkit import stats
-from labkit.clients.stream import TextStream
-from labkit.clients.text_model import TextModel
-from labkit.evidence import metrics
-from labkit.records import RequestRecord
+from labkit.client import load, metrics
+from labkit.client.ask import TextStream
+from labkit.client.text_model import TextModel
+from labkit.evidence import stats
+from labkit.evidence.records import RequestRecord
 from labkit.tables import format_table
-from labkit.workloads import load
 
 LENGTHS = (8, 32, 128, 512)
 GENERATOR, SIDES = "codegen-350M-mono-gptj", ("preprocessing", "postprocessing")

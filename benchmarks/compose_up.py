@@ -57,7 +57,7 @@ def by_labctl(session: Session) -> float:
 def by_hand(session: Session) -> float:
     """Seconds of ``docker compose up --wait`` on what ``labctl render`` has written."""
     _labctl(session, "render", STACK, "--runtime", "compose")
-    endpoints = claim_endpoints("auto", [])
+    endpoints = claim_endpoints("auto")
     environment = {
         **os.environ,
         "STACK_SERVER_IMAGE": images.server_image(session.workspace, "cpu"),

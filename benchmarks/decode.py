@@ -22,7 +22,7 @@ from labkit.tables import format_table
 
 MODEL = "random:gpt2"
 HERE = "lab 02, fp32"
-LAB = "labs/02-iterative-scheduling/lab.yaml"
+LAB = "labs/02-iterative-scheduling/lab.py"
 
 
 def options(parser: argparse.ArgumentParser) -> None:

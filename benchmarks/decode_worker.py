@@ -22,7 +22,7 @@ Once = Callable[[int], list[float]]  # as many sequences; the seconds of each st
 
 
 def labs(folder: str, precision: str) -> Once:
-    from labserve.gpt2.decoders import CachedDecoder, step
+    from labserve.gpt2.decoders import CachedDecoder
     from labserve.gpt2.model import GPT2
     from labserve.gpt2.sequences import Sequence
     from labserve.text.detok import Detokenizer
@@ -41,7 +41,7 @@ def labs(folder: str, precision: str) -> Once:
         seconds = []
         while not batch[0].finished:
             began = time.perf_counter()
-            step(decoder, batch)
+            decoder.step(batch)
             seconds.append(time.perf_counter() - began)
         for sequence in batch:
             decoder.release(sequence)
@@ -113,7 +113,7 @@ def inflight(engine: str, folder: str, precision: str) -> Once:
         seconds = []
         while not scheduler.idle:
             began = time.perf_counter()
-            ended = scheduler.step().ended
+            ended = scheduler.step().finished
             seconds.append(time.perf_counter() - began)
             if failed := [request.error for request in ended if request.error]:
                 raise failed[0]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.clients.locust_users import TritonHttpUser
-from labkit.workloads import stepped
+from labkit.client import stepped
+from labkit.client.locust_users import TritonHttpUser
 
 USERS, SECONDS, WARM_UP_S = 32, 4.0, 1.0
 

@@ -24,20 +24,20 @@ from typing import IO, Any
 
 from labbuild import random_weights
 from labctl import repository
+from labctl.lab import Lab, LabSettings, Place, Served
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
-from labctl.manifest.schema import Lab
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import nvidia
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
+from labkit.client import dataset, identity
 from labkit.errors import LabError
 from labkit.evidence import steplog
-from labkit.results import describe_machine, installed_versions
+from labkit.evidence.results import describe_machine, installed_versions
 from labkit.tables import format_table
-from labkit.workloads import dataset, identity
 from labserve.model_shape import ModelShape
 from labserve.vllm.settings import VllmSettings
 
@@ -252,12 +252,12 @@ class Bench:
                     mean_s=figures["Avg. latency (ms)"] / 1e3,
                     table=figures,
                     steps=len(steps),
-                    in_vain=sum(step.more.get("in_vain", 0) for step in steps),
+                    in_vain=sum(step.in_vain for step in steps),
                     sending_s=max(r.start for r in records) - first,
-                    first_step_s=steps[0].ended - first if steps else None,
-                    last_answer_s=over - steps[-1].ended if steps else None,
+                    first_step_s=steps[0].over - first if steps else None,
+                    last_answer_s=over - steps[-1].over if steps else None,
                     batches=[step.batch for step in steps],
-                    step_ms=[round(1e3 * (b.ended - a.ended), 2) for a, b in itertools.pairwise(steps)],
+                    step_ms=[round(1e3 * (b.over - a.over), 2) for a, b in itertools.pairwise(steps)],
                     took_s=time.monotonic() - began,
                 )
             for log in sorted(run_dir.glob(f"steps-{MODEL}-*.jsonl")):
@@ -275,8 +275,12 @@ class Bench:
                     shutil.copyfile(origin, fresh / place)
             (fresh / MODEL / "1" / "scheduler.py").write_text(SCHEDULER.format(knob=str(self.knob)), encoding="utf-8")
         stack = lab.stacks[STACK]
-        own = stack.model_copy(update={"repository": [*stack.repository, str(overlay)]})
-        return lab.model_copy(update={"stacks": {**lab.stacks, STACK: own}})
+
+        def serve(settings: LabSettings, at: Place) -> Served:
+            served = stack.serve(settings, at)
+            return replace(served, repository=[*served.repository, str(overlay)])
+
+        return replace(lab, serves=[replace(stack, serve=serve)])
 
     def arguments(self, limit: int) -> dict[str, Any]:
         """vLLM's arguments on the side without Triton: the same, and what vLLM does by itself."""

@@ -9,17 +9,17 @@ from typing import Any
 
 from labctl.cli.bench import account
 from labctl.labs import bench
+from labctl.labs.overhead import OverheadComparison
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labkit.clients.stream import TextStream
+from labkit.client.ask import TextStream
+from labkit.client.dataset import Count, Item
 from labkit.evidence import steplog
-from labkit.evidence.overhead import OverheadComparison
-from labkit.records import RequestRecord
+from labkit.evidence.records import RequestRecord
 from labkit.tables import format_table
-from labkit.workloads.dataset import Count, Item
 
 MODEL = "random:gpt2"
 CLIENTS, PROMPT, NEW = 8, 128, 64
@@ -123,7 +123,7 @@ def newcomers(session: Session, handle: RunningStack, rounds: int) -> dict[str, 
             stream.wait(*others, timeout=TIMEOUT_S)
         run_dir = session.workspace.folder(handle.record.stack).run_dir()
         steps = steplog.read_step_log(run_dir, "iterative-gpt2", since=began)
-        full = [s.ended - s.began for s in steps if s.batch == CLIENTS - 1 and not s.more.get("prefill")]
+        full = [s.over - s.began for s in steps if s.batch == CLIENTS - 1 and not s.prefill]
         steps_ms.append(statistics.median(full) * 1e3)
         waits.append((busy[-1] - alone[-1]) / steps_ms[-1])
     return {

@@ -14,8 +14,8 @@ from typing import Any
 from labctl.artifacts import engines, weights
 from labctl.listener import Silent
 from labctl.stack.session import Session
+from labkit.client import dataset
 from labkit.tables import format_table
-from labkit.workloads import dataset
 
 MODEL = "shipped:tiny-llama"
 PROMPTS, TOKENS, BLOCKS, TOGETHER = 16, 48, 128, 8

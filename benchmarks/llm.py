@@ -14,12 +14,11 @@ from labctl.listener import Silent
 from labctl.options import Options
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labkit.clients.tensors import kind_of, tensor, text_tensor
-from labkit.clients.unary import UnaryClient
+from labkit.client import dataset, identity
+from labkit.client.ask import UnaryClient, kind_of, tensor, text_tensor
 from labkit.evidence import steplog
-from labkit.records import RequestRecord
+from labkit.evidence.records import RequestRecord
 from labkit.tables import format_table
-from labkit.workloads import dataset, identity
 
 LIMITS = (8, 16, 32)
 MAIN_LIMIT = 16

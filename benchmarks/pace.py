@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from labkit.errors import LabError
 from labkit.tables import format_table
-from labsched.pace import DEVICES, SHAPES, DecoderShape, Pace, StepWork
+from labsched.pace import DEVICES, SHAPES, DecoderShape, Pace, roofline
 
 CONTEXT = 800  # tokens, as in the published test of lab 05
 STEPS = [("decode", batch, 1, CONTEXT) for batch in (1, 8, 32, 64)] + [
@@ -44,9 +44,9 @@ def run() -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for shape, decoder in SHAPES.items():
         model = Model(decoder, "cuda")
-        pace = Pace(DEVICES[device], decoder, 1.0)
+        pace = Pace(roofline(DEVICES[device], decoder), 1.0)
         for kind, batch, tokens, context in STEPS:
-            said = 1e3 * pace.seconds([StepWork(tokens, context)] * batch)
+            said = 1e3 * pace.seconds([tokens] * batch, [context] * batch)
             step = model.step(batch, tokens, context)
             graph, launched = graphed(step), timed(step)
             one = {"shape": shape, "kind": kind, "batch": batch, "tokens": tokens, "context": context}

@@ -23,17 +23,18 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.predict_seconds import BASE, DECISIONS, KINDS, differences, requests
+from labctl.recordings import vllm
 from labctl.runtimes.layers import layer
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.predict import vllm
 from labkit.tables import format_table
 from labsched import answer, replay
 from labsched.figures import figures
-from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
+from labsched.recording import Arrival, Recording, SchedulerSettings
 from labsched.replay import ReplayResult
 from labsched.request_log import WORDS
 from labsched.slo import Slo
+from labsched.step import Step
 from labsched.steptime import Paced
 
 LOADS = (0.3, 0.5, 0.7, 0.9, 1.1)
@@ -76,7 +77,7 @@ class Processor:
     def __post_init__(self) -> None:
         self.chance.seed(self.seed)
 
-    def __call__(self, row: StepRow) -> float:
+    def __call__(self, row: Step) -> float:
         decoding = row.phase.count("d")
         prompts = sum(row.tokens) - decoding
         usual = 4e-3 + 1.2e-3 * -(-decoding // 4) + 9e-5 * prompts + (2e-3 if prompts > 64 else 0.0)

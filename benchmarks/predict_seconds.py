@@ -21,8 +21,8 @@ from typing import Any
 
 from labctl.labs import rerun
 from labctl.labs.servers import ephemeral_stack
-from labctl.manifest.settings import parse_assignments
 from labctl.options import Options
+from labctl.settings import parse_assignments
 from labctl.stack.session import Session
 from labkit.tables import format_table
 from labsched import answer, figures, recording

@@ -9,9 +9,9 @@ from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.stack.session import Session
-from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
-from labkit.records import RequestRecord
-from labkit.stats import metrics
+from labkit.client.sequences import SequenceClient, identifiers, run_sequences
+from labkit.evidence.records import RequestRecord
+from labkit.evidence.stats import metrics
 from labkit.tables import format_table
 
 MODEL = "ensemble_pipeline"

@@ -79,7 +79,7 @@ def by_hand(session: Session) -> float:
         repository.render_repository(plan.request)
         found = wheel.find_wheel()
         session.workspace.folder(STACK).run_dir().mkdir(parents=True, exist_ok=True)
-        endpoints = claim_endpoints("auto", [])
+        endpoints = claim_endpoints("auto")
         http, grpc, metrics = (int(e.rpartition(":")[2]) for e in vars(endpoints).values())
         backends = str(found.backends(session.workspace.backends_cache))
         arguments = plan.arguments(

@@ -99,12 +99,12 @@ class _Server:
     """The model's loop around vLLM's scheduler, and Triton's part of it left out."""
 
     def __init__(self, size: int) -> None:
+        from labserve.driver import DriverThread
         from labserve.guard import Guard
-        from labserve.inflight.answers import Answers
-        from labserve.inflight.clients import Clients
+        from labserve.inflight.engine_driver import engine_recorder
         from labserve.inflight.logprobs import LogProbs
-        from labserve.inflight.recorder import Recorder
         from labserve.inflight.setup import AnySetup
+        from labserve.inflight.tokens import TokenAnswers
         from labserve.model_shape import ModelShape
         from labserve.vllm.counting import make_counted_vllm
         from labserve.vllm.settings import VllmSettings
@@ -136,9 +136,9 @@ class _Server:
             ),
         }
         guard = Guard(args)
-        self.recorder = Recorder(args, setup)
-        self.answers = Answers(guard, False, self.recorder.ended)
-        self.clients = Clients(self.scheduler, self.answers)
+        answers, self.recorder = TokenAnswers(guard, False), engine_recorder(args, setup)
+        self.driver = DriverThread(guard, self.scheduler, answers, self.recorder, read=lambda source, number: None)
+        self._count = 0
         gc.collect()
         gc.freeze()  # as vLLM's engine does once it is there (vllm/v1/engine/core.py)
 
@@ -153,12 +153,11 @@ class _Server:
                 get_response_sender=lambda: SimpleNamespace(send=lambda *args: None),
                 trace=lambda: None,
             )
-            number = self.answers.expect(source)
+            self._count = number = self._count + 1
             request = Request(f"{317590000 + number}", [number % 31_000 + 1] * PROMPT, NEW, number=number)
             request.source = source
             request.sampling = SimpleNamespace(tokens=[5] * NEW, word=False)  # type: ignore[assignment]
-            self.scheduler.submit(request)
-            self.recorder.arrived(request)
+            self.driver.submit(request)
 
     def alone(self) -> None:
         """A step of vLLM's own loop: without the account of what was decided."""
@@ -169,19 +168,8 @@ class _Server:
         scheduler.__class__ = watched
 
     def model_step(self) -> None:
-        """As `step` and `tell` of model_repos/llm/tensorrt_llm/1/model.py."""
-        self.clients.drop_gone()
-        self.scheduler.ahead = self.recorder.free
-        plan = self.scheduler.plan()
-        self.clients.gone(plan.admitted)
-        if not self.recorder.ready(plan):
-            return
-        step = self.scheduler.step(plan)
-        for request, tokens in step.produced:
-            self.answers.stream(request, tokens)
-        for request in step.ended:
-            self.answers.finish(request)
-        self.recorder.record(step)
+        """As the driver's thread does, which does not run here."""
+        self.driver.step()
 
     def close(self) -> None:
         self.recorder.close()

@@ -19,8 +19,7 @@ from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import format_table
 from labsched.slots import Slots
-from labsched.steplog import queue_fields
-from labserve.gpt2.decoders import CachedDecoder, step
+from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.observe.clock import StepClock
@@ -101,7 +100,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                 phase = "".join("p" if sequence.new else "d" for sequence in batch)
                 tokens = [len(sequence.ids) - sequence.cached for sequence in batch]
                 computing = time.perf_counter()
-                pieces = [piece for piece in step(decoder, batch) if isinstance(piece, str)]
+                pieces = [piece for piece in decoder.step(batch) if isinstance(piece, str)]
                 computed, ready = time.perf_counter(), time.thread_time()
                 clock.done(left=BATCH)
                 done = time.thread_time()
@@ -121,7 +120,9 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                         phase=phase,
                         tokens=tokens,
                         made=made,
-                        **queue_fields([f"waiting-{n}" for n in range(WAITING)], "no slot"),
+                        waiting=[f"waiting-{n}" for n in range(WAITING)],
+                        queue=WAITING,
+                        why="no slot",
                         **texts.fields(grown, pieces),
                         joined=[],
                         evicted=[],

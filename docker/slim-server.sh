@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a server never reads goes before the environment is copied into the image; and Triton's parts are laid out.
+# Remove what a server never reads, before the environment is copied into the image, and lay out Triton's parts.
 set -eu
 site=/opt/labs/lib/python3.11/site-packages
 triton=$site/pytriton/tritonserver

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from labsched.counting import CountingEngine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.policy import Policy
@@ -42,39 +42,6 @@ class Step(NamedTuple):
     evicted: list[str]
 
 
-@dataclass
-class CountingEngine:
-    """Gives one token in each step to each running request whose prompt is computed."""
-
-    step_tokens: int
-    scheduler: Scheduler = field(init=False)
-    cache_bytes: int = 0
-    new: list[list[int]] = field(default_factory=list)
-    left: list[int] = field(default_factory=list)  # tokens that each may still get
-
-    def add(self, ids: list[int], limit: int, sampling: object) -> int:
-        self.new.append([])
-        self.left.append(limit)
-        return len(self.new) - 1
-
-    def step(self) -> None:
-        for request in self.scheduler.running:
-            self.new[request.handle] = [0] if request.left == 0 else []
-            self.left[request.handle] -= len(self.new[request.handle])
-
-    def read(self, handle: int) -> tuple[list[int], bool]:
-        return self.new[handle], not self.left[handle]
-
-    def drop(self, handle: int) -> None:
-        """Nothing: this engine has no memory of its own."""
-
-    def must_finish(self, handle: int) -> bool:
-        return False
-
-    def drafts(self, ids: Sequence[int], left: int) -> int:
-        return 0
-
-
 def prompt(tokens: int) -> range:
     return range(tokens)
 
@@ -106,12 +73,12 @@ def scheduled(
 
 def step(scheduler: Scheduler, kv: KVBudget) -> Step:
     done = scheduler.step()
-    parts = zip(done.batch, done.slots, done.phase, done.computed, done.claims, strict=True)
+    parts = zip(done.requests, done.rows, done.phase, done.tokens, done.blocks, strict=True)
     shares = []
     for request, slot, letter, tokens, claim in parts:
         in_use = min(kv.needed(request.tokens), claim)
-        shares.append(Share(request.id, slot, letter == "p", request in done.ended, tokens, in_use, claim))
-    return Step(shares, [request.id for request in done.waiting], [request.id for request in done.preempted])
+        shares.append(Share(request.id, slot, letter == "p", request in done.finished, tokens, in_use, claim))
+    return Step(shares, [*done.waiting], [*done.evicted])
 
 
 MIXED = [

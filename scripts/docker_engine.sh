@@ -7,8 +7,8 @@
 #   scripts/docker_engine.sh base-image   make debian:bookworm-slim with debootstrap where no registry can be reached
 #   scripts/docker_engine.sh stop         stop the dockerd that `start` started, and only that one
 #   scripts/docker_engine.sh status       exit 0 if an engine answers
-# Beside the packages nothing on the machine changes: trixie is a source for these commands alone. While another apt is at
-# work they wait.
+# Only these packages change on the machine: trixie is a source for these commands alone. They wait while another apt is
+# at work.
 # LABS_DOCKER_DIR   folder of the pid file, log and images of our dockerd (default /var/lib/labs-docker)
 set -euo pipefail
 
@@ -82,7 +82,7 @@ install_engine() {
     packages+=(iptables tini debootstrap ca-certificates)
     say "installing ${packages[*]} (apt; at most $apt_waits_s s until another apt has ended)"
     apt update >/dev/null
-    # Without a policy that forbids it, the package would start a dockerd that is not ours to stop. It goes afterwards.
+    # A policy keeps the package from starting a dockerd that `stop` would not stop. The policy is removed afterwards.
     local policy=/usr/sbin/policy-rc.d made=
     [ -e "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod 755 "$policy"; made=1; }
     local ok=1
@@ -122,7 +122,7 @@ start_engine() {
     [ -z "${DOCKER_HOST:-}" ] || fail "nothing answers at DOCKER_HOST=$DOCKER_HOST" "unset DOCKER_HOST to use an engine of this machine"
     mkdir -p "$state"
     say "starting dockerd (log: $state/dockerd.log)"
-    # A session of its own: a Ctrl-C at the terminal is for the caller, not for the engine.
+    # dockerd gets a session of its own, so that a Ctrl-C at the terminal ends the caller and not the engine.
     setsid dockerd --data-root "$state/data" --exec-root /run/labs-docker --pidfile "$state/dockerd.pid" \
         --log-level warn >>"$state/dockerd.log" 2>&1 </dev/null &
     local child=$!

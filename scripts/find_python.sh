@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Print the first Python 3.11 or 3.12 of this machine that has a shared libpython (Triton's python backend links to it);
-# without one, the first 3.11 or 3.12; without that, python3, so that setup can say what is wrong with it. One that is named
-# (LABS_PYTHON) comes first, then the one that .venv has.
+# Print the first Python 3.11 or 3.12 of this machine that has a shared libpython (Triton's python backend links to it).
+# If none has it, print the first 3.11 or 3.12; if there is neither, python3, so that setup can say what is wrong with it.
+# The Python that LABS_PYTHON names is tried first, then that of .venv.
 set -u
 first=""
 made_by=$(.venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))' 2>/dev/null)

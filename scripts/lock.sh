@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write requirements/: every version and hash that `make setup` and the images install, by uv. What is locked is kept.
+# Write requirements/ with uv: every version and hash that `make setup` and the images install. Locked versions stay.
 #   lock.sh [--upgrade | --upgrade-package NAME]
 # labs.txt is the resolution of pyproject.toml for Python 3.11 and 3.12 on x86_64 and arm64, and the files of the images are
 # parts of it. vLLM is a resolution of its own (requirements/vllm/pyproject.toml), for x86_64.
@@ -22,7 +22,7 @@ compile() {
     "$PWD/.venv/bin/uv" pip compile --quiet --directory "$folder" --python "$PWD/.venv/bin/python" --universal --generate-hashes \
         --no-header --no-annotate --output-file "$work/$name.txt" "$@"
 }
-# part NAME ARGUMENT...: a file with nothing but what labs.txt has, in its versions
+# part NAME ARGUMENT...: a file with a part of labs.txt, in the same versions
 part() {
     name=$1
     shift

@@ -15,6 +15,9 @@ from pathlib import Path
 import jupytext
 import yaml
 
+from labctl.catalog import load_catalog
+from labctl.workspace import Workspace
+
 ROOT = Path(__file__).resolve().parents[1]
 LABS = ("02", "05", "06", "08")
 RUN = re.compile(r"^## (?:Run it|What you see)\n.*?(?=^## )", re.M | re.S)
@@ -90,10 +93,10 @@ BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.
 
 def notebook(lab: Path, address: str) -> str:
     """The notebook of a lesson, as JSON. ``address``: of the public repository; "" if there is none."""
-    settings = yaml.safe_load((lab / "lab.yaml").read_text(encoding="utf-8"))
-    vllm = settings["settings"].get("engine", {}).get("default") == "vllm"
+    declared = load_catalog(Workspace(ROOT, ROOT / ".cache")).lab(lab.name)
+    vllm = "engine" in declared.declared and declared.declared["engine"].default["cpu"] == "vllm"
     install = INSTALL.format(
-        address=address, short=settings["short"], vllm=VLLM * vllm, vllm_note="vLLM: 0.7 GB more. " * vllm
+        address=address, short=declared.short, vllm=VLLM * vllm, vllm_note="vLLM: 0.7 GB more. " * vllm
     )
     text = (lab / "README.md").read_text(encoding="utf-8")
     text = RUN.sub(lambda found: _cells(found[0]), text)
@@ -105,6 +108,7 @@ def notebook(lab: Path, address: str) -> str:
     before, heading, after = text.partition("\n## Exercises\n")
     block, _, after = after.partition("\n## Where next\n")
     exercises = "".join(_exercise(lab, id) for id in re.findall(r"exercise start (\w+)", block))
+    exercises += "".join(f"\n{fold}\n" for fold in re.findall(r"<details>.*?</details>", block, re.S))
     text = f"{before}{heading}{exercises}\n{OWN}\n{_cell(ASK)}\n## Where next\n{after}"
     made = jupytext.reads(PICTURE.sub(lambda found: f"{found[1]}({_data(lab / found[2])})", text), fmt="md")
     made.metadata = {

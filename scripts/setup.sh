@@ -59,4 +59,4 @@ except LabError as error:
     sys.exit(f"{error}")
 PY
 touch .venv/.ready
-printf '  ok  ready after %d s\n\nnext:  source .venv/bin/activate    # once in each terminal\n       labctl learn                # the exercises, on one screen; labctl --help for all commands\n' $((SECONDS - started)) >&2
+printf '  ok  ready after %d s\n\nnext:  source .venv/bin/activate    # once in each terminal\n       labctl learn                # the exercises, on one screen\n       labctl --help               # all commands\n' $((SECONDS - started)) >&2

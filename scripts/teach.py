@@ -22,6 +22,9 @@ from markdown_it import MarkdownIt
 from playwright.sync_api import Browser, sync_playwright
 
 import quiz
+from labctl.catalog import load_catalog
+from labctl.learn.exercise import find_exercises
+from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTRUCTOR = ROOT / "docs" / "teach" / "instructor.md"
@@ -107,21 +110,27 @@ def script(heading: str) -> list[Row]:
 def slides(what: str) -> Iterator[Slide]:
     """The names in a row of a script, in order."""
     for lab, id, words, target in re.findall(r"\blabs? (\d\d)\b|\b(\d\d[a-f])\b|\[([^\]]+)\]\(([^)]+)\)", what):
-        path = (INSTRUCTOR.parent / target).resolve() if target else ROOT
+        place, _, anchor = target.partition("#")
+        path = (INSTRUCTOR.parent / place).resolve() if target else ROOT
         if lab:
             (page,) = ROOT.glob(f"labs/{lab}-*/README.md")
             yield from lesson(read(page))
         elif id:
             yield exercise_slide(id)
         elif path.suffix == ".md":
-            yield from pictures(read(path))
+            yield from pictures(read(path), anchor)
         else:
             yield Slide(words[:1].upper() + words[1:], f"![{words}]({path})")
 
 
-def pictures(text: str) -> Iterator[Slide]:
-    """A slide for each picture and list of a page, with the words before and behind it in the notes."""
+def pictures(text: str, anchor: str = "") -> Iterator[Slide]:
+    """A slide for each picture and list of a page, with the words before and behind it in the notes.
+
+    ``anchor``: of the only section that is looked at.
+    """
     for heading, part in re.findall(r"^##+ ([^\n]+)\n(.*?)(?=^##+ |\Z)", text, re.M | re.S):
+        if anchor and anchor != re.sub(r"\W+", "-", heading.lower()).strip("-"):
+            continue
         paragraphs = part.strip().split("\n\n")
         for at, paragraph in enumerate(paragraphs):
             around = "\n\n".join(paragraphs[max(at - 1, 0) : at] + paragraphs[at + 1 : at + 2])
@@ -164,10 +173,11 @@ def exercise_slide(id: str) -> Slide:
 def answers() -> str:
     """Every exercise: minutes, the solution as a difference from the starter, the foreseen mistakes, the hints."""
     text = "# Answer sheet\n\n*Not for learners.* `labctl exercise verify --all` checks all of it on this machine.\n"
-    for path in sorted(ROOT.glob("labs/*/exercises/*/exercise.yaml"), key=lambda path: path.parent.name):
-        id = path.parent.name[:3]
+    workspace = Workspace(ROOT, ROOT / ".cache")
+    for one in find_exercises(workspace, load_catalog(workspace)):  # in the order of the course
+        id, more = one.id, "" if one.core else ", more of the lab"
         folder, manifest = exercise(id)
-        text += f"\n## {id}: {manifest['title']}\n\n{manifest['kind']}, about {manifest['minutes']} min\n"
+        text += f"\n## {id}: {manifest['title']}\n\n{manifest['kind']}, about {manifest['minutes']} min{more}\n"
         for name in manifest["files"]:
             text += f"\n```diff\n{difference(folder, name)}\n```\n"
         text += (

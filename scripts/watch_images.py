@@ -25,7 +25,7 @@ LABCTL = (sys.executable, "-m", "labctl")
 WATCH = """
 import itertools, sys
 from labctl.cli.main import main
-from labkit import records
+from labkit.evidence import records
 records._numbers = itertools.count(1)
 sys.exit(main(sys.argv[1:]))
 """

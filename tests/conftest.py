@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import docker
@@ -143,27 +142,19 @@ def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def engines_begun(
     request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Future[None] | None:
+) -> foundry.Making | None:
     """The engines of most stacks are made beside the first tests, if there is a test that serves one."""
     asking = {"lab_server", "engines_made"}
     if not any(asking.intersection(getattr(item, "fixturenames", ())) for item in request.session.items):
         return None
-
-    def make() -> None:
-        with FileLock(of_all_workers(tmp_path_factory) / "foundry.lock"):  # by one worker
-            foundry.make(cache)
-
-    pool = ThreadPoolExecutor(1)
-    begun = pool.submit(make)
-    pool.shutdown(wait=False)
-    return begun
+    return foundry.Making(cache, of_all_workers(tmp_path_factory) / "foundry.lock")
 
 
 @pytest.fixture(scope="session")
-def engines_made(engines_begun: Future[None] | None) -> None:
+def engines_made(engines_begun: foundry.Making | None) -> None:
     """The engines of most stacks are in the cache."""
     if engines_begun:
-        engines_begun.result()
+        engines_begun.wait()
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,11 @@
 
 import sys
 
-from labkit import context, stats
-from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
-from labkit.evidence import slot_log, slots
-from labkit.lane import Lane
-from labkit.pictures.live import LiveView
-from labkit.records import RequestRecord
+from labkit.client import context
+from labkit.client.live import LiveView
+from labkit.client.sequences import SequenceClient, identifiers, run_sequences
+from labkit.evidence import slots, stats
+from labkit.evidence.records import Lane, RequestRecord
 from labkit.tables import format_table
 
 MODEL = "ensemble_pipeline"
@@ -59,7 +58,7 @@ def main() -> None:
         "executions": len(own),
     }
     if verbose:
-        events = slot_log.read_slot_log(lab.run_dir / "triton.log", BATCHER)
+        events = slots.read_slot_log(lab.run_dir / "triton.log", BATCHER)
         timeline = slots.timeline(events, [record.label for record in shown])
         data["disagreements"] = slots.disagreements(timeline, own, direct=strategy == "direct")
         data["timeline"] = slots.with_rows(timeline, own).to_json()

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 from labkit.disk import atomic_write
+from labkit.evidence import slot_picture
+from labkit.evidence.records import Lane
+from labkit.evidence.report import Report
 from labkit.evidence.slots import Timeline
-from labkit.lane import Lane
-from labkit.pictures import slot_picture
-from labkit.report import Report
-from labkit.tables import markdown
+from labsched.markdown import markdown
 
 TIMED = ("direct", "oldest", "torchscript")
 WATCHED = {

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit import context
-from labkit.clients.sequences import SequenceClient, identifiers
+from labkit.client import context
+from labkit.client.sequences import SequenceClient, identifiers
 from labkit.errors import LabError
 from labsched.files import open_to_read
 

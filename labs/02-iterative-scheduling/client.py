@@ -7,14 +7,12 @@ import random
 import sys
 import time
 
-from labkit import context, stats
-from labkit.clients.base import Tell
-from labkit.clients.stream import TextStream
-from labkit.lane import Lane
-from labkit.pictures.live import LiveView, ProgressLine
-from labkit.records import RequestRecord, overlap, token_overlap
+from labkit.client import context, load
+from labkit.client.ask import Tell, TextStream
+from labkit.client.live import LiveView, ProgressLine
+from labkit.evidence import stats
+from labkit.evidence.records import Lane, RequestRecord, token_overlap
 from labkit.tables import format_table
-from labkit.workloads import load
 
 MODELS = ("simple-gpt2", "iterative-gpt2")
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")
@@ -40,8 +38,8 @@ def tokens_for(endpoint: str, seconds: float) -> tuple[int, str]:
 def length(step_s: float, seconds: float) -> tuple[int, str]:
     """The tokens of an answer if each takes ``step_s``, and a sentence about their number."""
     tokens = max(SHORTEST, min(LONGEST, int(seconds / max(step_s, 1e-4))))
-    takes = f"at the speed of a first, short answer they take {tokens * step_s:.1f} s"
-    return tokens, f"the most that an answer here has: {takes}" if tokens == LONGEST else takes
+    takes = f"they take {tokens * step_s:.1f} s"
+    return tokens, f"the most that an answer here has; {takes}" if tokens == LONGEST else takes
 
 
 def two_prompts(endpoint: str, model: str, tokens: int) -> list:
@@ -88,9 +86,9 @@ def tokens_before(newcomer: RequestRecord, first: RequestRecord) -> int:
 
 def batches(steps: list) -> dict:
     """The newcomer's steps until it shared a batch, and the time of a step in ms, by batch size."""
-    joined = next((n for n, step in enumerate(steps) if n and step.more["prefill"]), 0)
+    joined = next((n for n, step in enumerate(steps) if n and step.prefill), 0)
     shared = next((n for n, step in enumerate(steps) if step.batch == 2), None)
-    plain = {size: [s.ended - s.began for s in steps if s.batch == size and not s.more["prefill"]] for size in (1, 2)}
+    plain = {size: [s.over - s.began for s in steps if s.batch == size and not s.prefill] for size in (1, 2)}
     return {
         "steps_alone": None if shared is None else max(0, shared - joined),
         "step_ms": {f"batch_of_{size}": stats.summarize(took)["p50"] * 1e3 for size, took in plain.items() if took},
@@ -113,11 +111,10 @@ def main() -> None:
     for model in MODELS:
         print(f"\n{model}")
         records = two_prompts(endpoint, model, tokens)
-        shared, waited = overlap(*records), tokens_before(records[1], records[0])
+        shared, waited = token_overlap(*records), tokens_before(records[1], records[0])
         steps = lab.steps(model, records)
         data["demo"][model] = {
-            "overlap": shared,
-            "token_overlap": token_overlap(*records),
+            "token_overlap": shared,
             "tokens_before_newcomer": waited,
             **batches(steps),
             "metrics": stats.metrics(records),

@@ -9,7 +9,7 @@ import numpy as np
 from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
-from labkit.clients.base import connect
+from labkit.client.ask import connect
 
 MODEL = "iterative-gpt2"
 

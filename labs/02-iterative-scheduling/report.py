@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from labkit.lane import Lane
-from labkit.pictures import timeline
-from labkit.report import Report
+from labkit.evidence import timeline
+from labkit.evidence.records import Lane
+from labkit.evidence.report import Report
 
 ORIGINAL, CACHED = "original", "kv-cache"
 # Name: phase, model, title of its part of the picture.
@@ -31,7 +31,6 @@ def main() -> None:
         drawn.append(Lane.from_json(title, phases[phase]["drawn"][model]))
         newcomer = lane.records[1]
         metrics[name] = {
-            "overlap": demo["overlap"],
             "newcomer_time_to_first_token": newcomer.ttft_ms,
             **{key: demo[key] for key in ("token_overlap", "tokens_before_newcomer", "steps_alone", "step_ms")},
             **demo["metrics"],
@@ -42,7 +41,7 @@ def main() -> None:
             (
                 name.replace("_", " "),
                 demo["tokens_before_newcomer"],
-                f"{demo['overlap']:.0%}",
+                f"{demo['token_overlap']:.0%}",
                 f"{newcomer.ttft_ms:.0f}",
                 f"{clients['output_token_throughput']:.0f}",
                 f"{ttft['p50']:.0f}",
@@ -54,13 +53,18 @@ def main() -> None:
         metrics["speedup_over_simple"] = {name: value / throughput["simple"] for name, value in throughput.items()}
     lengths = ", ".join(f"{name} {phase['tokens']}" for name, phase in report.phases.items())
     report.say(
-        "Tokens that the newcomer waited for, overlap and its time to first token: two prompts. "
+        "Tokens that the newcomer waited for, overlap (the share of both answers' tokens that came while both were "
+        "being answered) and its time to first token: two prompts. "
         f"Throughput and TTFT: {report.settings['clients']} clients arriving at random. Answers have what this "
         f"machine makes in two seconds (0.8 with --quick), measured at the start of each phase, and at most "
         f"400 tokens: {lengths}."
     )
     report.table("The variants", rows, HEADER)
-    timeline.draw_timeline(drawn, report.out / "timeline.png", "Two prompts, 24 tokens each, the second a token later")
+    timeline.draw_timeline(
+        drawn,
+        report.out / "timeline.png",
+        "Two other prompts, short enough to see each of 24 tokens; the second a token later",
+    )
     report.finish(metrics, lanes, "timeline.png")
 
 

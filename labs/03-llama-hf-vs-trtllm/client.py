@@ -8,17 +8,12 @@ import sys
 
 import numpy as np
 
-from labkit import context, stats
-from labkit.clients.base import Tell
-from labkit.clients.stream import TextStream
-from labkit.clients.tensors import impossible_end_id, kind_of, tensor, text_tensor
-from labkit.clients.unary import UnaryClient
-from labkit.evidence import near_tie
-from labkit.lane import Lane
-from labkit.pictures.live import ProgressLine
-from labkit.records import RequestRecord
+from labkit.client import context, dataset
+from labkit.client.ask import Tell, TextStream, UnaryClient, impossible_end_id, kind_of, tensor, text_tensor
+from labkit.client.live import ProgressLine
+from labkit.evidence import near_tie, stats
+from labkit.evidence.records import Lane, RequestRecord
 from labkit.tables import format_table
-from labkit.workloads import dataset
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # the model whose step log shows it

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from labkit.lane import Lane
-from labkit.pictures import batches
-from labkit.report import Report
+from labkit.evidence import batches
+from labkit.evidence.records import Lane
+from labkit.evidence.report import Report
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 PHASES = ("default", "exact", "streaming")

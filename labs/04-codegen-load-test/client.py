@@ -8,10 +8,10 @@ import sys
 
 from locustfile import PROMPTS, CodegenGrpc, CodegenHttp, payload
 
-from labkit import context, stats
-from labkit.lane import Lane
+from labkit.client import context, stepped
+from labkit.evidence import stats
+from labkit.evidence.records import Lane
 from labkit.tables import format_table
-from labkit.workloads import stepped
 
 GENERATOR, NOTHING = "codegen-350M-mono-gptj", "nothing"
 SIDES = ("preprocessing", "postprocessing")
@@ -101,7 +101,7 @@ def main() -> None:
         traced = Lane(
             GENERATOR,
             [record for record in load.records if began < record.start and record.end < last.ended],
-            [step for step in lab.steps(GENERATOR) if began <= step.began and step.ended < last.ended],
+            [step for step in lab.steps(GENERATOR) if began <= step.began and step.over < last.ended],
         )
         data["lengths"][str(tokens)]["trace"] = traced.to_json()
         every += load.records

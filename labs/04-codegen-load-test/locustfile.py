@@ -7,7 +7,7 @@ locust -f labs/04-codegen-load-test/locustfile.py --host 127.0.0.1:8001 CodegenG
 
 import numpy as np
 
-from labkit.clients.locust_users import TritonGrpcUser, TritonHttpUser
+from labkit.client.locust_users import TritonGrpcUser, TritonHttpUser
 
 PROMPTS = (
     "def hello_world():",

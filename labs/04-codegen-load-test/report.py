@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from labkit.lane import Lane
-from labkit.pictures import loadplot
-from labkit.report import Report
+from labkit.evidence import loadplot
+from labkit.evidence.records import Lane
+from labkit.evidence.report import Report
 
 BATCHED, UNBATCHED = "batching", "one-by-one"
 LINES = {BATCHED: "dynamic batching", UNBATCHED: "one by one"}  # their names in the picture of users

@@ -8,12 +8,11 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from labkit import context
-from labkit.evidence import trtllm
-from labkit.lane import Lane
-from labkit.pictures.live import ProgressLine
+from labkit.client import context, dataset, identity
+from labkit.client.live import ProgressLine
+from labkit.client.trtllm_metrics import Watch
+from labkit.evidence.records import Lane
 from labkit.tables import format_table
-from labkit.workloads import dataset, identity
 
 ENGINE = "tensorrt_llm"
 MAX_INPUT_LEN = 1900
@@ -42,7 +41,7 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
 def scheduling(steps: list) -> dict[str, float]:
     """The figures that the step log gives; none for NVIDIA's backend, which writes no step log.
 
-    Its own metrics say the same then (``labkit.evidence.trtllm``).
+    Its own metrics say the same then (``labkit.client.trtllm_metrics``).
     """
     if not steps:
         return {}
@@ -50,9 +49,9 @@ def scheduling(steps: list) -> dict[str, float]:
         "steps": len(steps),
         "mean_batch": sum(step.batch for step in steps) / len(steps),
         "max_batch": max(step.batch for step in steps),
-        "max_kv_blocks_used": max(step.more["kv_blocks_used"] for step in steps),
+        "max_kv_blocks_used": max(step.kv_blocks_used for step in steps),
         "kv_blocks": steps[0].more["kv_blocks"],
-        "preemptions": sum(step.more["preempted"] for step in steps),
+        "preemptions": sum(len(step.evicted) for step in steps),
     }
 
 
@@ -70,7 +69,7 @@ def main() -> None:
     for name, items in workloads(lab, lambda text: len(ids_of(text))).items():
         requests = identity.encode(items, ids_of, MAX_INPUT_LEN)
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
-        watch = trtllm.Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
+        watch = Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
         with ProgressLine(name) as progress, watch or nullcontext():
             records = identity.run_identity_test(lab.endpoints["grpc"], requests, tell=progress)
         steps = lab.steps(ENGINE, records)

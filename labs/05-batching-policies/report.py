@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from labkit.lane import Lane
-from labkit.pictures import batches
-from labkit.report import Report
-from labkit.workloads import dataset, identity
+from labkit.client import dataset, identity
+from labkit.evidence import batches
+from labkit.evidence.records import Lane
+from labkit.evidence.report import Report
 
 STATIC, INFLIGHT, NO_EVICT, UTILIZATION = "static", "inflight", "no-evict", "max-utilization"
 SHORT = {

@@ -5,10 +5,10 @@ import sys
 from itertools import pairwise
 from statistics import median
 
-from labkit import context
+from labkit.client import context
+from labkit.client.trtllm import EngineStream, steps_of
 from labkit.errors import LabError
-from labkit.lane import Lane
-from labkit.workloads.engine_stream import EngineStream, steps_of
+from labkit.evidence.records import Lane
 
 LONG, QUICK_LONG = 700, 384  # tokens of the long prompt
 TOKENS = (100, 200, 400, 800, 1200)  # of the first request, which must not be done when the other arrives
@@ -39,10 +39,8 @@ def main() -> None:
         "ttft_ms": newcomer.ttft_ms,
     }
     if steps:
-        met = [
-            step for step in steps if newcomer.id in step.ids and step.more["phase"][step.ids.index(newcomer.id)] == "p"
-        ]
-        data |= {"prompt_steps": len(met), "largest_step": max(sum(step.more["tokens"]) for step in met)}
+        met = [step for step in steps if newcomer.id in step.ids and step.phase[step.ids.index(newcomer.id)] == "p"]
+        data |= {"prompt_steps": len(met), "largest_step": max(sum(step.tokens) for step in met)}
         data["gaps_shared"] = sum(decoder.id in step.ids for step in met)
         print(
             f"{lab.phase}: the prompt took {len(met)} steps, the largest computed {data['largest_step']} tokens",

@@ -5,7 +5,7 @@ Counts are those of the step log. NVIDIA's engines write none: a dash stands in 
 
 import math
 
-from labkit.pictures.panels import Panel, draw_panels
+from labkit.evidence.panels import Panel, draw_panels
 
 NONE = "-"
 

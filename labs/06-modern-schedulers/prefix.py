@@ -3,10 +3,9 @@
 import random
 import sys
 
-from labkit import context
-from labkit.clients import trtllm
-from labkit.lane import Lane
-from labkit.workloads.engine_stream import EngineStream, steps_of
+from labkit.client import context, trtllm
+from labkit.client.trtllm import EngineStream, steps_of
+from labkit.evidence.records import Lane
 
 SHARED, QUICK_SHARED = 480, 160  # tokens of an instruction
 OWN, ANSWER = 24, 4  # tokens of each question, and of its answer
@@ -58,7 +57,7 @@ def ask(lab, prompts):
 
 def counted(steps, asked):
     """Prompt tokens that were computed; the others were in the cache."""
-    rows = [pair for step in steps for pair in zip(step.more["tokens"], step.more["phase"], strict=True)]
+    rows = [pair for step in steps for pair in zip(step.tokens, step.phase, strict=True)]
     computed = sum(tokens for tokens, letter in rows if letter == "p")
     return {"asked": asked, "computed": computed, "hit_rate": 1 - computed / asked}
 

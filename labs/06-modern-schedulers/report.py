@@ -5,8 +5,8 @@ from pathlib import Path
 
 import lessons
 
-from labkit.lane import Lane
-from labkit.report import Report
+from labkit.evidence.records import Lane
+from labkit.evidence.report import Report
 
 PHASES = {
     "chunked": (lessons.chunked, [f"budget-{tokens}" for tokens in (8192, 1024, 512, 256, 128, 64)]),

@@ -3,9 +3,9 @@
 import sys
 import time
 
-from labkit import context
-from labkit.lane import Lane
-from labkit.workloads.engine_stream import EngineStream, steps_of
+from labkit.client import context
+from labkit.client.trtllm import EngineStream, steps_of
+from labkit.evidence.records import Lane
 
 PROMPTS = (
     "I have lived in Seoul",
@@ -62,9 +62,9 @@ def counted(steps, records):
     ids = {record.id for record in records}
     rows = tokens = guessed = accepted = 0
     for step in steps:
-        columns = [step.more[key] for key in ("phase", "made")]
-        columns += [step.more.get(key, [0] * step.batch) for key in ("guessed", "accepted")]
-        for id, letter, made, guesses, right in zip(step.ids, *columns, strict=True):
+        none = [0] * step.batch  # without speculation
+        columns = step.ids, step.phase, step.made, step.guessed or none, step.accepted or none
+        for id, letter, made, guesses, right in zip(*columns, strict=True):
             if id in ids and letter == "d":
                 rows, tokens = rows + 1, tokens + made
                 guessed, accepted = guessed + guesses, accepted + right

@@ -6,10 +6,10 @@ A first request fills the KV cache. When it ends all others are waiting, so the 
 import random
 import sys
 
-from labkit import context
+from labkit.client import context
+from labkit.client.trtllm import EngineStream, steps_of
 from labkit.errors import LabError
-from labkit.lane import Lane
-from labkit.workloads.engine_stream import EngineStream, steps_of
+from labkit.evidence.records import Lane
 
 PROMPT = 16  # tokens of every prompt
 FLOOD, LIGHT = "flood", "light"
@@ -32,7 +32,7 @@ def main() -> None:
             every = [record for tenant in records.values() for record in tenant]
             tenants = {record.id: tenant for tenant, own in records.items() for record in own}
             steps = [step for step in steps_of(lab, every) if tenants.keys() & {*step.ids}]
-            if steps[0].batch + steps[0].more["queue"] == len(every):
+            if steps[0].batch + steps[0].queue == len(every):
                 break
         else:
             raise LabError(
@@ -81,10 +81,10 @@ def counted(steps, tenants):
     """
     served = {FLOOD: [0], LIGHT: [0]}
     for step in steps:
-        if {tenants[id] for id in step.more["waiting"] if id in tenants} != {FLOOD, LIGHT}:
+        if {tenants[id] for id in step.waiting if id in tenants} != {FLOOD, LIGHT}:
             break
         now = {FLOOD: 0, LIGHT: 0}
-        columns = (step.more[key] for key in ("phase", "tokens", "made"))
+        columns = (step.phase, step.tokens, step.made)
         for id, letter, computed, made in zip(step.ids, *columns, strict=True):
             if id in tenants:
                 now[tenants[id]] += (computed if letter == "p" else 0) + 2 * made

@@ -7,13 +7,11 @@ from statistics import median
 
 import numpy as np
 
-from labkit import context
-from labkit.clients.tensors import tensor
-from labkit.clients.text_model import TextModel
-from labkit.clients.unary import UnaryClient
+from labkit.client import context, metrics
+from labkit.client.ask import UnaryClient, tensor
+from labkit.client.text_model import TextModel
 from labkit.errors import LabError
-from labkit.evidence import metrics
-from labkit.lane import Lane
+from labkit.evidence.records import Lane
 
 DOOR, JOB = "door", "night_job"
 JOBS, JOB_MS = 6, 40
@@ -93,7 +91,7 @@ def limited(lab, inside):
         beside = inside.send(client, "A short question", 4, to_the_end=True)
         client.wait(*jobs, beside, timeout=120)
     edges = sorted(
-        [(step.began, 1) for step in lab.steps(JOB, jobs)] + [(step.ended, -1) for step in lab.steps(JOB, jobs)]
+        [(step.began, 1) for step in lab.steps(JOB, jobs)] + [(step.over, -1) for step in lab.steps(JOB, jobs)]
     )
     at_once = max(accumulate(change for _, change in edges))
     found = {"jobs": JOBS, "at_once": at_once, "alone_ms": alone.latency_ms, "beside_ms": beside.latency_ms}

@@ -3,8 +3,8 @@
 import re
 from collections import Counter
 
-from labkit.pictures import replicas
-from labkit.pictures.panels import Panel, draw_panels
+from labkit.evidence import replicas
+from labkit.evidence.panels import Panel, draw_panels
 
 CLIENTS = ("one", "eight")
 

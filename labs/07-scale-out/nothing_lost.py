@@ -4,10 +4,8 @@ import sys
 import threading
 import time
 
-from labkit import context
-from labkit.clients.stream import TextStream
-from labkit.clients.tensors import text_tensor
-from labkit.clients.unary import UnaryClient
+from labkit.client import context
+from labkit.client.ask import TextStream, UnaryClient, text_tensor
 from labkit.errors import LabError
 from labkit.evidence import steplog
 
@@ -95,7 +93,7 @@ def steps(lab, since):
     folders = {folder.name.removeprefix("replica-"): folder for folder in sorted(lab.run_dir.glob("replica-*"))}
     return {
         number: [
-            [step.began, step.ended, step.model, step.batch]
+            [step.began, step.over, step.model, step.batch]
             for model in (UNARY, STREAMED)
             for step in steplog.read_step_log(folder, model, since)
         ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import lessons
 
-from labkit.report import Report
+from labkit.evidence.report import Report
 
 PARTS = {
     "spread": (lessons.spread, ["spread-l4", "spread-client", "spread-l7"]),

@@ -4,10 +4,10 @@ import random
 import sys
 import time
 
-from labkit import context
-from labkit.clients.sequences import SequenceClient
+from labkit.client import context
+from labkit.client.sequences import SequenceClient
 from labkit.errors import LabError
-from labkit.records import RequestRecord
+from labkit.evidence.records import RequestRecord
 
 MODEL = "remembers"
 SEQUENCES, LENGTH = 50, 4

@@ -5,9 +5,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from labkit import context
-from labkit.clients.tensors import text_tensor
-from labkit.clients.unary import UnaryClient
+from labkit.client import context
+from labkit.client.ask import UnaryClient, text_tensor
 
 USERS = 16
 REQUESTS, QUICK_REQUESTS = {"waits": 96, "computes": 32}, {"waits": 32, "computes": 12}

@@ -4,11 +4,9 @@ import sys
 import time
 from contextlib import ExitStack
 
-from labkit import context
-from labkit.clients.tensors import text_tensor
-from labkit.clients.unary import UnaryClient
+from labkit.client import context, metrics
+from labkit.client.ask import UnaryClient, text_tensor
 from labkit.errors import LabError
-from labkit.evidence import metrics
 
 MODEL, REQUESTS = "waits", 40
 

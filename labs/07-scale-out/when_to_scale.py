@@ -6,11 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from labkit import context
-from labkit.clients.stream import TextStream
-from labkit.clients.tensors import text_tensor
-from labkit.clients.unary import UnaryClient
-from labkit.evidence import metrics, steplog
+from labkit.client import context, metrics
+from labkit.client.ask import TextStream, UnaryClient, text_tensor
+from labkit.evidence import steplog
 
 TOKENS = 8
 TEXT = "one word after the other until all are said"
@@ -92,8 +90,7 @@ def follow(lab, rate, settle):
     times = [[record.start - began, record.ttft_ms / 1e3] for record in records]
     waiting = {
         folder.name.removeprefix("replica-"): [
-            [step.ended - began, step.more.get("queue", 0), step.batch]
-            for step in steplog.read_step_log(folder, "streams", began)
+            [step.over - began, step.queue, step.batch] for step in steplog.read_step_log(folder, "streams", began)
         ]
         for folder in sorted(lab.run_dir.glob("replica-*"))
     }

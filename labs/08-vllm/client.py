@@ -7,11 +7,10 @@ import random
 import sys
 from typing import NamedTuple
 
-from labkit import context
-from labkit.clients import trtllm
+from labkit.client import context, trtllm
+from labkit.client.trtllm import BLOCK, EngineStream, steps_of
 from labkit.errors import LabError
-from labkit.lane import Lane
-from labkit.workloads.engine_stream import BLOCK, EngineStream, steps_of
+from labkit.evidence.records import Lane
 
 USUAL, URGENT = 2, 1  # request_priority
 LONG, READER = 200, 16  # prompt tokens of the two requests of `chunked`
@@ -87,15 +86,15 @@ def together(lab, stream, asks):
 
 def row(step, names):
     """A step as the lessons read it. A request that joined without a computed token is not in it."""
-    computed = {names[id]: count for id, count in zip(step.ids, step.more["tokens"], strict=True) if count}
-    found = step.more.get("cached", [0] * len(step.ids))
+    computed = {names[id]: count for id, count in zip(step.ids, step.tokens, strict=True) if count}
+    found = step.found
     return {
         "computed": computed,
         "found": {names[id]: count for id, count in zip(step.ids, found, strict=True) if count},
-        "waiting": [names[id] for id in step.more.get("waiting", ())],
-        "preempted": [names[id] for id in step.more.get("evicted", ())],
-        "why": step.more.get("why", ""),
-        "because": step.more.get("because", {}),
+        "waiting": [names[id] for id in step.waiting],
+        "preempted": [names[id] for id in step.evicted],
+        "why": step.why,
+        "because": step.because or {},
     }
 
 

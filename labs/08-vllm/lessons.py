@@ -3,8 +3,8 @@
 import textwrap
 from itertools import pairwise, zip_longest
 
-from labkit.pictures.panels import Panel, draw_panels
-from labkit.workloads.engine_stream import BLOCK
+from labkit.client.trtllm import BLOCK
+from labkit.evidence.panels import Panel, draw_panels
 
 OURS = {"vllm": "vLLM", "ours": "ours"}
 SHOWN = 2  # steps behind the first that differs

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import lessons
 
-from labkit.lane import Lane
-from labkit.report import Report
+from labkit.evidence.records import Lane
+from labkit.evidence.report import Report
 
 PHASES = ["vllm", "vllm-reuse", "ours", "ours-reuse"]
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from fleet import DECODE, MODEL, Fleet, at_times, steps_of
 
-from labkit import context
+from labkit.client import context, metrics
 from labkit.errors import LabError
-from labkit.evidence import metrics
-from labkit.lane import Lane
+from labkit.evidence.records import Lane
 
 READERS, LONGS, SHORTS = 4, 3, 4
 READER, LONG, SHORT = (16, 60), (400, 8), (24, 8)  # tokens of prompt and answer
@@ -58,9 +57,9 @@ def most_between(steps, readers):
     """The most tokens of prompts that one step computed for others while one of these requests decoded in it."""
     most = 0
     for step in steps:
-        decodes = any(id in readers and letter == "d" for id, letter in zip(step.ids, step.more["phase"], strict=True))
+        decodes = any(id in readers and letter == "d" for id, letter in zip(step.ids, step.phase, strict=True))
         if decodes:
-            prompts = (n for n, letter in zip(step.more["tokens"], step.more["phase"], strict=True) if letter == "p")
+            prompts = (n for n, letter in zip(step.tokens, step.phase, strict=True) if letter == "p")
             most = max(most, sum(prompts))
     return most
 

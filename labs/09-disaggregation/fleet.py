@@ -7,8 +7,7 @@ from contextlib import ExitStack
 
 from tokenizers import Tokenizer
 
-from labkit.clients.stream import TextStream
-from labkit.clients.tensors import tensor, text_tensor
+from labkit.client.ask import TextStream, tensor, text_tensor
 from labkit.errors import LabError
 
 MODEL = "apart-gpt2"

@@ -1,7 +1,7 @@
 """For each part of the lab a table, a picture, and the numbers for its verdicts."""
 
-from labkit import stats
-from labkit.pictures.panels import Panel, draw_panels
+from labkit.evidence import stats
+from labkit.evidence.panels import Panel, draw_panels
 
 WAYS = ("together", "apart")
 

@@ -9,7 +9,7 @@ import sys
 import foresee
 from fleet import Fleet, at_times
 
-from labkit import context
+from labkit.client import context
 
 PROMPT, ANSWER = 240, 12  # tokens
 TTFT_MS, TPOT_MS = 400, 15

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fleet import Fleet, steps_of
 
-from labkit import context
+from labkit.client import context
 
 LENGTHS, QUICK_LENGTHS = (48, 80, 112, 144, 160, 176, 208, 256, 320), (64, 112, 160, 208, 288)  # whole blocks
 
@@ -36,9 +36,9 @@ def spent(lab, records):
     """For each request the milliseconds of its load and of its first step, by the server's step log."""
     spent = {}
     for step in steps_of(lab, records):
-        for id, letter in zip(step.ids, step.more["phase"], strict=True):
+        for id, letter in zip(step.ids, step.phase, strict=True):
             if letter == "p":
-                spent[id] = 1000 * (step.ended - step.began) + step.more["load_us"] / 1000
+                spent[id] = 1000 * (step.over - step.began) + step.more["load_us"] / 1000
     return [spent[record.id] for record in records]
 
 

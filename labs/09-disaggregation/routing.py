@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fleet import Fleet, steps_of
 
-from labkit import context
-from labkit.clients.router import POLICIES, Router, score_each
+from labkit.client import context
+from labkit.client.router import POLICIES, Router, score_each
 from labkit.disk import atomic_write
 
 SESSIONS, TURNS = 10, 4
@@ -98,7 +98,7 @@ def counted(lab, routed):
     mine = {record.id for record in routed.records}
     cached, served = {}, dict.fromkeys(routed.fleet.names, 0)
     for step in steps_of(lab, routed.records):
-        for id, letter, found in zip(step.ids, step.more["phase"], step.more["cached"], strict=True):
+        for id, letter, found in zip(step.ids, step.phase, step.cached, strict=True):
             if id in mine and letter == "p":
                 cached[id] = found
                 served[str(step.more["replica"])] += 1

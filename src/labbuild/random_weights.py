@@ -11,23 +11,28 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from labbuild.protocol import Tell
 from labkit.disk import need_space
 from labkit.errors import LabError
-from labkit.strict_yaml import parse_yaml
 
 DTYPES = ("float32", "float16", "bfloat16")
-SHAPES: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("shapes.yaml").read_text(encoding="utf-8"))
-# Architectures of attention and a gated MLP, whose weights and cache are counted alike; the configuration class's own
-# values (Llama-2 7B), where a model's config.json leaves one out.
-GATED: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("shapes.yaml").read_text(encoding="utf-8"))
+# The configuration classes' own values, where a model's config.json leaves one out: of architectures whose weights and
+# cache the labs can count (labctl/doctor/gpu_memory.py).
+USUAL: dict[str, dict[str, int]] = {
     "llama": {
         "vocab_size": 32000,
         "hidden_size": 4096,
         "intermediate_size": 11008,
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
-    }
+        "max_position_embeddings": 2048,
+    },
+    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12},
+    "codegen": {"vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28},
+    "gptj": {"vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28},
 }
 SEED = 20240229
 CONFIG_VERSION = 2  # of config.json as ``make`` writes it; 2: with the names of older versions of transformers

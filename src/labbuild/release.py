@@ -1,7 +1,7 @@
 """TensorRT-LLM 0.17.0: its image, the placeholders of its model templates, and what a stack's settings mean there.
 
-Read from upstream's own templates, filler, backend sources and compatibility matrix at the tag. It is the last line
-with templates: upstream has removed the engine backend (triton-inference-server/tensorrtllm_backend#858, July 2026).
+Read from upstream's own templates, filler, backend sources and compatibility matrix at the tag. Upstream removed
+engines, their builder and these templates in July 2026 (NVIDIA/TensorRT-LLM#15907, #15918); releases before have them.
 """
 
 from __future__ import annotations
@@ -75,11 +75,6 @@ def placeholders_for(settings: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = value
     values["batch_scheduler_policy"] = _policy(values["batch_scheduler_policy"])
     return values
-
-
-def engine_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """How the engine must be built: static batching computes all prompts of a batch in one step."""
-    return {"max_num_tokens": 0} if settings.get("gpt_model_type") == STATIC else {}
 
 
 def notices(settings: Mapping[str, Any]) -> list[str]:

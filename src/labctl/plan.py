@@ -1,4 +1,4 @@
-"""From a manifest and a person's options to everything that a stack needs, before anything is made.
+"""From a lab and a person's options to everything that a stack needs, before anything is made.
 
 A plan is pure: no network, no Docker, no GPU, nothing written.
 """
@@ -11,17 +11,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labbuild import release
-from labbuild.tensorrt_llm import TensorRtLlm
 from labctl import repository
 from labctl.artifacts import engines, weights
 from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
 from labctl.artifacts.weights import Source
-from labctl.manifest.schema import ArtifactSpec, Lab, StackSpec, lay_overlays, probes
-from labctl.manifest.settings import condition_holds, expand, resolve
+from labctl.lab import Lab, Made, Place, Served
 from labctl.options import Options
 from labctl.repository import RenderRequest
-from labctl.texts import Replacement
+from labctl.settings import in_force, resolve
 from labctl.triton.arguments import receiver, server_arguments, trace_arguments
 from labctl.workspace import Workspace
 from labsched.slo import Slo
@@ -33,7 +31,7 @@ PathMap = Callable[[Path], str]
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about one stack that follows from the manifest and the options.
+    """Everything about one stack that follows from the lab and the options.
 
     Attributes:
         fetched: the folder into which TensorRT-LLM's templates are copied out of its image; None where they are given,
@@ -45,7 +43,7 @@ class Plan:
 
     lab: Lab
     name: str
-    stack: StackSpec
+    served: Served
     profile: str
     settings: Mapping[str, Any]
     artifacts: Sequence[Artifact]
@@ -62,7 +60,7 @@ class Plan:
     @property
     def trtllm(self) -> bool:
         """Whether TensorRT-LLM serves it, with upstream's own models around an engine."""
-        return self.stack.tensorrt_llm is not None
+        return self.served.tensorrt_llm is not None
 
     @property
     def image_builds(self) -> list[Build]:
@@ -73,13 +71,13 @@ class Plan:
         self, repository: str, address: str, ports: Sequence[int], shm_prefix: str, **folders: str
     ) -> list[str]:
         """The arguments of ``tritonserver``; ``folders`` are its own, of backends and caches."""
-        timeout = self.stack.server.exit_timeout
+        timeout = self.served.exit_timeout
         return [*server_arguments(repository, address, ports, shm_prefix, timeout, **folders), *self.server_args]
 
     @property
     def stack_settings(self) -> dict[str, Any]:
         """The settings that change what is served (not those that only the lab's clients read)."""
-        return {k: v for k, v in self.settings.items() if self.lab.settings[k].scope == "stack"}
+        return {k: v for k, v in self.settings.items() if not self.lab.declared[k].of_run}
 
     def ready(self, workspace: Workspace) -> bool:
         """Whether all its weights and engines are there. Raises LabError for one that is damaged."""
@@ -91,7 +89,7 @@ class Plan:
         Raises LabError: it cannot be rendered.
         """
         waiting = self.fetched is not None and not self.fetched.is_dir()
-        names = [f"{model}/" for model in self.stack.models] if waiting else repository.listing(self.request)
+        names = [f"{model}/" for model in self.served.models] if waiting else repository.listing(self.request)
         return [f"{self.request.output}/{name}" for name in names]
 
 
@@ -104,53 +102,41 @@ def make_plan(
         server_path: how the server will see a path of this machine.
         output: where the repository is rendered; default: the stack's own folder.
 
-    Raises LabError: unknown or bad settings, an unknown model source, a reference to nothing.
+    Raises LabError: unknown or bad settings, an unknown model source.
     """
     stack = lab.stacks[name]
-    own = stack.settings_for(options.profile)
-    settings = resolve(lab.settings, options.profile, own, options.set, what=f"stack {name}")
-    stack = lay_overlays(stack, options.profile, settings)
-    scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
-    scope |= {"run_dir": server_path(workspace.folder(name).run_dir()), "profile": options.profile, "stack": name}
-
-    trtllm = stack.tensorrt_llm is not None
-    serving: dict[str, Any] = expand(stack.tensorrt_llm or {}, scope)
-    wanted = release.engine_options(serving)
+    chosen = resolve(lab, options.profile, stack.settings, options.set, what=f"stack {name}")
     artifacts: list[Artifact] = []
-    host = dict(scope)  # the same with the paths of this machine
-    for key, spec in stack.artifacts.items():
-        artifact = _artifact(spec, scope, wanted)
-        artifacts.append(artifact)
-        if isinstance(artifact, Source):
-            scope["vocab_size"] = artifact.vocab_size(workspace)
-        path = artifact.locate(workspace)
-        host[f"artifacts.{key}"] = str(path)
-        scope[f"artifacts.{key}"] = server_path(path)
 
-    stack = stack.model_copy(update={"probes": probes(stack, scope)})
-    templates = [workspace.templates(lab.folder, folder) for folder in stack.repository]
-    fetched = workspace.templates_cache / release.RELEASE if trtllm and not options.templates else None
+    def make(source: str, engine: str | None, wanted: Mapping[str, Any]) -> Made:
+        artifact = engines.request(engine, source, wanted) if engine else weights.parse_source(source)
+        artifacts.append(artifact)
+        vocabulary = artifact.vocab_size(workspace) if isinstance(artifact, Source) else -1
+        return Made(server_path(artifact.locate(workspace)), vocabulary, artifact.locate(workspace))
+
+    run_dir = server_path(workspace.folder(name).run_dir())
+    served = stack.serve(chosen, Place(options.profile, run_dir, make))
+    served = replace(served, models=served.models or stack.models)
+    templates = [workspace.templates(lab.folder, folder) for folder in served.repository]
+    serving = served.tensorrt_llm
+    fetched = workspace.templates_cache / release.RELEASE if serving is not None and not options.templates else None
     of_release = options.templates or fetched
     given = [of_release] if of_release else []
-    arguments = {key: value for key, value in expand(stack.vllm or {}, scope).items() if value != ""}
-    usual_image = release.PLAIN_IMAGE if stack.image_only and options.profile == "gpu" else ""
+    arguments = {key: value for key, value in (served.vllm or {}).items() if value is not None}
+    usual_image = release.PLAIN_IMAGE if served.image_only and options.profile == "gpu" else ""
     request = RenderRequest(
-        sources=[*given, *templates] if trtllm else given or templates,
-        models=stack.models,
-        parameters=expand(stack.parameters, scope),
+        sources=[*given, *templates] if serving is not None else given or templates,
+        models=served.models,
+        parameters=served.parameters,
         output=output or workspace.folder(name).repository,
-        optional=frozenset(stack.optional),
-        replacements=[
-            Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
-            for r in stack.replacements
-            if condition_holds(r.when, {**settings, "profile": options.profile})
-        ],
-        place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
+        optional=frozenset(served.optional),
+        replacements=served.replacements,
+        place=served.links,
         documents={MODEL_JSON: arguments} if arguments else {},
         spare=not given,
-        lenient=trtllm,
+        lenient=serving is not None,
     )
-    if trtllm:
+    if serving is not None:
         request = replace(
             request,
             defaults=release.placeholders_for(serving),
@@ -162,38 +148,27 @@ def make_plan(
     # Else Triton asks each Python model what its config.pbtxt lacks, in a process of its own, before it loads the model
     # in another one, so that every import is done twice. The models lack nothing.
     server_args = ["--disable-auto-complete-config"]
-    server_args += filter(None, (str(expand(argument, scope)) for argument in stack.server.args))
-    server_env = {key: str(expand(value, scope)) for key, value in stack.server.env.items()}
-    if url := receiver(str(settings["trace"])):
+    server_args += served.args
+    server_env = dict(served.env)
+    if url := receiver(chosen.trace):
         server_args += trace_arguments(name, url)
         server_env["LABS_TRACE"] = url
-    if limits := str(settings["slo"]):
-        server_env["LABS_SLO"] = str(Slo.parse(limits))
+    if chosen.slo:
+        server_env["LABS_SLO"] = str(Slo.parse(chosen.slo))
     return Plan(
         lab=lab,
         name=name,
-        stack=stack,
+        served=served,
         profile=options.profile,
-        settings=settings,
-        artifacts=artifacts,
+        settings=in_force(lab, options.profile, chosen),
+        artifacts=list({artifact.key: artifact for artifact in artifacts}.values()),
         request=request,
         server_args=server_args,
         server_env=server_env,
-        image=release.IMAGE if trtllm else stack.image or usual_image,
-        tokenizer_dir=str(expand(stack.tokenizer, host)),
+        image=release.IMAGE if serving is not None else usual_image,
+        tokenizer_dir=str(served.tokenizer.folder) if served.tokenizer else "",
         fetched=fetched,
-        effective=release.effective(serving),
-        notices=release.notices(serving),
+        effective=release.effective(serving or {}),
+        notices=release.notices(serving or {}),
         gpu=options.gpu if options.profile == "gpu" else "",
     )
-
-
-def _artifact(spec: ArtifactSpec, scope: Mapping[str, Any], wanted: Mapping[str, Any]) -> Artifact:
-    """The weights, or the engine, that a manifest asks for. Raises LabError where their source is none."""
-    source = str(expand(spec.source, scope))
-    if not spec.engine:
-        return weights.parse_source(source)
-    options = {key: value for key, value in expand(spec.options, scope).items() if value != ""}
-    if spec.engine == TensorRtLlm.name:
-        options |= wanted
-    return engines.request(str(expand(spec.engine, scope)), source, options)

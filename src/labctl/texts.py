@@ -1,33 +1,23 @@
-"""``${parameter}`` placeholders in a ``config.pbtxt`` or a YAML file: found with their lines, filled so that the text
-stays valid.
+"""YAML, and the ``${parameter}`` placeholders of a ``config.pbtxt``: read and filled strictly.
 
-Filling is strict. A placeholder without a value is a problem, also an empty value where nothing was declared to be
-empty; a placeholder in a comment is filled where it can be and is never required. Inside a quoted string a value is
-escaped for protobuf's text format; outside it is inserted as it is.
+A key that is there twice in a YAML file is refused. A placeholder without a value is a problem, also an empty value
+where nothing was declared to be empty; one in a comment is filled where it can be and is never required. Inside a
+quoted string a value is escaped for protobuf's text format; outside it is inserted as it is.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-ANY_PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}?")
-
-
-@dataclass(frozen=True)
-class Use:
-    """One placeholder: its key, where it stands, and what surrounds it."""
-
-    key: str
-    line: int
-    start: int
-    end: int
-    quoted: bool
-    comment: bool
+_ANY = re.compile(r"\$\{[^}\n]*\}?")
+_PART = re.compile(r"""(?P<comment>\#[^\n]*)|(?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\$\{[^}\n]*\}?""")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
 @dataclass(frozen=True)
@@ -56,39 +46,10 @@ class Replacement:
     replace: str
 
 
-@functools.lru_cache(maxsize=256)  # a run of many phases fills the same templates again and again
-def placeholders(text: str) -> tuple[Use, ...]:
-    """Every placeholder of a template, in order."""
-    return tuple(_scan(text))
-
-
-def _scan(text: str) -> Iterator[Use]:
-    quote, comment, line, at = "", False, 1, 0
-    while at < len(text):
-        char = text[at]
-        if match := PLACEHOLDER.match(text, at):
-            yield Use(match[1], line, match.start(), match.end(), bool(quote), comment)
-            at = match.end()
-            continue
-        if char == "\n":
-            quote, comment, line = "", False, line + 1
-        elif not comment:
-            if quote:
-                if char == "\\":
-                    at += 1
-                elif char == quote:
-                    quote = ""
-            elif char in "\"'":
-                quote = char
-            elif char == "#":
-                comment = True
-        at += 1
-
-
 def fill(
     file: str, text: str, values: Mapping[str, Any], optional: Collection[str] = (), lenient: bool = False
 ) -> tuple[str, list[Problem]]:
-    """The template with every placeholder filled, and all that stands against it.
+    """Fill every placeholder of a template; what stands against it is returned beside the text.
 
     Args:
         values: by key; booleans become ``true``/``false``, None and "" are empty.
@@ -96,31 +57,36 @@ def fill(
         lenient: a placeholder in quotes that has no value stays as it is.
     """
     problems: list[Problem] = []
-    parts: list[str] = []
-    end = 0
-    for use in placeholders(text):
-        parts.append(text[end : use.start])
-        end = use.end
-        if use.key not in values:
-            if not (use.comment or (lenient and use.quoted)):
-                problems.append(Problem(file, use.line, use.key, "no value is given"))
-            parts.append(text[use.start : use.end])
-            continue
-        value = placeholder_text(values[use.key])
-        if not value and not use.comment and use.key not in optional:
-            problems.append(Problem(file, use.line, use.key, "the value is empty"))
-        if use.comment:
-            parts.append(re.sub(r"[\r\n]", " ", value))
-        else:
-            parts.append(escape(value) if use.quoted else value)
-    parts.append(text[end:])
-    for match in ANY_PLACEHOLDER.finditer(text):
-        if not PLACEHOLDER.fullmatch(match[0]):
-            *above, begun = text[: match.start()].split("\n")
-            if "#" not in begun:  # else it is in a comment
-                what = f"'{match[0]}' is not a placeholder that can be filled"
-                problems.append(Problem(file, len(above) + 1, "", what))
-    return "".join(parts), problems
+
+    def part(found: re.Match[str]) -> str:
+        line = text.count("\n", 0, found.start()) + 1
+        return _ANY.sub(lambda use: one(use, line, found.lastgroup), found[0])
+
+    def one(use: re.Match[str], line: int, where: str | None) -> str:
+        name = PLACEHOLDER.fullmatch(use[0])
+        if where == "comment":
+            known = name and name[1] in values
+            return re.sub(r"[\r\n]", " ", placeholder_text(values[name[1]])) if name and known else use[0]
+        if not name:
+            problems.append(Problem(file, line, "", f"'{use[0]}' is not a placeholder that can be filled"))
+            return use[0]
+        key = name[1]
+        if key not in values:
+            if not (lenient and where == "quoted"):
+                problems.append(Problem(file, line, key, "no value is given"))
+            return use[0]
+        value = placeholder_text(values[key])
+        if not value and key not in optional:
+            problems.append(Problem(file, line, key, "the value is empty"))
+        return value.translate(_ESCAPES) if where == "quoted" else value
+
+    return _PART.sub(part, text), problems
+
+
+def unfilled_in_quotes(text: str) -> set[str]:
+    """Return the keys of the placeholders in quotes; lenient filling may leave them as they are."""
+    quoted = (found[0] for found in _PART.finditer(text) if found.lastgroup == "quoted")
+    return {key for part in quoted for key in PLACEHOLDER.findall(part)}
 
 
 def placeholder_text(value: Any) -> str:
@@ -129,7 +95,44 @@ def placeholder_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def escape(value: str) -> str:
-    """A value inside a quoted string of protobuf's text format (which is UTF-8, so unicode stays as it is)."""
-    table = {"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return "".join(table.get(char, char) for char in value)
+# A build without libyaml has only the slow one.
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_FASTEST):  # type: ignore[misc]
+    """YAML keeps the last of two equal keys; here the second is refused, since one of the two is a mistake."""
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()  # the whole document, before `<<` is resolved in it
+        _check(node, set())
+        return node
+
+
+def _check(node: yaml.Node | None, done: set[int]) -> None:
+    if not isinstance(node, yaml.CollectionNode) or id(node) in done:  # an alias is the node of its anchor
+        return
+    done.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check(item, done)
+        return
+    lines: dict[tuple[str, str], int] = {}
+    for key, value in node.value:
+        line, name = key.start_mark.line + 1, (key.tag, str(key.value))
+        if name in lines:
+            raise yaml.YAMLError(f"line {line}: the key '{key.value}' is there already, in line {lines[name]}")
+        lines[name] = line
+        _check(value, done)
+
+
+def parse_yaml(text: str) -> Any:
+    """The document in ``text``. Raises yaml.YAMLError, which names the line, also for a key that is there twice."""
+    return yaml.load(text, Loader=_Loader)
+
+
+def merge_yaml(lower: Any, upper: Any) -> Any:
+    """``upper`` over ``lower``: mappings key by key, everything else whole."""
+    if not (isinstance(lower, dict) and isinstance(upper, dict)):
+        return upper
+    both = {key: merge_yaml(value, upper[key]) if key in upper else value for key, value in lower.items()}
+    return both | {key: value for key, value in upper.items() if key not in lower}

@@ -1,16 +1,14 @@
 """Folders in the making: each is locked by its maker, so that the next maker of the same folder removes what a killed
 one left.
-
-A folder is exchanged for another in one step where the file system can do that, else in two renames.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import glob
+import itertools
 import os
 import shutil
 import tempfile
@@ -19,8 +17,7 @@ from pathlib import Path
 
 from labkit.disk import disk_errors
 
-NEW, OLD = ".new-", ".old-"
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+NEW = ".new-"
 
 
 @contextlib.contextmanager
@@ -59,7 +56,7 @@ def _remove_unless_locked(left: Path) -> None:
 def replace_dir(target: Path) -> Iterator[Path]:
     """Yield an empty sibling folder that takes the place of ``target`` on success and vanishes on failure.
 
-    The old folder stays whole until the new one is complete; a reader sees either the one or the other (see ``_swap``).
+    The old folder stays whole until the new one is complete.
     Everybody may read what is in it: a server in a container may be nobody.
     """
     with disk_errors(target):
@@ -76,37 +73,18 @@ def replace_dir(target: Path) -> Iterator[Path]:
 
 
 def _swap(fresh: Path, target: Path) -> None:
-    """Put ``fresh`` where ``target`` is; what was there goes only after the new one stands.
-
-    Both change places in one step, or on some network file systems in two, between which a reader sees neither. Of two
-    processes that do it at a time the later wins, and neither fails.
-    """
-    while True:
-        with contextlib.suppress(OSError):  # an empty folder may be renamed over, another one not
-            fresh.rename(target)
-            return
-        if _exchange(fresh, target):
-            return  # what was there has the name of ``fresh`` now, and goes with its maker's block
-        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{OLD}"))
-        try:
-            target.rename(old)
-        except FileNotFoundError:
-            old.rmdir()
-            continue
-        try:
-            fresh.rename(target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                old.rename(target)
-                raise
-        finally:
-            if target.exists():
-                shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Whether two folders have changed places in one step."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every libc
-    paths = (AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other))
-    return rename is not None and rename(*paths, RENAME_EXCHANGE) == 0
+    """Put ``fresh`` where ``target`` is, in two renames. Of two processes that do it at a time the later wins."""
+    prefix = f".{target.name}.old-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as folder:
+        for number in itertools.count():
+            former = Path(folder, str(number))
+            with contextlib.suppress(FileNotFoundError):
+                target.rename(former)
+            try:
+                fresh.rename(target)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    with contextlib.suppress(OSError):
+                        former.rename(target)
+                    raise

@@ -8,10 +8,8 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from labkit.disk import cache_folder, disk_errors, read_text, resolve_path
 from labkit.errors import LabError
@@ -22,49 +20,41 @@ MARKER = "model_repos"  # a folder that only a checkout of the labs has beside p
 
 
 def is_checkout(folder: Path) -> bool:
-    """Whether a folder is the root of a checkout; one that cannot be looked into is none."""
+    """Whether a folder is the root of a checkout. False for a folder that cannot be opened."""
     try:
         return (folder / "pyproject.toml").is_file() and (folder / MARKER).is_dir()
     except (OSError, ValueError):
         return False
 
 
-class _In:
-    """A path by its name, below a folder of its owner's."""
-
-    def __init__(self, folder: str, name: str) -> None:
-        self.folder, self.name = folder, name
-
-    def __get__(self, owner: StackFolder | Workspace, kind: type) -> Path:
-        folder: Path = getattr(owner, self.folder)
-        return folder / self.name
-
-
-@dataclass(frozen=True)
 class StackFolder:
-    """The paths of one stack; none of them need exist."""
+    """The paths of one stack. They need not exist.
 
-    path: Path
+    Attributes:
+        lock: names the command that holds it.
+        state_file: the record of the stack that was up last: a memory, never the proof.
+        secret: by which Triton knows labctl (labctl.triton.arguments).
+        repository: the rendered model repository, which the server reads.
+        groups: the process groups of its parts (local runtime).
+        front: the files from which Envoy reads its servers.
+        envoy_file: Envoy's configuration (local runtime).
+        env_file: for ``docker compose --env-file``: the project, its files, their variables.
+        compose_file: what the stack adds to the checkout's Compose files.
+        door_url: the address of the OpenAI API that goes with the stack.
+        scale_log: the decisions of ``labctl scale --auto``.
+        overlay: of the stack that exercises are checked on: the learner's files, laid over the lab's templates.
+        purpose_file: what that stack's server was brought up for.
+        clean_file: says that no model of it holds anything of a failed check.
+    """
 
-    lock, lock_note = _In("path", "lock"), _In("path", "lock.json")  # the second says who holds it
-    state_file = _In("path", "state.json")  # the record of the stack that was up last: a memory, never the proof
-    secret = _In("path", "secret")  # by which Triton tells labctl from a stranger (labctl.triton.arguments)
-    repository = _In("path", "repository")  # as rendered; the server reads it
-    groups = _In("path", "groups")  # the process groups of its parts (local runtime)
-    front = _In("path", "front")  # from which a balancer reads its servers
-    envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
-    env_file = _In("path", "compose.env")  # for docker compose --env-file: the project, its files, their variables
-    compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
-    door_url = _In("path", "openai.url")  # of the OpenAI API that goes with the stack
-    scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
-    # Of the exercises' own stack: the learner's files, as a repository over the lab's; what the server was brought up
-    # for; there while the models hold nothing of an earlier check that failed.
-    overlay, purpose_file = _In("path", "overlay"), _In("path", "purpose.json")
-    clean_file = _In("path", "clean")
-
-    @property
-    def name(self) -> str:
-        return self.path.name
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+        self.lock, self.state_file, self.secret = path / "lock", path / "state.json", path / "secret"
+        self.repository, self.groups = path / "repository", path / "groups"
+        self.front, self.envoy_file = path / "front", path / "envoy.json"
+        self.env_file, self.compose_file = path / "compose.env", path / "compose.json"
+        self.door_url, self.scale_log = path / "openai.url", path / "scale.log"
+        self.overlay, self.purpose_file, self.clean_file = path / "overlay", path / "purpose.json", path / "clean"
 
     @property
     def was_up(self) -> bool:
@@ -105,7 +95,7 @@ class StackFolder:
         return self.path / f"hub-token-{os.getpid()}"
 
     def make_secret(self) -> str:
-        """A new secret for a server that is about to start; the old one is worth nothing any more."""
+        """Write and return a new secret for a server that is about to start. The old one is void."""
         with disk_errors(self.secret):
             self.path.mkdir(parents=True, exist_ok=True)
             self.secret.unlink(missing_ok=True)
@@ -115,7 +105,7 @@ class StackFolder:
         return text
 
     def read_secret(self) -> str:
-        """The running server's secret; "" where there is none, or another user's."""
+        """The running server's secret; "" if there is none, or another user owns it."""
         return _content(self.secret)
 
 
@@ -130,30 +120,37 @@ def _content(path: Path) -> str:
 class Workspace:
     """A checkout and the cache it shares with other clones.
 
-    Both are kept as their resolved paths: the marks by which a stack is found again, names of Compose projects and of
-    shared memory, and locks are made from them, and one folder may be called by several names (links, ``..``).
+    Both are resolved paths, because one folder may have several names (links, ``..``). Labels of stacks, names of
+    Compose projects and of shared memory, and locks are made from them.
 
     Attributes:
+        models: the tiny trained models that are shipped.
         backends_cache: backend folders for Triton's wheel, one per wheel and Python.
         templates_cache: model templates copied out of the images that serve them, one folder per release.
     """
 
     root: Path
     cache: Path
-
-    labs, model_repos, state = (_In("root", name) for name in ("labs", "model_repos", ".labs"))
-    models = _In("labs", "shared/models")
-    backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
+    labs: Path = field(init=False)
+    model_repos: Path = field(init=False)
+    state: Path = field(init=False)
+    models: Path = field(init=False)
+    backends_cache: Path = field(init=False)
+    templates_cache: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("root", "cache"):
-            object.__setattr__(self, name, resolve_path(getattr(self, name)))
+        root, cache = resolve_path(self.root), resolve_path(self.cache)
+        paths = {"root": root, "cache": cache, "labs": root / "labs", "model_repos": root / "model_repos"}
+        paths |= {"state": root / ".labs", "models": root / "labs" / "shared" / "models"}
+        paths |= {"backends_cache": cache / "triton", "templates_cache": cache / "templates"}
+        for name, path in paths.items():
+            object.__setattr__(self, name, path)
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
         """The checkout that contains ``start`` (default: ``LABS_ROOT``, else the current folder).
 
-        Where the current folder is in none, it is the checkout that labctl is installed from (``make setup``).
+        If the current folder is in no checkout: the one that labctl is installed from (``make setup``).
 
         Raises LabError: none of these is a checkout.
         """
@@ -213,6 +210,8 @@ def key_lock(path: Path, timeout: float = -1) -> Iterator[None]:
         path: what the lock protects; the lock file stands beside it.
         timeout: seconds to wait; negative waits for ever.
     """
+    from filelock import FileLock, Timeout  # 40 ms, for a command that makes something
+
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.parent / f".{path.name}.lock")
@@ -229,7 +228,7 @@ def key_lock(path: Path, timeout: float = -1) -> Iterator[None]:
 
 
 def sha256(path: Path) -> str:
-    """Hash of a file (hex). A file that has not been touched since is not read again by the same process."""
+    """The hash of a file (hex). A process reads an unchanged file once."""
     now = path.stat()
     return _sha256(path, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 

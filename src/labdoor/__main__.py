@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import socket
 import sys
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-LOOK_S = 1.0
 MOST_HEAD = 16 * 2**10  # bytes of a request's head
 KEEP_ALIVE_S = 10  # longer than clients keep a connection that they do not use (httpx: 5)
 BACKLOG = 512
@@ -28,33 +27,18 @@ def main() -> int:
     parser.add_argument("--tokenizer", default="", metavar="FOLDER", help="the tokenizer of all of them")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on")
     parser.add_argument("--port", type=int, default=0, help="to listen on")
-    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for Triton's models")
     parser.add_argument("--announce", default="", metavar="TEXT", help="printed when it listens")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for an answer")
-    parser.add_argument(
-        "--stalled",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds after which a client that takes nothing is given up",
-    )
     options = parser.parse_args()
     import uvicorn  # it takes seconds, and --help needs none of it
 
     from labdoor import app, models
-    from labdoor.exchange import limit_send_buffer
     from labkit.errors import LabError
 
-    deadline = time.monotonic() + options.wait
-    while True:
-        try:
-            served = models.find_models(options.endpoint, options.models.split(","), options.tokenizer)
-            break
-        except LabError as error:
-            if time.monotonic() > deadline:
-                print(f"labctl: {error}", file=sys.stderr)
-                return 1
-        time.sleep(LOOK_S)
+    try:
+        served = models.find_models(options.endpoint, options.models.split(","), options.tokenizer)
+    except LabError as error:
+        print(f"labctl: {error}", file=sys.stderr)
+        return 1
 
     def started() -> None:
         gc.collect()
@@ -62,11 +46,12 @@ def main() -> int:
         if options.announce:
             print(options.announce, flush=True)
 
-    limits = app.Limits(options.timeout, options.stalled)
-    door = app.make_app(options.endpoint, served, limits, started)
-    config = uvicorn_config(door, options.host, options.port)
+    config = uvicorn_config(app.make_app(options.endpoint, served, started), options.host, options.port)
     server = uvicorn.Server(config)
-    listening = limit_send_buffer(config.bind_socket())
+    listening = config.bind_socket()
+    # Nothing waits for the client to acknowledge what was sent before: asyncio sets this for its own sockets alone, and
+    # a first token was 50 ms late on a connection that had been used before.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.listen(BACKLOG)  # before the application says that it is ready
     server.run([listening])
     return 0 if server.started else 1

@@ -1,212 +1,178 @@
-"""Triton's answers as OpenAI's API has them: one object, or chunks."""
+"""Answers in the form of OpenAI's API: one object, or chunks of one.
+
+They are plain values, and the tests read them as the types of the ``openai`` package. To import those takes 1.1 s of
+the processor and 23 MB, more than all else of a start, and to make a chunk of one takes four to ten times as long.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, NamedTuple
-
-from openai.types import Completion, CompletionUsage
-from openai.types.chat import ChatCompletion
-from pydantic import BaseModel
+from typing import Any, Self
 
 from labdoor.errors import ApiError
-from labdoor.logprobs import ScoredToken, chat_form, completion_form
-from labdoor.models import PIECE, Model
-from labdoor.requests import JSON, ChatRequest, CompletionRequest
-from labdoor.triton import Ends, Generation, RequestHeaders, Triton
+from labdoor.generation import Ends, Generation, Part, ScoredToken
+from labdoor.models import Model
+from labdoor.requests import JSON, ChatRequest, RequestHeaders, TextRequest
+from labdoor.triton import Triton
 
-COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
-
-
-class Part(NamedTuple):
-    """What is new of one choice."""
-
-    choice: int
-    text: str
-    tokens: Sequence[ScoredToken]  # those whose log probabilities were asked for
-    end: Ends | None  # None: more follows
+CHAT_TOKENS = 256  # of a chat's answer, or what the context leaves, where a request does not say
+DONE = b"data: [DONE]\n\n"
 
 
 class Answer:
     """The answer to one request: its choices, each with a generation of its own."""
 
+    @classmethod
+    async def to(cls, request: TextRequest, model: Model, triton: Triton, headers: RequestHeaders) -> Self:
+        """The answer to a request. Raises ApiError: the model cannot do it, or a prompt is longer than what it sees."""
+        if isinstance(request, ChatRequest):
+            field, prompts = "messages", [model.words.render(request.messages)]
+        else:
+            field, prompts = "prompt", request.prompt
+        counts = [await model.words.count(prompt) or 0 for prompt in prompts]
+        room = (model.words.context or math.inf) - max(counts)
+        if room <= 0:
+            most, seen = max(counts), model.words.context
+            why = f"{field}: at least {most:,} tokens; the model sees {seen:,}, the answer included"
+            raise ApiError(400, why, field, "context_length_exceeded")
+        limit = request.limit or int(min(CHAT_TOKENS, room))
+        return cls(request, model, triton, headers, prompts, sum(counts), limit)
+
     def __init__(
         self,
-        request: CompletionRequest | ChatRequest,
+        request: TextRequest,
         model: Model,
         triton: Triton,
         headers: RequestHeaders,
         prompts: Sequence[str],
-        prompt_tokens: int | None,
+        prompt_tokens: int,
         limit: int,
     ) -> None:
-        self._request = request
-        self._model = model
-        self._prompts = prompts
-        self._prompt_tokens = prompt_tokens  # None: not counted yet
         self._chat = isinstance(request, ChatRequest)
-        self._head: dict[str, Any] = {
+        self._wants_usage = request.wants_usage
+        self._prompt_tokens = prompt_tokens
+        self._head = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{headers.name}",
             "object": "chat.completion" if self._chat else "text_completion",
             "created": int(time.time()),
             "model": model.name,
         }
-        stops = [*request.stops, *(model.words.template.stops if self._chat else ())]
-        self._echo = isinstance(request, CompletionRequest) and request.echo
+        stops = [*request.stop, *(model.words.stops if self._chat else ())]
         self._generations = [
-            Generation(triton, model, prompt, limit, request, headers, place * request.n + choice, stops)
+            Generation(triton, model, request, headers, prompt, limit, stops, place * request.n + choice)
             for place, prompt in enumerate(prompts)
             for choice in range(request.n)
         ]
 
-    @classmethod
-    async def to(
-        cls, request: CompletionRequest | ChatRequest, model: Model, triton: Triton, headers: RequestHeaders
-    ) -> Answer:
-        """The answer to a request. Raises ApiError: a prompt is longer than what the model sees."""
-        if isinstance(request, ChatRequest):
-            field = "messages"
-            prompts = [model.words.template.render(request.messages)]
-            limit = request.max_completion_tokens or request.max_tokens
-        else:
-            field = "prompt"
-            prompts = request.prompts
-            limit = request.max_tokens or COMPLETION_TOKENS
-        prompt_tokens = None
-        if not limit or max(map(len, prompts)) > PIECE:
-            counts = [await model.words.count(prompt) for prompt in prompts]
-            if model.words.context and (most := max(counts)) >= model.words.context:
-                why = f"{field}: at least {most:,} tokens; the model sees {model.words.context:,}, the answer included"
-                raise ApiError(400, why, field, "context_length_exceeded")
-            prompt_tokens = sum(counts)
-        limit = limit or model.room(prompt_tokens or 0, CHAT_TOKENS)
-        return cls(request, model, triton, headers, prompts, prompt_tokens, limit)
-
-    @property
-    def tokens(self) -> int:
-        return sum(generation.tokens for generation in self._generations)
-
-    async def parts(self) -> AsyncGenerator[Part, None]:
-        """The new texts of all choices as they come. Closing it cancels what is under way."""
-        choices = [self._choice(index, generation) for index, generation in enumerate(self._generations)]
-        async with contextlib.aclosing(choices[0] if len(choices) == 1 else merge_sources(choices)) as parts:
-            async for part in parts:
-                yield part
-
-    async def _choice(self, index: int, generation: Generation) -> AsyncGenerator[Part, None]:
-        if self._echo:
-            yield Part(index, self._prompts[index // self._request.n], (), None)
-        async with contextlib.aclosing(generation.pieces()) as pieces:
-            async for text in pieces:
-                yield Part(index, text, generation.scored, generation.finish_reason)
-
-    async def whole(self) -> str:
-        """The answer as one JSON object."""
+    async def whole(self) -> AsyncGenerator[bytes, None]:
+        """The answer as one JSON object. Closing it cancels what is under way."""
         texts = [""] * len(self._generations)
         scored: list[list[ScoredToken]] = [[] for _ in texts]
-        ends: list[Ends] = ["stop"] * len(texts)
-        async with contextlib.aclosing(self.parts()) as parts:
-            async for index, text, tokens, end in parts:
-                texts[index] += text
-                scored[index] += tokens
-                ends[index] = end or ends[index]
-        kind: type[BaseModel] = ChatCompletion if self._chat else Completion
-        choices = [
-            {"index": index, **self._text_fields(text), "logprobs": self._form(tokens), "finish_reason": end}
-            for index, (text, tokens, end) in enumerate(zip(texts, scored, ends, strict=True))
-        ]
-        answer = kind.model_validate({**self._head, "choices": choices, "usage": await self._usage()})
-        return answer.model_dump_json(exclude_unset=True)
+        async with contextlib.aclosing(merge_parts(self._generations)) as parts:
+            async for index, part in parts:
+                texts[index] += part.text
+                scored[index] += part.tokens
+        choices = []
+        for index, (text, tokens) in enumerate(zip(texts, scored, strict=True)):
+            message = {"role": "assistant", "content": text, "refusal": None}
+            said = {"message": message} if self._chat else {"text": text}
+            choices.append(self._choice(index, said, tokens, self._generations[index].end))
+        yield JSON.dump_json({**self._head, "choices": choices, "usage": await self._usage()})
 
-    def _text_fields(self, text: str) -> dict[str, Any]:
-        """The text's fields in a choice of a whole answer."""
-        if self._chat:
-            return {"message": {"role": "assistant", "content": text, "refusal": None}}
-        return {"text": text}
-
-    async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
-        """The answer as server-sent events: the events for each new text, and whether they are the last ones."""
-        open_choices = len(self._generations)
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events: those of each new text at once. Closing it cancels what is under way."""
+        running = len(self._generations)
         begun: set[int] = set()
-        async with contextlib.aclosing(self.parts()) as parts:
-            async for index, text, tokens, end in parts:
-                events = b""
+        async with contextlib.aclosing(merge_parts(self._generations)) as parts:
+            async for index, part in parts:
+                new: list[dict[str, Any]] = []
                 if self._chat and index not in begun:
                     begun.add(index)
-                    events = self._event(index, {"role": "assistant", "content": ""})
-                if text or tokens:
-                    events += self._event(index, {"content": text}, tokens)
-                if end:
-                    events += self._event(index, {"content": ""}, end=end)
-                    open_choices -= 1
-                if not open_choices:
-                    if self._request.wants_usage:
-                        events += self._chunk([], (await self._usage()).model_dump(exclude_unset=True))
-                    events += b"data: [DONE]\n\n"
+                    new.append(self._choice(index, {"delta": {"role": "assistant", "content": ""}}))
+                if part.text or part.tokens:
+                    new.append(self._choice(index, self._delta(part.text), part.tokens))
+                if part.end:
+                    new.append(self._choice(index, self._delta(""), end=part.end))
+                    running -= 1
+                events = b"".join(self._chunk([choice]) for choice in new)
+                if not running:
+                    if self._wants_usage and (usage := await self._usage()):
+                        events += self._chunk([], usage)
+                    events += DONE
                 if events:
-                    yield events, not open_choices
+                    yield events
 
-    def _form(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
-        if not tokens:
-            return None
-        return chat_form(tokens) if self._chat else completion_form(tokens)
+    def _delta(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}} if self._chat else {"text": text}
 
-    def _event(self, index: int, delta: Any, tokens: Sequence[ScoredToken] = (), end: Ends | None = None) -> bytes:
-        """One choice's chunk. ``delta`` is what a chat has new; a completion has its text alone."""
-        new = {"delta": delta} if self._chat else {"text": delta["content"]}
-        return self._chunk([{"index": index, **new, "logprobs": self._form(tokens), "finish_reason": end}])
+    def _choice(
+        self, index: int, said: dict[str, Any], tokens: Sequence[ScoredToken] = (), end: Ends | None = None
+    ) -> dict[str, Any]:
+        scores = (chat_form if self._chat else completion_form)(tokens) if tokens else None
+        return {"index": index, **said, "logprobs": scores, "finish_reason": end}
 
-    def _chunk(self, choices: list[Any], usage: Any = None) -> bytes:
-        """A server-sent event. Made of plain values: of the API's types one takes four to ten times as long."""
-        chunk = {**self._head, "choices": choices}
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
+        chunk: dict[str, Any] = {**self._head, "choices": choices}
         if self._chat:
             chunk["object"] = "chat.completion.chunk"
-        if self._request.wants_usage:
+        if self._wants_usage:
             chunk["usage"] = usage
         return b"data: " + JSON.dump_json(chunk) + b"\n\n"
 
-    async def _usage(self) -> CompletionUsage:
-        """Prompts that have not been counted yet are now, when the request has long been sent."""
-        if self._prompt_tokens is None:
-            self._prompt_tokens = sum([await self._model.words.count(prompt) for prompt in self._prompts])
-        return CompletionUsage(
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self.tokens,
-            total_tokens=self._prompt_tokens + self.tokens,
-        )
+    async def _usage(self) -> dict[str, int] | None:
+        """Its tokens; None: the model has no tokenizer to count them."""
+        tokens = [await generation.tokens() for generation in self._generations]
+        counted = [count for count in tokens if count is not None]
+        if len(counted) < len(tokens):
+            return None
+        prompts, answer = self._prompt_tokens, sum(counted)
+        return {"prompt_tokens": prompts, "completion_tokens": answer, "total_tokens": prompts + answer}
 
 
-async def merge_sources(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:
-    """The items of several iterators in order of arrival; an iterator goes on when its last item was taken."""
-    ready: asyncio.Queue[tuple[Part, asyncio.Event] | None] = asyncio.Queue()  # at most one part of each
+def completion_form(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
+    """Log probabilities as completions have them: lists of one length."""
+    return {
+        "text_offset": [token.start for token in tokens],
+        "token_logprobs": [token.own[1] for token in tokens],
+        "tokens": [token.own[0] for token in tokens],
+        "top_logprobs": [dict([*token.rivals, token.own]) for token in tokens],
+    }
 
-    async def copy(source: AsyncGenerator[Part, None]) -> None:
-        async with contextlib.aclosing(source) as parts:
+
+def chat_form(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
+    """Log probabilities as chats have them: each token spelled in bytes."""
+
+    def spelled(text: str, logprob: float) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    rivals = [[spelled(*rival) for rival in token.rivals] for token in tokens]
+    return {"content": [spelled(*token.own) | {"top_logprobs": top} for token, top in zip(tokens, rivals, strict=True)]}
+
+
+async def merge_parts(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Part], None]:
+    """The parts of all generations in order of arrival; one goes on when its last part was taken."""
+    sources = [generation.parts() for generation in generations]
+    if len(sources) == 1:
+        async with contextlib.aclosing(sources[0]) as parts:
             async for part in parts:
-                taken = asyncio.Event()
-                ready.put_nowait((part, taken))
-                await taken.wait()
-
-    async def copy_all() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for source in sources:
-                    group.create_task(copy(source))
-        finally:
-            ready.put_nowait(None)
-
-    work = asyncio.create_task(copy_all())
+                yield 0, part
+        return
+    next_of = {asyncio.ensure_future(anext(source)): index for index, source in enumerate(sources)}
     try:
-        while waiting := await ready.get():
-            part, taken = waiting
-            yield part
-            taken.set()
-        await work
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
+        while next_of:
+            done, _ = await asyncio.wait(next_of, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                index = next_of.pop(task)
+                with contextlib.suppress(StopAsyncIteration):
+                    yield index, task.result()
+                    next_of[asyncio.ensure_future(anext(sources[index]))] = index
     finally:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        for task in next_of:
+            task.cancel()
+        for index in set(range(len(sources))) - {*next_of.values()}:
+            await sources[index].aclose()
+        await asyncio.gather(*next_of, return_exceptions=True)

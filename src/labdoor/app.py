@@ -3,147 +3,110 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
-from openai.types import Model as Listed
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from labdoor import requests
 from labdoor.answers import Answer
-from labdoor.counters import DoorCounters
 from labdoor.errors import ApiError, triton_gone_error
-from labdoor.exchange import Exchange, body
 from labdoor.models import Model
-from labdoor.triton import RequestHeaders, Triton
+from labdoor.requests import ChatRequest, CompletionRequest, TextRequest, parse_body, read_headers, receive_body
+from labdoor.triton import Triton
 
 HERE = ("127.0.0.1", "localhost", "::1")
-SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-TRACE = ("traceparent", "tracestate")
 MOST_RUNNING = 1024  # requests; more are refused
-MOST_PRIORITY = 9
-NOT_HERE = {"/v1/embeddings": "the models of this server continue texts; none of them makes embeddings"}
+EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+Handler = Callable[[Request], Awaitable[Response]]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Seconds: ``timeout`` for an answer, ``stalled`` for a client that takes nothing of it."""
-
-    timeout: float = 600.0
-    stalled: float = 30.0
-
-
-def make_app(
-    endpoint: str, models: Mapping[str, Model], limits: Limits = Limits(), started: Callable[[], None] = lambda: None
-) -> ASGIApp:
+def make_app(endpoint: str, models: Mapping[str, Model], started: Callable[[], None] = lambda: None) -> Starlette:
     """The application in front of the server at ``endpoint`` (gRPC); ``started`` is called when it is ready."""
-    return _Door(endpoint, models, limits, started).app
+    return _Door(endpoint, models, started).app
+
+
+class Counters:
+    """The door's own, for Prometheus: Triton has the rest on its metrics port. One registry for one door."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("labs_door_requests", "Requests by HTTP status", ["model", "code"], registry=registry)
+        self.running = 0
+        gauge = Gauge("labs_door_running", "Requests that are being answered", registry=registry)
+        gauge.set_function(lambda: self.running)
+        help = "From a request's arrival to its first text"
+        self.ttft = Histogram("labs_door_first_text_seconds", help, ["model"], buckets=SECONDS, registry=registry)
 
 
 class _Door:
-    def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits, started: Callable[[], None]) -> None:
-        self._endpoint, self._models, self._limits, self._started = endpoint, models, limits, started
-        self._counters = DoorCounters()
-        self._triton: Triton | None = None
-        self._answers = {
-            "/v1/completions": self._answering(requests.CompletionRequest),
-            "/v1/chat/completions": self._answering(requests.ChatRequest),
-        }
-        routes = [
-            Route("/v1/models", self._list),
-            Route("/v1/models/{name:path}", self._show_model),
-            *(Route(path, answer, methods=["POST"]) for path, answer in self._answers.items()),
-            *(Route(path, self._refused, methods=["POST"]) for path in NOT_HERE),
-            Route("/health", self._health),
-            Route("/health/ready", self._health),
-            Route("/metrics", self._metrics),
-        ]
-        handlers: dict[Any, Any] = {ApiError: _refusal, HTTPException: _http_error, Exception: _unforeseen}
-        self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
-        self.app = ServerErrorMiddleware(_loopback_only(self), handler=_unforeseen)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers go the short way: the router and its exceptions cost as much as a few tokens."""
-        posted = scope["type"] == "http" and scope["method"] == "POST"
-        answer = self._answers.get(scope["path"]) if posted else None
-        if answer is None:
-            await self._routes(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        try:
-            response = await answer(request)
-        except ApiError as error:
-            response = await _refusal(request, error)
-        await response(scope, receive, send)
+    def __init__(self, endpoint: str, models: Mapping[str, Model], started: Callable[[], None]) -> None:
+        self._endpoint, self._models, self._started = endpoint, models, started
+        self._counters = Counters()
+        self._triton: Triton
+        self.app = Starlette(
+            routes=[
+                _route("/v1/models", self._list),
+                _route("/v1/models/{name}", self._show_model),
+                _route("/v1/completions", self._answering(CompletionRequest), "POST"),
+                _route("/v1/chat/completions", self._answering(ChatRequest), "POST"),
+                _route("/v1/embeddings", self._refuse_embeddings, "POST"),
+                _route("/health", self._health),
+                _route("/health/ready", self._health),
+                _route("/metrics", self._metrics),
+            ],
+            lifespan=self._lifespan,
+            exception_handlers={ApiError: _error, HTTPException: _error, Exception: _error},
+        )
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._triton = Triton(self._endpoint)  # its channel belongs to the loop that runs
+        self._triton = Triton(self._endpoint)
         self._started()
         try:
             yield
         finally:
             await self._triton.close()
 
-    @property
-    def triton(self) -> Triton:
-        assert self._triton is not None  # set before the first request
-        return self._triton
-
-    # -- what is there -----------------------------------------------------------------------------------------------
-
     async def _list(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [_listed(model) for model in self._models.values()]})
 
     async def _show_model(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if not name or name.endswith("/"):  # as the router does with other paths
-            return RedirectResponse(request.url.replace(path=request.url.path.rstrip("/")))
-        return JSONResponse(_listed(self._model(name)))
+        return JSONResponse(_listed(self._model(request.path_params["name"])))
 
     async def _health(self, request: Request) -> Response:
-        if await self.triton.ready(self._models):
+        if await self._triton.ready(self._models):
             return JSONResponse({"status": "ready"})
-        raise triton_gone_error("it is away, or not all of its models are ready (labctl status)")
+        raise triton_gone_error("it is away, or not all of its models are ready")
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self._counters.page(), media_type=self._counters.content_type)
+        return Response(generate_latest(self._counters.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def _refused(self, request: Request) -> Response:
-        raise ApiError(400, NOT_HERE[request.url.path], code="unsupported_endpoint")
+    async def _refuse_embeddings(self, request: Request) -> Response:
+        why = "the models of this server continue texts; none of them makes embeddings"
+        raise ApiError(400, why, code="unsupported_endpoint")
 
-    # -- answers -----------------------------------------------------------------------------------------------------
-
-    def _answering(self, kind: type[requests.CompletionRequest] | type[requests.ChatRequest]) -> Any:
+    def _answering(self, kind: type[TextRequest]) -> Handler:
         async def answer(request: Request) -> Response:
             began = time.monotonic()
-            _require_same_origin(request.headers)
-            headers = _request_headers(request.headers, self._limits.timeout)
-            parsed = requests.parse_body(kind, await body(request.receive, request.headers))
-            model = self._model(parsed.model)
+            headers = read_headers(request.headers)
+            asked = parse_body(kind, await receive_body(request))
+            model = self._model(asked.model)
             if self._counters.running >= MOST_RUNNING:
                 raise ApiError(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
-            return Exchange(
-                await Answer.to(parsed, model, self.triton, headers),
-                model=model.name,
-                stream=parsed.stream,
-                counters=self._counters,
-                timeout=headers.timeout,
-                stalled=self._limits.stalled,
-                began=began,
-                headers={"x-request-id": headers.name},
-            )
+            answer = await Answer.to(asked, model, self._triton, headers)
+            return Reply(answer, model.name, asked.stream, self._counters, began, {"x-request-id": headers.name})
 
         return answer
 
@@ -154,91 +117,87 @@ class _Door:
         return self._models[name]
 
 
+class Reply(StreamingResponse):
+    """An answer as it comes. Its status is known with its first part; Starlette cancels it when its client leaves."""
+
+    def __init__(
+        self, answer: Answer, model: str, stream: bool, counters: Counters, began: float, headers: Mapping[str, str]
+    ) -> None:
+        kind = EVENTS if stream else {"content-type": "application/json"}
+        super().__init__(answer.events() if stream else answer.whole(), headers={**kind, **headers})
+        self._model, self._stream, self._counters, self._began, self._own = model, stream, counters, began, headers
+        self._code = 499  # nginx's, for a client that has left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._counters.running += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._counters.running -= 1
+            self._counters.requests.labels(self._model, str(self._code)).inc()
+
+    async def stream_response(self, send: Send) -> None:
+        """As Starlette's, but an error before the first part is raised, and one after it is an event."""
+        begun = False
+        try:
+            async with contextlib.aclosing(self.body_iterator) as parts:  # type: ignore[type-var]
+                async for part in parts:
+                    if not begun:
+                        begun = True
+                        self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
+                        if not self._stream:
+                            self.headers["content-length"] = str(len(part))
+                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    await send({"type": "http.response.body", "body": part, "more_body": self._stream})
+        except ApiError as error:
+            if not begun:
+                self._code, error.headers = error.status, self._own
+                raise
+            event = f"data: {json.dumps(error.body())}\n\n".encode()
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        self._code = 200
+        if self._stream:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 def _listed(model: Model) -> dict[str, Any]:
-    return Listed(id=model.name, created=model.created, object="model", owned_by="Triton Inference Server").model_dump()
+    return {"id": model.name, "created": model.created, "object": "model", "owned_by": "Triton Inference Server"}
 
 
-def _request_headers(headers: Headers, most_s: float) -> RequestHeaders:
-    """The settings in the headers; ``most_s``: seconds for an answer. Raises ApiError, which names the header."""
-    id = headers.get("x-request-id", "")
-    timeout_ms = _number(headers, "x-timeout-ms", 1, int(most_s * 1000))
-    tenant = headers.get("x-tenant", "")
-    if len(tenant) > 64 or not tenant.isprintable():
-        raise ApiError(400, "x-tenant: a text of at most 64 characters", "x-tenant")
-    return RequestHeaders(
-        id=id if SAFE_ID.fullmatch(id) else "",
-        priority=_number(headers, "x-priority", 1, MOST_PRIORITY) or 0,
-        tenant=tenant,
-        timeout=timeout_ms / 1000 if timeout_ms else most_s,
-        queue_timeout=timeout_ms is not None,
-        headers={name: headers[name] for name in TRACE if _is_trace(headers.get(name, ""))},
-    )
+def _route(path: str, handler: Handler, method: str = "GET") -> Route:
+    """A route for this machine alone: no page of another place that a person has open may use the person's models."""
+
+    async def checked(request: Request) -> Response:
+        _require_own_page(request.headers)
+        return await handler(request)
+
+    return Route(path, checked, methods=[method])
 
 
-def _is_trace(text: str) -> bool:
-    """Whether gRPC can carry it. No part of the trace context needs more than 512 characters (W3C)."""
-    return 0 < len(text) <= 512 and text.isascii() and text.isprintable()
-
-
-def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
-    if name not in headers:
-        return None
-    text = headers[name]
-    if not re.fullmatch(r"[0-9]{1,12}", text) or not least <= int(text) <= most:
-        raise ApiError(400, f"{name}: a whole number from {least:,} to {most:,}", name)
-    return int(text)
-
-
-def _loopback_only(app: ASGIApp) -> ASGIApp:
-    """The same under this machine's names alone: a web page whose name leads to this address must not reach it."""
-
-    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_loopback(host := Headers(scope=scope).get("host", "")):
-            why = f"the host {host[:100]!r} is not this machine's loopback"
-            await ApiError(400, why, "host", "host_not_allowed").response()(scope, receive, send)
-            return
-        await app(scope, receive, send)
-
-    return checked
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a Host header has a name by which only this machine knows itself."""
-    url = _split(f"//{host}")
-    return url is not None and url.hostname in HERE
-
-
-def _split(url: str) -> SplitResult | None:
-    """The parts of a URL; None if it is none, such as "http://["."""
-    try:
-        return urlsplit(url)
-    except ValueError:
-        return None
-
-
-def _require_same_origin(headers: Headers) -> None:
-    """A page of another place that a person has open must not use the person's models."""
-    if "origin" not in headers:
-        return
-    origin = _split(headers["origin"])
-    if origin is None or origin.netloc != headers.get("host"):
+def _require_own_page(headers: Headers) -> None:
+    """Raises ApiError: another name that leads to this address, or a page of another origin."""
+    host = headers.get("host", "")
+    if _netloc(f"//{host}")[1] not in HERE:
+        why = f"the host {host[:100]!r} is not this machine's loopback"
+        raise ApiError(400, why, "host", "host_not_allowed")
+    if "origin" in headers and _netloc(headers["origin"])[0] != host:
         raise ApiError(403, "this server takes no calls from other pages", "origin")
 
 
-async def _refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
+def _netloc(url: str) -> tuple[str | None, str | None]:
+    """A URL's host with its port, and without; nothing if it is none, such as "http://["."""
+    try:
+        parts = urlsplit(url)
+        return parts.netloc, parts.hostname
+    except ValueError:
+        return None, None
+
+
+async def _error(request: Request, error: Exception) -> Response:
+    """Any error in the API's form. One that nobody foresaw closes its connection, as uvicorn does after it."""
+    if isinstance(error, HTTPException):  # Starlette's own: no such path, no such method
+        what = f"{request.method} {request.url.path[:100]}: {error.detail}"
+        error = ApiError(error.status_code, what, headers=error.headers)
+    if not isinstance(error, ApiError):
+        error = ApiError(500, "internal error (see the server's log)", headers={"connection": "close"})
     return error.response()
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own: no such path, no such method."""
-    assert isinstance(error, HTTPException)
-    what = f"{request.method} {request.url.path[:100]}: {error.detail}"
-    return ApiError(error.status_code, what, headers=error.headers).response()
-
-
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    """It closes its connection: uvicorn does so after an exception, and a proxy would send the next request on it."""
-    response = ApiError(500, "internal error (see the server's log)").response()
-    response.headers["connection"] = "close"
-    return response

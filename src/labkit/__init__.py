@@ -1,1 +1,1 @@
-"""The library of labs, exercises and benchmarks: clients, workloads, evidence, pictures. It never imports labctl."""
+"""The library of labs, exercises and benchmarks (docs/develop/writing-a-lab.md). It never imports labctl."""

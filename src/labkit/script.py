@@ -5,22 +5,19 @@ An error that is foreseeable is a sentence, and Ctrl-C ends the script without a
 
 from __future__ import annotations
 
-import io
 import runpy
 import sys
 from pathlib import Path
 
 from labkit import disk, proxies
 from labkit.errors import LabError
-from labkit.printable import printable
+from labsched.printable import allow_any_text, printable
 
 
 def main() -> int:
     """The exit status: 1 for a LabError, 130 where the script was interrupted."""
     proxies.spare_loopback()
-    for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a client
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    allow_any_text()
     script, *arguments = sys.argv[1:]
     sys.argv[:] = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))  # as where Python itself runs the script

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
-from labkit.printable import printable
+from labsched.printable import printable
 
 HANGING = "  "  # before what a too long line goes on with, beside its own indent
 RULE = "    \n    \n -  \n" + "    \n" * 5  # rich's drawing of a table: nothing but a rule below the header
@@ -97,9 +97,3 @@ def _block(header: Sequence[str], row: Sequence[str]) -> str:
 def _least(column: Sequence[str], words: bool) -> int:
     """The width that a column needs: its title's longest word, and its whole texts unless they are ``words``."""
     return max(map(len, (*column[0].split(), *([] if words else column[1:]), "")))
-
-
-def markdown(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
-    """The same as a Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])

@@ -1,6 +1,5 @@
-"""The scheduler's features in the step log (docs/develop/step-log.md) and in /metrics (docs/operate/metrics.md)."""
+"""The scheduler's features in /metrics (docs/operate/metrics.md)."""
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,22 +19,6 @@ class Account:
         self._drafts = features.speculation != NONE
         self._shown: set[str] = set()  # tenants that /metrics has
 
-    def line(self, step: Step) -> dict[str, Any]:
-        """The fields of a step's line."""
-        prefill = 0
-        if "p" in step.phase:
-            prefill = sum(count for count, letter in zip(step.computed, step.phase, strict=True) if letter == "p")
-        fields: dict[str, Any] = {
-            "prefill_tokens": prefill,
-            "decode_tokens": sum(step.computed) - prefill,
-            "tenants": dict(Counter(request.tenant for request in step.waiting if request.tenant)),
-        }
-        if self._reuses:
-            fields["cached"] = step.cached
-        if self._drafts:
-            fields |= {"guessed": step.drafted, "accepted": step.accepted}
-        return fields
-
     def metrics(self, step: Step) -> dict[str, Any]:
         """The metrics that a step changes."""
         shown: dict[str, Any] = {}
@@ -43,7 +26,7 @@ class Account:
             shown["cached_tokens_total"] = sum(step.cached)
         if self._drafts:
             accepted = sum(step.accepted)
-            shown["guessed_tokens_total"] = {"accepted": accepted, "rejected": sum(step.drafted) - accepted}
+            shown["guessed_tokens_total"] = {"accepted": accepted, "rejected": sum(step.guessed) - accepted}
         return shown
 
     def waiting(self, requests: Iterable[Request]) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from labsched.errors import LabError
 from labsched.figures import figures
 from labsched.own import FILE, scheduler_beside
-from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
+from labsched.recording import Arrival, Recording, SchedulerSettings
 from labsched.replay import ReplayResult, change_settings, replay
 from labsched.scheduler import Scheduler
 from labsched.slo import Slo
-from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed, require_steps
+from labsched.step import Step
+from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed, nearest_size, require_steps
 
 ENOUGH = 0.99  # share of requests that must be within the limits
 MOST_REPLICAS = 64
@@ -29,15 +30,15 @@ class Prediction:
     """The figures of a replay, and of two more in which steps are as fast and as slow as they may be.
 
     Those two have the speeds of the recording's fastest and slowest parts, and the costs at both ends of what is known
-    of them. What held the machine up did so in all three. ``extrapolated``: the steps that are larger than any
-    recorded one.
+    of them. What held the machine up did so in all three. ``extrapolated``: the steps that are far from
+    every recorded size.
     """
 
     settings: SchedulerSettings
     figures: Mapping[str, float]
     low: Mapping[str, float]
     high: Mapping[str, float]
-    rows: Sequence[StepRow]
+    rows: Sequence[Step]
     arrived: Mapping[str, float]  # when each request came, in the seconds of the rows
     extrapolated: Extrapolated
 
@@ -58,7 +59,7 @@ class Predictor:
         in_flight: as :class:`Replay` has it.
         replayed: :func:`labsched.replay.replay`, or another with its arguments.
         changed: :func:`labsched.replay.change_settings`, or another with its arguments.
-        strict: refuse steps that are larger than any recorded one, instead of marking them.
+        strict: refuse steps that are far from every recorded size, instead of marking them.
     """
 
     recording: Recording
@@ -95,7 +96,7 @@ class Predictor:
         Those of the recording meet its machine, as slow at each moment as it was. When another machine is slow is
         not known: it always has the model's speed.
 
-        Raises LabError for settings that cannot be predicted, and if strict for steps larger than recorded ones.
+        Raises LabError for settings that cannot be predicted, and if strict for steps far from every recorded size.
         """
         model, rows = self.model, self.recording.rows
         speeds: Speeds | None = None
@@ -141,7 +142,7 @@ class Predictor:
         done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight)
         return ReplayResult(done.rows, {name: at - way for name, at in done.arrived.items()})
 
-    def _extrapolated(self, settings: SchedulerSettings, rows: Sequence[StepRow]) -> Extrapolated:
+    def _extrapolated(self, settings: SchedulerSettings, rows: Sequence[Step]) -> Extrapolated:
         """The steps whose time is extrapolated. Raises LabError if there are any and this is strict."""
         if settings.pace:
             return Extrapolated()
@@ -150,7 +151,7 @@ class Predictor:
             raise LabError(
                 f"{larger.steps:,} of {len(rows):,} steps cannot be timed from this recording",
                 f"they have {extrapolation_in_words(larger, self.model)}",
-                "leave out --strict to extrapolate, or record a run in which steps are as large",
+                "leave out --strict to extrapolate, or record a run in which steps have such sizes",
                 code="prediction-extrapolated",
             )
         return larger
@@ -223,12 +224,17 @@ class Predictor:
 
 
 def extrapolation_in_words(larger: Extrapolated, model: StepTime) -> str:
-    """The quantities that such steps have more of than the recorded ones, in words."""
+    """The quantities of such steps that are far from every recorded one, in words."""
     parts = []
-    if larger.decoding:
-        parts.append(f"up to {larger.decoding:,} decoding requests (recorded: {model.largest.batch:,})")
-    if larger.prompt:
-        parts.append(f"up to {larger.prompt:,} prompt tokens (recorded: {model.largest.prompt:,})")
+    for number, sizes, what in (
+        (larger.decoding, model.sizes.decoding, "decoding requests"),
+        (larger.prompt, model.sizes.prompt, "prompt tokens"),
+    ):
+        if number:
+            nearest = nearest_size(sizes, number)
+            parts.append(
+                f"up to {number:,} {what} ({f'the nearest recorded: {nearest:,}' if nearest else 'none recorded'})"
+            )
     return " and ".join(parts)
 
 

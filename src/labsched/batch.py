@@ -109,26 +109,23 @@ class Batch:
                 continue
             self.running.append(request)
             self.memory.join(request)
-            self.slots.take(request, request.name or request.id)
+            self.slots.take(request, request.name)
             self.order.joined(request, self.waiting)
         return refused
 
     def collect(self, step: Step) -> None:
         """Take the new tokens; requests that are done leave the batch."""
-        for request, letter in zip(step.batch, step.phase, strict=True):
+        for request, letter in zip(step.requests, step.phase, strict=True):
             try:
                 tokens, over = self.engine.read(request.handle)
             except Exception as error:  # the engine gave this one up
                 self._drop(request)
                 self._finish(request, End.FAILED, error)
-                step.ended.append(request)
-                step.accepted.append(0)
+                step.add(request, 0, letter)
                 continue
             stopped, tokens = request.take(tokens)
-            step.accepted.append(max(0, len(tokens) - 1) if letter == "d" else 0)
             if tokens:
                 request.cached = request.tokens - 1  # the engine has no keys and values of the last one yet
-                step.produced.append((request, tokens))
                 self.order.made(request, len(tokens))
             if over or stopped or len(request.output) >= request.limit:
                 if over:
@@ -137,7 +134,7 @@ class Batch:
                 else:
                     self._drop(request)
                 self._finish(request, End.DONE)
-                step.ended.append(request)
+            step.add(request, len(tokens), letter)
 
     def abandon(self, error: Exception) -> list[Request]:
         """The engine has failed: nothing in it is kept, and every request ends with `error`."""

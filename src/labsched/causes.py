@@ -1,8 +1,12 @@
-"""The parts of each request's time: what its TTFT and its TPOT consist of, and which setting would change that.
+"""The parts of each request's time: what its TTFT and its TPOT consist of.
 
 Every moment between a request's sending and its last token belongs to one part, so that the parts add up to the whole.
+A request that got no token has the parts of its time until it left, or until the recording ended. Where the log does
+not say what a request waited for, the part is NOT_RECORDED: no part is taken for granted.
+
 A step in which the request waits belongs to the scheduler's reason. A step that computes the request is divided: the
-cost of other requests' prompts, by the step-time model, is one part, and the rest is the request's own.
+cost of other requests' prompts, by the step-time model, is one part, and the rest is the request's own. The time
+between two steps counts with the later one.
 
 If the machine was held up, the time that a step took beyond the model is a part of its own, for running and for
 waiting requests. Later requests count it too: a queue at that time is late by as much until it is empty.
@@ -10,71 +14,81 @@ waiting requests. Later requests count it too: a queue at that time is late by a
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from labsched.errors import LabError
-from labsched.recording import Recording, SchedulerSettings, Sent, StepRow
+from labsched.recording import Arrival, Recording, Sent
+from labsched.step import NOT_RECORDED, Step
 from labsched.steptime import HELD_UP, StepFeatures, StepTime
+from labsched.vllm.decision import NOT_READY
 
-LATE, TRITON, IN_PROGRESS = "client late", "waiting in Triton", "the step in progress"
-HELD = "machine held up"
+LATE, WAY, DELIVERY = "client late", "client to server", "back to the client"
+FRONT_END, TRITON = "in vLLM's front end", "waiting in Triton"
+HELD, IN_PROGRESS = "machine held up", "the step in progress"
 NO_SLOT, NO_BLOCK, NO_TOKENS, CLOSED = "no slot", "no KV block", "no tokens", "batch closed"
+NO_PREFIX = "no prefix"
 PREEMPTED, PREFILL, PROMPTS, DECODING = "preempted, and again", "own prefill", "others' prompts", "own decoding"
-PARTS = (
-    LATE,
-    TRITON,
-    HELD,
-    IN_PROGRESS,
-    NO_SLOT,
-    NO_BLOCK,
-    NO_TOKENS,
-    CLOSED,
-    "no prefix",
-    PREEMPTED,
-    PREFILL,
-    PROMPTS,
-    DECODING,
-)
-WORDS = {  # the largest part, in a sentence after "is" or "are"
+OWN_WORK = (PREFILL, DECODING)  # the request's own work
+PARTS = {  # in the order of the tables: what each is, in a sentence after "is"
     LATE: "the client's: it sent the request later than it should have",
+    WAY: "on the way from the client to the server",
     TRITON: "between the client and the model: Triton's queue and the network",
+    FRONT_END: "in vLLM's front end, before the scheduler had the request",
     HELD: f"the machine's: it was held up, in steps that took over {HELD_UP} times as long as others like them",
     IN_PROGRESS: "the step that was being computed when the request came",
     NO_SLOT: "waiting for a slot",
     NO_BLOCK: "waiting for memory in the KV cache",
     NO_TOKENS: "waiting for room in the token budget of a step, which other prompts fill",
     CLOSED: "waiting for the batch to end, which no request may join",
+    NO_PREFIX: "waiting for a prefix that another request was computing",
+    NOT_READY: "waiting for its grammar, or for keys and values from elsewhere",
+    NOT_RECORDED: "not recorded: the log does not say what the request waited for",
     PREEMPTED: "being preempted, and computing tokens again",
     PREFILL: "the prefill of its own prompt",
     PROMPTS: "the prefill of other requests' prompts",
     DECODING: "its own decoding",
+    DELIVERY: "on the way back: the server's front end, the network and the client",
 }
-PERCENTILES = (50, 95, 99)
-MORE, LESS = (2, 4), (2, 4, 8)  # times as much of a setting, and parts of it, that are tried
 
 
 @dataclass
 class ExplainedRequest:
-    """One request with an answer; times are milliseconds.
+    """One request and the parts of its times; times are milliseconds.
 
     Attributes:
-        ttft: its parts, which add up to the time to the first token, since the client should have sent it.
+        engine: which of the server's engines had it; None: not recorded.
+        began: seconds since the recording's beginning at which its time begins.
+        tokens: of its answer, as far as the steps show it.
+        ttft: its parts, which add up to the time to the first token, since the client should have sent it; of a request
+            without a token, to the time until it left.
         tpot: the parts of the mean time per output token after the first.
-        blame: seconds for which each other request was in the batch while this one waited, or the prompt tokens that it
-            computed beside this one, by part and name.
+        blame: the milliseconds of a part that each other request answers for: it held what this one waited for, or its
+            prompt was computed beside this one.
+        joined: when it joined the batch first, and ``answered_at``, when its first token was there, in the seconds of
+            ``began``; None: it did not.
     """
 
-    name: str
-    prompt: int
-    made: int
-    tenant: str
+    arrival: Arrival
+    engine: str | None
+    began: float
+    tokens: int = 0
     ttft: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     tpot: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     blame: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    cached: int = 0
+    joined: float | None = None
+    answered_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.arrival.name
+
+    @property
+    def answered(self) -> bool:
+        return self.tokens > 0
 
     def whole(self, metric: str) -> float:
         return sum(self.parts(metric).values())
@@ -85,231 +99,257 @@ class ExplainedRequest:
 
 @dataclass
 class _Live:
-    """A request on its way: until when its time is accounted for, and how many tokens it has.
+    """A request on its way: until when its time is accounted for.
 
-    ``behind``: by how many seconds the queue was late when the request came.
+    ``behind``: by how many seconds the queue was late when the scheduler had it; None: it has it not yet. ``gap``: the
+    parts of the time since its last token, which count when the next one is there.
     """
 
     explained: ExplainedRequest
     until: float
-    behind: float = 0.0
-    tokens: int = 0
+    behind: float | None = None
     again: bool = False  # it was preempted, and its tokens are computed again
+    gap: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, part: str, seconds: float) -> None:
+        parts = self.gap if self.explained.tokens else self.explained.ttft
+        parts[part] += 1e3 * seconds
+
+    def blame(self, part: str, seconds: float, weights: Mapping[str, int], whole: int) -> None:
+        """Others answer for these seconds of a part by their weights, which come to ``whole`` without its own."""
+        blamed, each, own = self.explained.blame[part], 1e3 * seconds / whole, self.explained.name
+        for other, weight in weights.items():
+            if other != own:
+                blamed[other] += each * weight
 
 
 def explain_requests(recording: Recording, sent: Mapping[str, Sent] | None = None) -> list[ExplainedRequest]:
-    """Every request of a recording that was answered, with the parts of its times, in order of arrival.
+    """Every request of a recording, answered or not, with the parts of its times, in order of arrival.
 
     Args:
-        sent: by the request's name; without it a request's time begins when it comes to the model.
+        sent: by the request's name; without it a request's time begins when it comes to the server.
     """
-    share = _Share(recording)
-    sent = sent or {}
-    found: list[ExplainedRequest] = []
-    waiting = iter(recording.arrivals)
-    following = next(waiting, None)
-    live: dict[str, _Live] = {}
-    late = 0.0  # seconds by which the queue is late, because the machine was held up
-    for row in recording.rows:
-        times = share.of(row)
-        late = late if row.waiting else 0.0
-        while following and following.at < row.over:
-            explained = ExplainedRequest(following.name, following.prompt, following.made, following.tenant)
-            live[following.name] = _Live(explained, following.at, late)
-            if client := sent.get(following.name):
-                start = client.start - recording.zero
-                explained.ttft[TRITON] += 1e3 * (following.at - start)
-                if client.due:
-                    explained.ttft[LATE] += 1e3 * (client.start - client.due)
-            following = next(waiting, None)
-        for name, request in list(live.items()):
-            _account(request, row, times)
+    walk = _Walk(recording, sent or {})
+    for row, following in itertools.zip_longest(recording.rows, recording.rows[1:]):
+        walk.take(row, following)
+    return walk.ended()
+
+
+def explain_server(
+    recordings: Sequence[Recording], sent: Callable[[Recording], Mapping[str, Sent]]
+) -> list[ExplainedRequest]:
+    """The requests of all engines of a server, as :func:`explain_requests` has them, in order of arrival.
+
+    ``began`` counts from the beginning of the earliest recording.
+
+    Args:
+        sent: gives what is known of the clients of a recording's requests.
+    """
+    found = []
+    starts = [recording.zero if recording.wall is None else recording.wall for recording in recordings]
+    for recording, start in zip(recordings, starts, strict=True):
+        for request in explain_requests(recording, sent(recording)):
+            request.began += start - min(starts)
+            found.append(request)
+    return sorted(found, key=lambda request: request.began)
+
+
+class _Walk:
+    """The steps of a recording, one after the other, and the requests that are on their way."""
+
+    def __init__(self, recording: Recording, sent: Mapping[str, Sent]) -> None:
+        every = sorted([*recording.arrivals, *recording.pending], key=lambda arrival: arrival.at)
+        self._recording, self._sent = recording, sent
+        self._front = FRONT_END if recording.settings.vllm else TRITON
+        self._share = _Share(recording.rows)
+        self._coming = deque(every)
+        self._order = {arrival.name: place for place, arrival in enumerate(every)}
+        self._live: dict[str, _Live] = {}
+        self._found: list[ExplainedRequest] = []
+        self._late = 0.0  # seconds by which the queue is late, because the machine was held up
+        self._over = 0.0  # when the last step was over
+
+    def take(self, row: Step, following: Step | None) -> None:
+        """Account for the time until this step is over. ``following``: the next step; None: there is none."""
+        step = self._share.of(row, following)
+        self._late = self._late if row.waiting else 0.0
+        self._over = row.over
+        while self._coming and self._coming[0].at < row.over:
+            self._begin(self._coming.popleft())
+        for name, request in list(self._live.items()):
+            arrival = request.explained.arrival
+            if arrival.cancelled and arrival.left_at <= row.began and name not in step.place:
+                self._end(name)
+                continue
+            self._account(request, step)
             if name in row.ended:
-                del live[name]
-                if request.tokens:
-                    found.append(_finished(request))
-        late += times.held
-    return found
+                self._end(name)
+        self._late += step.held
 
+    def ended(self) -> list[ExplainedRequest]:
+        """All requests, when no step is left."""
+        while self._coming:
+            self._begin(self._coming.popleft())
+        for name in [*self._live]:
+            self._end(name)
+        return sorted(self._found, key=lambda request: self._order[request.name])
 
-def _account(request: _Live, row: StepRow, times: _Times) -> None:
-    """Give the request's time until the end of this step to its parts."""
-    explained = request.explained
-    name = explained.name
-    since = request.until
-    seconds = row.over - since
-    request.until = row.over
-    parts = explained.tpot if request.tokens else explained.ttft
-    if held := min(seconds, times.held):
-        parts[HELD] += 1e3 * held
-        seconds -= held
-    if name in row.preempted:
-        request.again = True
-    if name not in row.batch:
-        if request.again:
-            part = PREEMPTED
-        elif since <= row.began or name in row.waiting:
-            part = _reason(row, name)
-        else:
-            part = IN_PROGRESS
-        if late := min(seconds, request.behind):
-            parts[HELD] += 1e3 * late
-            request.behind -= late
-            seconds -= late
-        if part == IN_PROGRESS:
-            prompts_s = seconds * times.prompts
-            _blame_prompts(explained, row, prompts_s, parts)
-            seconds -= prompts_s
-        parts[part] += 1e3 * seconds
-        for other in row.batch:
-            explained.blame[part][other] += seconds
-        return
-    prompts_s = seconds * times.others.get(name, 0.0)
-    _blame_prompts(explained, row, prompts_s, parts)
-    if request.again:
-        part = PREEMPTED
-    else:
-        part = DECODING if request.tokens else PREFILL
-    parts[part] += 1e3 * (seconds - prompts_s)
-    if made := row.made[row.batch.index(name)]:
-        request.tokens += made
+    def _begin(self, arrival: Arrival) -> None:
+        explained = ExplainedRequest(arrival, self._recording.engine, arrival.at)
+        self._live[arrival.name] = _Live(explained, arrival.at)
+        if client := self._sent.get(arrival.name):
+            start = client.start - self._recording.zero
+            # Where the front end's time is not recorded, it is not known what of this was the way.
+            way = WAY if arrival.waited is not None else NOT_RECORDED
+            explained.ttft[way if self._front == FRONT_END else TRITON] += 1e3 * (arrival.at - start)
+            explained.began = start
+            if client.due is not None:
+                explained.ttft[LATE] += 1e3 * (client.start - client.due)
+                explained.began -= client.start - client.due
+
+    def _end(self, name: str) -> None:
+        """The request has ended, or the recording."""
+        request = self._live.pop(name)
+        explained, arrival = request.explained, request.explained.arrival
+        if not explained.tokens:  # no step says what was in the rest of its time
+            left = arrival.left_at if arrival.cancelled else self._over
+            received = max(request.until, min(arrival.received, left))
+            request.add(self._front, received - request.until)
+            request.add(NOT_RECORDED, max(0.0, left - received))
+        gaps = explained.tokens - 1
+        explained.tpot = {part: ms / gaps for part, ms in explained.tpot.items()} if gaps > 0 else {}
+        self._found.append(explained)
+
+    def _account(self, request: _Live, step: _Computed) -> None:
+        """Give the request's time until the end of this step to its parts."""
+        explained, arrival, row = request.explained, request.explained.arrival, step.row
+        place = step.place.get(explained.name)
+        made = 0 if place is None else row.made[place]
+        end = row.over if made or not arrival.cancelled else max(request.until, min(row.over, arrival.left_at))
+        since, request.until = request.until, end
+        if since < arrival.received:
+            before = min(end, arrival.received)
+            in_progress = max(0.0, before - max(since, row.began)) if step.was_last_before(arrival.received) else 0.0
+            request.add(self._front, before - since - in_progress)
+            self._divide(request, step, IN_PROGRESS, in_progress)
+            since = before
+        if end > since or made:
+            if request.behind is None:
+                request.behind = self._late
+            self._divide(request, step, self._part(request, step, place), end - since, joined=place is not None)
+        if place is not None and explained.joined is None:
+            explained.joined, explained.cached = row.began, row.found[place]
+        if made:
+            self._made(request, made, row.over)
+
+    def _made(self, request: _Live, made: int, over: float) -> None:
+        """The request has as many new tokens."""
+        explained = request.explained
+        if not explained.tokens:
+            explained.answered_at = over
+            client = self._sent.get(explained.name)
+            if client and client.first is not None:
+                explained.ttft[DELIVERY] += 1e3 * (client.first - self._recording.zero - over)
+        for part, ms in request.gap.items():
+            explained.tpot[part] += ms
+        request.gap.clear()
+        explained.tokens += made
         request.again = False
 
+    def _part(self, request: _Live, step: _Computed, place: int | None) -> str:
+        """What the request does in this step, or waits for, once the scheduler has it."""
+        explained, row = request.explained, step.row
+        name = explained.name
+        request.again = request.again or name in row.evicted
+        if request.again:
+            return PREEMPTED
+        if place is not None:
+            return DECODING if explained.tokens else PREFILL
+        if name in step.why:
+            return step.why[name]
+        if explained.joined is not None:  # it runs, and has no token in this step
+            return NO_TOKENS if sum(row.tokens) >= self._recording.settings.step_tokens else NOT_RECORDED
+        if explained.arrival.received > row.began - (row.ahead_us or 0) / 1e6:
+            return IN_PROGRESS
+        return NOT_RECORDED if row.behind is None else row.behind
 
-def _blame_prompts(explained: ExplainedRequest, row: StepRow, seconds: float, parts: dict[str, float]) -> None:
-    """Give as many seconds to the prompts of others in this step."""
-    parts[PROMPTS] += 1e3 * seconds
-    if seconds:
-        for other, letter, tokens in zip(row.batch, row.phase, row.tokens, strict=True):
-            if other != explained.name and letter == "p":
-                explained.blame[PROMPTS][other] += tokens
+    def _divide(self, request: _Live, step: _Computed, part: str, seconds: float, joined: bool = False) -> None:
+        """Give seconds of a step to a part, without what the machine's delay and others' prompts take of them."""
+        name = request.explained.name
+        held = min(seconds, step.held)
+        if not joined and request.behind:
+            late = min(seconds - held, request.behind)
+            request.behind -= late
+            held += late
+        if held:
+            request.add(HELD, held)
+            seconds -= held
+        if joined or part == IN_PROGRESS:
+            tokens = step.prompt_tokens - step.prompts.get(name, 0)
+            if others := seconds * min(1.0, step.token_share * tokens):
+                request.add(PROMPTS, others)
+                request.blame(PROMPTS, others, step.prompts, tokens)
+                seconds -= others
+        elif part == NO_TOKENS and step.prompts:
+            request.blame(part, seconds, step.prompts, step.prompt_tokens - step.prompts.get(name, 0) or 1)
+        elif part != NOT_RECORDED and step.ones:
+            request.blame(part, seconds, step.ones, len(step.ones))
+        request.add(part, seconds)
 
 
-def _reason(row: StepRow, name: str) -> str:
-    """The scheduler's reason; for a request that stands behind the longest queue that a line shows, the last one's."""
-    if not row.why:
-        return NO_SLOT
-    return row.why[row.waiting.index(name)] if name in row.waiting else row.why[-1]
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """One step, with what all requests need to know of it.
 
-
-def _finished(request: _Live) -> ExplainedRequest:
-    explained = request.explained
-    gaps = request.tokens - 1
-    explained.tpot = {part: ms / gaps for part, ms in explained.tpot.items()} if gaps > 0 else {}
-    return explained
-
-
-class _Times(NamedTuple):
-    """For one step: the seconds for which the machine was held up, and the share of prompts in the rest.
-
-    ``others``: those of others, for each request in it; ``prompts``: all of them.
+    Attributes:
+        following: the step after it; None: there is none.
+        held: the seconds for which the machine was held up in it.
+        token_share: of each prompt token in the rest of its time.
+        prompts: the prompt tokens of each request that it computed some of, and ``prompt_tokens``: their sum.
+        place: of each request in the batch; ``ones``: 1 for each.
+        why: each request waits that the log names.
     """
 
+    row: Step
+    following: Step | None
     held: float
-    others: Mapping[str, float]
-    prompts: float = 0.0
+    token_share: float
+    prompts: Mapping[str, int]
+    prompt_tokens: int
+    place: Mapping[str, int]
+    ones: Mapping[str, int]
+    why: Mapping[str, str]
+
+    def was_last_before(self, moment: float) -> bool:
+        """Whether it is the last step that was over by then: a request that came during it had to wait for its end."""
+        return self.row.over <= moment and (self.following is None or moment < self.following.over)
 
 
 class _Share:
     """The parts of a step's time, by the model of the recording."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, rows: Sequence[Step]) -> None:
         from labsched.fitting import fit
 
         self._features = StepFeatures()
         self._model: StepTime | None
         try:
-            self._model = fit(recording.rows)
+            self._model = fit(rows)
         except LabError:  # too few steps for a model: a step is divided by its tokens
             self._model = None
 
-    def of(self, row: StepRow) -> _Times:
+    def of(self, row: Step, following: Step | None) -> _Computed:
         counts = self._features.of(row)
-        held = self._model.excess(counts, row.over - row.began) if self._model else 0.0
-        requests = zip(row.batch, row.tokens, row.phase, strict=True)
-        prompts = {name: tokens for name, tokens, letter in requests if letter == "p"}
-        if not prompts:
-            return _Times(held, {})
-        token_share = self._model.prompt_token_share(counts) if self._model else 1 / sum(row.tokens)
-        total = sum(prompts.values())
-        others = {name: min(1.0, token_share * (total - prompts.get(name, 0))) for name in row.batch}
-        return _Times(held, others, min(1.0, token_share * total))
-
-
-# -- what it comes to -------------------------------------------------------------------------------------------------
-
-
-def at_percentile(found: Sequence[ExplainedRequest], metric: str, percent: float) -> ExplainedRequest:
-    """The request at this rank: as many percent of the requests took at most as long (nearest rank)."""
-    ordered = sorted(found, key=lambda request: request.whole(metric))
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The largest part of a metric's p99, and what is known of it.
-
-    Attributes:
-        share: of the whole.
-        culprit: the request that was most in the way; "" if none was.
-        changes: settings against the part, the smallest first; [] if there is none.
-    """
-
-    metric: str
-    request: ExplainedRequest
-    part: str
-    share: float
-    culprit: str
-    changes: Sequence[Mapping[str, str]]
-
-
-def largest_cause(found: Sequence[ExplainedRequest], settings: SchedulerSettings, metric: str = "TTFT") -> Finding:
-    """The largest part of the request at p99, without its own work if anything else is a third of the time."""
-    request = at_percentile(found, metric, 99)
-    parts, whole = request.parts(metric), request.whole(metric) or 1.0
-    foreign = {part: ms for part, ms in parts.items() if part not in (PREFILL, DECODING)}
-    largest = max(foreign, key=lambda part: foreign[part], default="")
-    if not largest or foreign[largest] < whole / 3:
-        largest = max(parts, key=lambda part: parts[part])
-    blame = request.blame.get(largest, {})
-    culprit = max(blame, key=lambda name: blame[name], default="")
-    return Finding(metric, request, largest, parts[largest] / whole, culprit, remedies(largest, settings))
-
-
-def remedies(part: str, settings: SchedulerSettings) -> list[dict[str, str]]:
-    """Settings against a part: twice or four times the room for what is missing, less of what is in the way."""
-    words = settings.words
-    slots, tokens = int(words.get("max_num_sequences") or 16), settings.step_tokens
-    if part == NO_SLOT:
-        return [{"max_num_sequences": str(times * slots)} for times in MORE]
-    if part in (NO_BLOCK, PREEMPTED):
-        cache = settings.blocks * settings.block_size
-        return [{"max_tokens_in_paged_kv_cache": str(times * cache)} for times in MORE]
-    if part == NO_TOKENS:
-        return [{"max_num_tokens": str(times * tokens)} for times in MORE]
-    if part == CLOSED:
-        return [{"gpt_model_type": "inflight_fused_batching"}]
-    if part == PROMPTS and words.get("enable_chunked_context", "").lower() == "false":
-        return [{"enable_chunked_context": "true"}]
-    if part == PROMPTS:
-        return [{"max_num_tokens": str(max(1, tokens // times))} for times in LESS]
-    return []
-
-
-def cause_table(found: Sequence[ExplainedRequest], metric: str) -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """The parts (ms) of the requests at each of PERCENTILES, without parts that are 0 for all; the last row is the sum.
-
-    Returns: the names of those requests, and the rows.
-    """
-    chosen = [at_percentile(found, metric, percent) for percent in PERCENTILES]
-    rows = []
-    for part in _all_parts(chosen, metric):
-        rows.append((part, [request.parts(metric).get(part, 0.0) for request in chosen]))
-    rows.append((metric, [request.whole(metric) for request in chosen]))
-    return [request.name for request in chosen], rows
-
-
-def _all_parts(chosen: Sequence[ExplainedRequest], metric: str) -> list[str]:
-    """The parts that any of these requests has: in the order of PARTS, then reasons that are not known here."""
-    parts = {part for request in chosen for part, ms in request.parts(metric).items() if ms > 0}
-    return [*(part for part in PARTS if part in parts), *sorted(parts - {*PARTS})]
+        requests = zip(row.ids, row.tokens, row.phase, strict=True)
+        prompts = {name: tokens for name, tokens, letter in requests if letter == "p" and tokens}
+        return _Computed(
+            row=row,
+            following=following,
+            held=self._model.excess(counts, row.over - row.began) if self._model else 0.0,
+            token_share=self._model.prompt_token_share(counts) if self._model else 1 / max(1, sum(row.tokens)),
+            prompts=prompts,
+            prompt_tokens=sum(prompts.values()),
+            place={name: place for place, name in enumerate(row.ids)},
+            ones=dict.fromkeys(row.ids, 1),
+            why=dict(zip(row.waiting, row.whys, strict=True)),
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labsched.recording import StepRow
+from labsched.step import Step
 
 
 class Contexts:
@@ -11,17 +11,17 @@ class Contexts:
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
 
-    def of(self, row: StepRow) -> int:
+    def of(self, row: Step) -> int:
         """The tokens whose keys and values a step reads or writes, over its batch."""
         return sum(self.each(row))
 
-    def each(self, row: StepRow) -> list[int]:
+    def each(self, row: Step) -> list[int]:
         """The same for each request of the batch."""
-        for name in row.preempted:
+        for name in row.evicted:
             self._tokens.pop(name, None)
         contexts = []
-        for name, tokens, cached in zip(row.batch, row.tokens, row.cached, strict=True):
-            before = cached if name in row.joined else self._tokens.get(name, 0)
+        for name, tokens, found in zip(row.ids, row.tokens, row.found, strict=True):
+            before = found if name in row.joined else self._tokens.get(name, 0)
             self._tokens[name] = before + tokens
             contexts.append(before + tokens)
         for name in row.ended:

@@ -8,29 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
-from labsched.recording import Arrival, SchedulerSettings, StepRow
-from labsched.replay import Replay, scheduler_of
+from labsched.costs import StepCosts, StepCounts
+from labsched.recording import Arrival, SchedulerSettings
+from labsched.replay import Replay, StepSeconds, scheduler_of
 from labsched.slo import Slo
-from labsched.steplog import StepRecord
+from labsched.step import Step
 
 BLOCK_SIZE = 32
 BLOCKS = "max_tokens_in_paged_kv_cache"
-
-
-class ComputedStep(NamedTuple):
-    """One computed step: for each request its name, a letter ("d" decodes), its computed and its new tokens."""
-
-    ids: Sequence[str]
-    phase: str
-    tokens: Sequence[int]
-    made: Sequence[int]
-
-    @classmethod
-    def of(cls, step: StepRecord) -> ComputedStep:
-        return cls(step.ids, step.more["phase"], step.more["tokens"], step.more["made"])
 
 
 class Latency(NamedTuple):
@@ -40,24 +28,28 @@ class Latency(NamedTuple):
     tpot: float
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Milliseconds of a step: of any step, and more for each decoding request and each token of a prompt."""
+def time_by(cost: StepCosts) -> StepSeconds:
+    """Return what a replay asks for the time of a step: what it comes to by ``cost``, in milliseconds."""
+    return lambda row: cost.seconds(StepCounts.of(row.phase, row.tokens))
 
-    step: float
-    decode: float
-    prompt: float
 
-    def of(self, phase: str, tokens: Sequence[int]) -> float:
-        """Milliseconds of a step; a letter ("d" decodes) and the computed tokens of each request."""
-        prompts = sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p")
-        return self.step + self.decode * phase.count("d") + self.prompt * prompts
+def counted_arrivals(requests: Sequence[tuple[int, int]], times: Sequence[float]) -> list[Arrival]:
+    """Requests that arrive at given milliseconds, named by their place.
+
+    Args:
+        requests: tokens of each prompt and answer, in order of arrival.
+        times: milliseconds at which each arrives.
+    """
+    return [
+        Arrival(str(number), at, 0, prompt, limit, limit, "length")
+        for number, ((prompt, limit), at) in enumerate(zip(requests, times, strict=True))
+    ]
 
 
 def replay_counted(
-    words: Mapping[str, str], requests: Sequence[tuple[int, int]], times: Sequence[float], cost: Cost
+    words: Mapping[str, str], requests: Sequence[tuple[int, int]], times: Sequence[float], cost: StepCosts
 ) -> tuple[list[int], list[Latency]]:
-    """After how many steps each request arrives if steps take as long as ``cost`` says, and how long it takes then.
+    """Count after how many steps each request arrives if steps take as long as ``cost`` says, and how long it takes.
 
     Args:
         words: the parameters of ``tensorrt_llm``, as its config.pbtxt has them; max_num_tokens and the cache are given.
@@ -75,45 +67,46 @@ def replay_counted(
         context=0,
         vocabulary=0,
     )
-    arrivals = [
-        Arrival(str(number), at, 0, prompt, limit, limit, "length")
-        for number, ((prompt, limit), at) in enumerate(zip(requests, times, strict=True))
-    ]
-
-    def milliseconds(row: StepRow) -> float:
-        return cost.of(row.phase, row.tokens)
-
-    rows = Replay(scheduler_of(settings), arrivals, milliseconds).run()
+    replay = Replay(scheduler_of(settings), counted_arrivals(requests, times), time_by(cost))
+    rows = replay.run()
     begins = [row.began for row in rows]
-    after = [bisect_left(begins, at) for at in times]
-    steps = [ComputedStep(row.batch, row.phase, row.tokens, row.made) for row in rows]
-    return after, latencies(steps, [arrival.name for arrival in arrivals], times, cost)
+    return [bisect_left(begins, at) for at in times], latencies(rows, replay.arrived)
 
 
-def latencies(steps: Sequence[ComputedStep], ids: Sequence[str], times: Sequence[float], cost: Cost) -> list[Latency]:
-    """How long each request took.
+def time_steps(steps: Sequence[Step], arrived: Mapping[str, float], cost: StepCosts) -> list[Step]:
+    """Give the steps of a server the times that they take by ``cost``.
 
     Args:
-        steps: all steps of these requests, in order.
-        ids: their names in the steps, in the order of ``times``.
-        times: milliseconds at which each arrives.
+        steps: all steps of these requests, in order, as its step log has them.
+        arrived: milliseconds at which each request arrives, by its name there.
     """
-    arrived = dict(zip(ids, times, strict=True))
-    token_times: dict[str, list[float]] = {id: [] for id in ids}
-    now = 0.0
+    rows, now = [], 0.0
     for step in steps:
-        idle_until = min(arrived[id] for id in step.ids)
-        now = max(now, idle_until) + cost.of(step.phase, step.tokens)
-        for id, made in zip(step.ids, step.made, strict=True):
-            token_times[id] += [now] * made
+        began = max(now, min(arrived[name] for name in step.ids))
+        now = began + cost.seconds(StepCounts.of(step.phase, step.tokens))
+        rows.append(replace(step, began=began, over=now))
+    return rows
+
+
+def latencies(rows: Sequence[Step], arrived: Mapping[str, float]) -> list[Latency]:
+    """Return how long each request took, in the order of ``arrived``.
+
+    Args:
+        rows: all steps of these requests, in order.
+        arrived: milliseconds at which each request arrived, by name.
+    """
+    token_times: dict[str, list[float]] = {name: [] for name in arrived}
+    for row in rows:
+        for name, made in zip(row.ids, row.made, strict=True):
+            token_times[name] += [row.over] * made
     found = []
-    for id, tokens in token_times.items():
+    for name, tokens in token_times.items():
         gaps = len(tokens) - 1
         tpot = (tokens[-1] - tokens[0]) / gaps if gaps else 0.0
-        found.append(Latency(tokens[0] - arrived[id], tpot))
+        found.append(Latency(tokens[0] - arrived[name], tpot))
     return found
 
 
 def good_share(times: Sequence[Latency], slo: Slo) -> float:
-    """The share of requests whose TTFT and TPOT are within the limits: goodput over all requests."""
+    """Return the share of requests whose TTFT and TPOT are within the limits: goodput over all requests."""
     return sum(slo.is_met(ttft, tpot) for ttft, tpot in times) / len(times)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labsched.recording import HASH_BYTES, Arrival
 from labsched.scheduler import Scheduler
 
 
@@ -33,18 +32,27 @@ class CountingHandle:
     began: bool = False
 
 
-class Counting:
-    """An engine that computes nothing: a token is there when the scheduler has shared out all tokens before it."""
+class CountingEngine:
+    """An engine that computes nothing: a token is there when the scheduler has shared out all tokens before it.
+
+    Args:
+        step_tokens: at most so many tokens are computed in a step.
+        finishes: prompts that were dropped are computed to their end, as OpenVINO does with prefix caching.
+
+    Attributes:
+        scheduler: whose requests it counts; its owner sets it.
+    """
 
     cache_bytes = 0
 
-    def __init__(self, step_tokens: int, finishes: bool) -> None:
-        """``finishes``: prompts that were dropped are computed to their end, as OpenVINO does with prefix caching."""
+    def __init__(self, step_tokens: int, finishes: bool = False) -> None:
         self.step_tokens = step_tokens
         self.finishes = finishes
         self.scheduler: Scheduler
 
     def add(self, ids: list[int], limit: int, sampling: Any) -> CountingHandle:
+        if not isinstance(sampling, KnownAnswer):  # a token is how many there are before it
+            sampling = KnownAnswer([*range(len(ids), len(ids) + limit)], word=False, resumable=True)
         return CountingHandle(sampling, sampling.made)
 
     def step(self) -> None:
@@ -70,24 +78,3 @@ class Counting:
 
     def drafts(self, ids: Sequence[int], left: int) -> int:
         return 0
-
-
-class Tokens:
-    """Ids for the tokens of recorded sequences: equal where the sequences up to there are equal."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[tuple[int, bytes], int] = {}
-        self._fresh = 0
-
-    def of(self, arrival: Arrival, count: int) -> list[int]:
-        """The ids of its first ``count`` tokens; what was not recorded is equal to nothing."""
-        ids, node = [], 0
-        for place in range(count):
-            part = arrival.prefixes[place * HASH_BYTES : (place + 1) * HASH_BYTES]
-            if len(part) == HASH_BYTES:
-                node = self._nodes.setdefault((node, part), len(self._nodes) + 1)
-            else:
-                self._fresh -= 1
-                node = self._fresh
-            ids.append(node)
-        return ids

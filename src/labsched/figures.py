@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from labsched.errors import LabError
-from labsched.recording import StepRow
 from labsched.slo import Slo
+from labsched.step import Step
 
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
 
 
-def figures(rows: Sequence[StepRow], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
+def figures(rows: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
     """The figures of a run by name; times from a request's arrival in the model to the end of a step, in ms.
 
     TPOT is a request's mean time per token after the first; ITL each single gap (docs/glossary.md).
@@ -31,10 +31,10 @@ def figures(rows: Sequence[StepRow], arrived: Mapping[str, float], slo: Slo | No
     again: set[str] = set()  # preempted requests whose tokens are computed again
     counts = dict.fromkeys(COUNTED, 0.0)
     for row in rows:
-        again.update(row.preempted)
-        counts["preemptions"] += len(row.preempted)
+        again.update(row.evicted)
+        counts["preemptions"] += len(row.evicted)
         counts["cached_tokens"] += sum(row.cached)
-        for name, letter, tokens, made in zip(row.batch, row.phase, row.tokens, row.made, strict=True):
+        for name, letter, tokens, made in zip(row.ids, row.phase, row.tokens, row.made, strict=True):
             if letter == "p" and name in again:
                 counts["recomputed_tokens"] += tokens
             if made:
@@ -49,7 +49,7 @@ def figures(rows: Sequence[StepRow], arrived: Mapping[str, float], slo: Slo | No
             code="figures-none",
         )
     counts["steps"] = len(rows)
-    counts["mean_batch"] = sum(len(row.batch) for row in rows) / len(rows)
+    counts["mean_batch"] = sum(row.batch for row in rows) / len(rows)
     ttft = {name: (ends[0] - arrived[name]) * 1e3 for name, ends in answered.items()}
     tpot = {name: (ends[-1] - ends[0]) * 1e3 / (len(ends) - 1) for name, ends in answered.items() if len(ends) > 1}
     itl = [gap * 1e3 for ends in answered.values() for gap in np.diff(ends)]
@@ -85,7 +85,7 @@ class FirstDifference(NamedTuple):
     differs: dict[str, tuple[Any, Any]]
 
 
-def first_difference(first: Sequence[StepRow], second: Sequence[StepRow]) -> FirstDifference | None:
+def first_difference(first: Sequence[Step], second: Sequence[Step]) -> FirstDifference | None:
     """Where two runs part; None if they are the same."""
     for number, rows in enumerate(zip(first, second, strict=False), 1):
         a, b = (row.decides for row in rows)

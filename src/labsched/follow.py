@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labsched.recording import CANCELLED, Arrival, SchedulerSettings, arrival_of
-from labsched.replay import Replay, line_of, scheduler_of
+from labsched.recording import CANCELLED, Arrival, SchedulerSettings
+from labsched.replay import Replay, scheduler_of
 from labsched.step import Step
 from labsched.steplog import REQUEST
 
@@ -131,7 +131,7 @@ class Follower:
             self._later = max(0, self._replay.steps - record["after"])
         name = str(record["name"])
         unique = f"{name}@{record['came']}" if name in self._replay.live else name
-        arrival = arrival_of(record, unique, base=-self._later)
+        arrival = Arrival.from_json(record, unique, base=-self._later)
         self._arrivals.append(arrival)
         self._bound = arrival.after
 
@@ -143,12 +143,19 @@ class Follower:
         self._number = max(self._number + 1, real["n"] if real and first else 0)
         self._t = max(self._t + STEP_S, real["t"] if real else 0.0)
         ended = {name: "cancelled" for name in self._shown if name not in self._replay.live}
-        ended |= {request.name: request.why for request in step.ended}
-        self._shown = (self._shown | {*step.names}) - {*ended}
+        step.ended = {**ended, **step.ended}
+        self._shown = (self._shown | {*step.ids}) - {*step.ended}
+        scheduler = self._replay.scheduler
         return {
-            **line_of(step, self._replay.scheduler),
+            "kind": "step",
+            "waiting": [],
+            "why": "",
+            "because": {},
+            **step.to_json(),
             "n": self._number,
             "t": self._t,
             "dur": real["dur"] if real else 0.0,
-            "ended": ended,
+            "slots": scheduler.max_running,
+            "seats": list(scheduler.slots.names),
+            "kv_blocks": scheduler.kv.blocks,
         }

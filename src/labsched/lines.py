@@ -104,7 +104,8 @@ def check_line(line: Mapping[str, Any]) -> None:
         require_field(all(is_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
     elif kind == REQUEST:
         _seconds(line, "arrived")
-        _seconds(line, "waited")
+        if "waited" in line:  # else the time before the scheduler is not recorded
+            _seconds(line, "waited")
         for name, least in (("came", 1), ("after", 0), ("left", 0), ("prompt", 1), ("limit", 0), ("made", 0)):
             require_field(is_whole(line[name], least), name)
         require_field(isinstance(line["prefixes"], str), "prefixes")
@@ -129,7 +130,8 @@ def _check_step(line: Mapping[str, Any], whole: bool) -> None:
     phase = line["phase"]
     require_field(isinstance(phase, str) and len(phase) == batch and {*phase} <= {*"pd"}, "phase")
     require_field(is_whole(line["kv_blocks_used"], 0), "kv_blocks_used")
-    require_field("engine_us" not in line or is_whole(line["engine_us"], 0), "engine_us")
+    for name in ("engine_us", "ahead_us", "queue"):
+        require_field(name not in line or is_whole(line[name], 0), name)
     for name in LISTS:
         values = line.get(name, [0] * batch) if name == "cached" else line[name]
         require_field(isinstance(values, list) and len(values) == batch, name)

@@ -4,36 +4,27 @@ The scheduler carries it out; the clock, the live page and the step log show it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from labsched.request import Request
-from labsched.steplog import queue_fields
+from labsched.step import MOST_NAMED
 
 Account = TypeVar("Account")
 
 
 class Because(NamedTuple):
-    """Why the first request that waits is not admitted: the step log's word, and the numbers of the refusal.
+    """Why the first request that waits is not admitted: the step log's word, and the numbers of the refusal, by name.
 
     "no KV block": `need` + `used` + `reserve` blocks are more than `blocks`. In a step with victims, `used` is what
     the batch would hold if they stayed. "no tokens": its prompt has `tokens`, and the step has `room` for fewer. The
     other reasons need no number that the batch does not show.
     """
 
-    why: str = ""  # "": no request waits
-    need: int = 0
-    used: int = 0
-    reserve: int = 0
-    blocks: int = 0
-    tokens: int = 0
-    room: int = 0
-
-    def numbers(self) -> dict[str, int]:
-        """The numbers that decided, by name; {} if there are none."""
-        names = {"no KV block": ("need", "used", "reserve", "blocks"), "no tokens": ("tokens", "room")}
-        return {name: getattr(self, name) for name in names.get(self.why, ())}
+    why: str = ""  # "": no request waits, or it is not known
+    numbers: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -63,9 +54,22 @@ class StepPlan:
         return self.shares.tokens
 
     def queue_fields(self) -> dict[str, Any]:
-        """The step log's fields of the requests that wait: which, why, and the numbers of the first one's refusal."""
-        fields = queue_fields([request.name for request in self.waiting], self.because.why)
-        return {**fields, "because": self.because.numbers()} if self.waiting else fields
+        """The step log's fields of the requests that wait."""
+        return waiting_fields(self.waiting, self.because)
+
+
+def waiting_fields(waiting: Sequence[Request], because: Because) -> dict[str, Any]:
+    """The step log's fields of requests that wait: which, whose, why, and the numbers of the refusal."""
+    if not waiting:
+        return {"queue": 0}
+    tenants = [request.tenant for request in waiting if request.tenant]
+    return {
+        "waiting": [request.name for request in waiting[:MOST_NAMED]],
+        "queue": len(waiting),
+        "why": because.why,
+        "because": because.numbers,
+        "tenants": Counter(tenants) if tenants else None,  # an empty one takes 4 us
+    }
 
 
 def draft_of(account: Account) -> Account:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from labsched.errors import LabError
 from labsched.lines import MODEL, RECORD, damage_as_error, served_lines
 from labsched.pace import Pace
+from labsched.step import Step
 from labsched.steplog import REQUEST
 from labsched.vllm import reader
 
@@ -61,7 +62,10 @@ class SchedulerSettings:
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request. ``at`` and ``left_at`` are seconds since the first arrival; ``after`` and ``left`` count steps."""
+    """One request. ``at`` and ``left_at`` are seconds since the first arrival; ``after`` and ``left`` count steps.
+
+    ``at`` is its arrival at the server, or at the scheduler where the time before that is not recorded.
+    """
 
     name: str  # unique in the recording
     at: float
@@ -78,74 +82,77 @@ class Arrival:
     resumable: bool = True
     prefixes: bytes = b""  # a hash of the sequence up to each token; b"": unknown, and shared with no other
     follows: bool = False  # its client sent it when all earlier requests had ended: a new load
+    waited: float | None = None  # seconds from its arrival at the server until the scheduler had it; None: not recorded
+    id: str | None = None  # what vLLM and its client call it; None: its name
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any], name: str, zero: float = 0.0, base: int = 0) -> Arrival:
+        """Read a line REQUEST; ``zero`` (seconds) and ``base`` (steps) are where time begins.
+
+        A line without ``waited`` does not say what came before the scheduler.
+        """
+        waited = float(line["waited"]) if "waited" in line else None
+        return cls(
+            name=name,
+            at=float(line["arrived"]) - (waited or 0.0) - zero,
+            after=int(line["after"]) - base,
+            prompt=int(line["prompt"]),
+            limit=int(line["limit"]),
+            made=int(line["made"]),
+            why=str(line["why"]),
+            left_at=line["t"] - zero,
+            left=int(line["left"]) - base,
+            word=bool(line["word"]),
+            tenant=str(line["tenant"]),
+            priority=int(line["priority"]),
+            resumable=bool(line["resumable"]),
+            prefixes=base64.b64decode(line["prefixes"], validate=True),
+            waited=waited,
+            id=str(line["id"]) if "id" in line else None,
+        )
 
     @property
     def cancelled(self) -> bool:
         return self.why in CANCELLED
 
+    @property
+    def received(self) -> float:
+        """When the scheduler had it, in the seconds of ``at``."""
+        return self.at if self.waited is None else self.at + self.waited
+
 
 class Sent(NamedTuple):
-    """When a client sent a request, when an open loop should have, and when the answer was complete.
+    """When a client sent a request, when an open loop should have, when the answer was complete, and when it began.
 
-    All in ``time.monotonic()`` seconds; 0: not known, or no open loop.
+    All in ``time.monotonic()`` seconds; None: not known, or no open loop.
     """
 
     start: float
-    due: float = 0.0
-    end: float = 0.0
-
-
-@dataclass(slots=True)
-class StepRow:
-    """One step, recorded or predicted; the lists are in the order of ``batch``."""
-
-    batch: list[str]
-    phase: str
-    tokens: list[int]
-    made: list[int]
-    cached: list[int]
-    joined: list[str]
-    preempted: list[str]
-    ended: set[str]
-    waiting: list[str]
-    blocks: int
-    began: float = 0.0  # seconds since the first arrival
-    over: float = 0.0
-    engine_s: float | None = None  # seconds that its engine had nothing else to compute; None: not recorded
-    busy: bool = False  # the step before it left requests in the batch or in the queue
-    why: list[str] = field(default_factory=list)  # for each of ``waiting``; [] if it is not known
-
-    @property
-    def decides(self) -> dict[str, Any]:
-        """The scheduler's decision, without times."""
-        return {
-            "batch": self.batch,
-            "phase": self.phase,
-            "tokens": self.tokens,
-            "made": self.made,
-            "cached": self.cached,
-            "joined": self.joined,
-            "preempted": self.preempted,
-            "ended": sorted(self.ended),
-            "waiting": self.waiting,
-            "kv_blocks_used": self.blocks,
-        }
+    due: float | None = None
+    end: float | None = None
+    first: float | None = None
 
 
 @dataclass(frozen=True)
 class Recording:
     """The recording of one model instance. ``rows`` is empty if a trace of another format was read.
 
-    ``zero``: when its time begins, in ``time.monotonic()`` seconds. ``way``: seconds from a client's sending to the
-    model, where requests count from when they are sent.
+    ``zero``: when its time begins, in ``time.monotonic()`` seconds, and ``wall``, in seconds since the epoch. ``way``:
+    seconds from a client's sending to the model, where requests count from when they are sent. ``engine``: the instance
+    or the rank that recorded it. ``name``: what ``--phase`` calls it. None: not recorded.
+    ``pending``: requests without a token when it ended. What they would have got is not known: no replay has them.
     """
 
     settings: SchedulerSettings
     arrivals: Sequence[Arrival]
-    rows: Sequence[StepRow] = field(default_factory=list)
+    rows: Sequence[Step] = field(default_factory=list)
     source: str = ""
     zero: float = 0.0
     way: float = 0.0
+    pending: Sequence[Arrival] = ()
+    wall: float | None = None
+    engine: str | None = None
+    name: str | None = None
 
     def since_sent(self, sent: Mapping[str, float]) -> Recording:
         """The same, where a request arrives when its client sends it: Triton may hand it over as late as a step ends.
@@ -172,13 +179,13 @@ class Recording:
         Args:
             sent: when each request was sent, by its name. A request that is missing here marks nothing.
         """
-        answered = 0.0  # when all earlier answers had arrived; infinite: one is not known to
+        answered: float | None = None  # when all earlier answers had arrived; None: there are none yet
         arrivals = []
         for arrival in self.arrivals:
             request = sent.get(arrival.name)
-            follows = bool(request and not request.due and 0 < answered <= request.start)
+            follows = bool(request and request.due is None and answered is not None and answered <= request.start)
             arrivals.append(replace(arrival, follows=follows))
-            answered = max(answered, request.end) if request and request.end else float("inf")
+            answered = max(answered or 0.0, request.end) if request and request.end is not None else float("inf")
         return replace(self, arrivals=arrivals)
 
     def numbered(self) -> Recording:
@@ -188,22 +195,12 @@ class Recording:
         def numbers(names: Iterable[str]) -> list[str]:
             return [number.get(name, name) for name in names]
 
-        rows = [
-            replace(
-                row,
-                batch=numbers(row.batch),
-                joined=numbers(row.joined),
-                preempted=numbers(row.preempted),
-                ended=set(numbers(row.ended)),
-                waiting=numbers(row.waiting),
-            )
-            for row in self.rows
-        ]
+        rows = [row.renamed(numbers) for row in self.rows]
         arrivals = [replace(arrival, name=number[arrival.name]) for arrival in self.arrivals]
         return replace(self, rows=rows, arrivals=arrivals)
 
 
-def _joined_when_idle(rows: Sequence[StepRow]) -> set[str]:
+def _joined_when_idle(rows: Sequence[Step]) -> set[str]:
     """The requests that no step held up: each joined the batch when the server had nothing to compute."""
     return {name for row in rows if not row.busy for name in row.joined}
 
@@ -216,7 +213,8 @@ def phases(result: Path) -> list[Path]:
 def read_recording(result: Path, phase: str = "") -> Recording:
     """The recording in a result folder, or in one of its ``steps-PHASE.jsonl``. Warm-up is left out.
 
-    Of a folder that `labsched.vllm` writes it is the newest recording, or the one that is called ``phase``.
+    In a folder that `labsched.vllm` writes, that is the newest recording, or the one called ``phase``;
+    :func:`read_server` reads those of all its engines.
 
     Raises:
         LabError: there is none, it is damaged or cut off, or several phases could be meant.
@@ -252,7 +250,30 @@ def read_recording(result: Path, phase: str = "") -> Recording:
         )
     ((file, lines),) = recordings.items()
     with damage_as_error(file):
-        return _recording(lines, str(file))
+        return replace(_recording(lines, str(file)), name=_phase(file))
+
+
+def read_server(result: Path, phase: str = "") -> list[Recording]:
+    """The recordings of a server, one for each of its engines: of the ranks of one start of vLLM, or the labs' one.
+
+    Args:
+        phase: one of them by name. A file stands for itself alone.
+
+    Raises LabError as :func:`read_recording` does.
+    """
+    if reader.is_recording(result) and result.is_dir():
+        return [_of_vllm(result, name) for name in reader.ranks_of_one_start(result, phase)]
+    return [read_recording(result, phase)]
+
+
+def other_recordings(result: Path, read: Sequence[Recording]) -> list[str]:
+    """The names of what else a folder holds beside these recordings, oldest first."""
+    if not result.is_dir():
+        return []
+    taken = {recording.name for recording in read}
+    if reader.is_recording(result):
+        return [name for name in reader.recordings_in(result) if name not in taken]
+    return [_phase(file) for file in phases(result) if _phase(file) not in taken and served_lines(file)]
 
 
 def _phase(file: Path) -> str:
@@ -260,9 +281,10 @@ def _phase(file: Path) -> str:
 
 
 def _of_vllm(result: Path, phase: str) -> Recording:
-    lines = reader.read_vllm_recording(result, phase)
+    name = reader.latest_recording(result, phase)
+    lines = reader.read_vllm_recording(result, name)
     with damage_as_error(result):
-        return _recording(lines, str(result))
+        return replace(_recording(lines, str(result)), name=name)
 
 
 def settings_of(head: Mapping[str, Any]) -> SchedulerSettings:
@@ -277,31 +299,6 @@ def settings_of(head: Mapping[str, Any]) -> SchedulerSettings:
         own=str(head["own"]),
         recorded=head.get("vllm", {}),
         beyond=tuple(head.get("beyond", ())),
-    )
-
-
-def time_of_arrival(line: Mapping[str, Any]) -> float:
-    """When the request of a line REQUEST came to the model (seconds): a step may be computed before it is received."""
-    return float(line["arrived"]) - float(line["waited"])
-
-
-def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int = 0) -> Arrival:
-    """The request of a line REQUEST; ``zero`` (seconds) and ``base`` (steps) are where time begins."""
-    return Arrival(
-        name=name,
-        at=time_of_arrival(line) - zero,
-        after=int(line["after"]) - base,
-        prompt=int(line["prompt"]),
-        limit=int(line["limit"]),
-        made=int(line["made"]),
-        why=str(line["why"]),
-        left_at=line["t"] - zero,
-        left=int(line["left"]) - base,
-        word=bool(line["word"]),
-        tenant=str(line["tenant"]),
-        priority=int(line["priority"]),
-        resumable=bool(line["resumable"]),
-        prefixes=base64.b64decode(line["prefixes"], validate=True),
     )
 
 
@@ -321,18 +318,19 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         if not _follows(before, step, lines):
             why = f"steps are missing before number {step['n']:,}"
             raise LabError(f"{source} is cut off", why, RECORD, code="recording-cut")
-    zero = time_of_arrival(requests[0])
+    zero = min(line["arrived"] - line.get("waited", 0.0) for line in requests)
     base = min(line["after"] for line in requests)
-    arrivals, names = [], set[str]()
+    arrivals, pending, names = list[Arrival](), list[Arrival](), set[str]()
     owners: dict[str, list[str]] = {}  # by name in the log: the unique names, in order of arrival
     for line in requests:
         name = str(line["name"])
         unique = name if name not in names else f"{name}@{line['came']}"
         names.add(unique)
         owners.setdefault(name, []).append(unique)
-        arrivals.append(arrival_of(line, unique, zero, base))
+        arrival = Arrival.from_json(line, unique, zero, base)
+        (pending if arrival.why == reader.UNFINISHED and not arrival.made else arrivals).append(arrival)
     rows = _rows(lines, owners, zero)
-    missing = {name for row in rows for name in row.batch} - names
+    missing = {name for row in rows for name in row.ids} - names
     if missing and not lines[0].get("partial"):
         raise LabError(
             f"{source} is cut off",
@@ -345,9 +343,10 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         from statistics import median
 
         idle = _joined_when_idle(rows)
-        ways = [line["waited"] for line, a in zip(requests, arrivals, strict=True) if a.name in idle]
+        ways = [a.waited for a in (*arrivals, *pending) if a.name in idle and a.waited is not None]
         way = median(ways) if ways else 0.0
-    return Recording(settings, arrivals, rows, source, zero, way)
+    wall = zero + float(lines[0]["wall"]) if "wall" in lines[0] else None
+    return Recording(settings, arrivals, rows, source, zero, way, pending, wall, str(lines[0]["instance"]))
 
 
 def _follows(before: Mapping[str, Any], step: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -358,45 +357,24 @@ def _follows(before: Mapping[str, Any], step: Mapping[str, Any], lines: Sequence
     return all(number in changes for number in range(before["n"] + 1, step["n"]))
 
 
-def _whys(why: str | Sequence[str], waiting: int) -> list[str]:
-    """Why each waiting request waits: a line has one reason for all, or one each."""
-    if isinstance(why, str):
-        return [why] * waiting
-    reasons = [*map(str, why)]
-    return reasons + reasons[-1:] * (waiting - len(reasons))
-
-
-def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[StepRow]:
+def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Step]:
     def unique(names: Iterable[str]) -> list[str]:
         return [owners[name][0] if owners.get(name) else name for name in names]
 
-    rows: list[StepRow] = []
+    reused = any(len(names) > 1 for names in owners.values())  # by a later request
+    rows: list[Step] = []
     busy = False
     over = 0.0  # a step that was decided while another was computed begins when that one is over
     for line in lines:
         if line["kind"] not in ("step", "change") or line.get("warm_up"):
             continue
         if line["kind"] == "step":
-            zeros = [0] * line["batch"]
-            row = StepRow(
-                batch=unique(line["ids"]),
-                phase=line["phase"],
-                tokens=line["tokens"],
-                made=line["made"],
-                cached=line.get("cached", zeros),
-                joined=unique(line.get("joined", ())),
-                preempted=unique(line.get("evicted", ())),
-                ended=set(unique(line.get("ended", ()))),
-                waiting=unique(line.get("waiting", ())),
-                blocks=int(line["kv_blocks_used"]),
-                began=max(line["t"] - line["dur"], over) - zero,
-                over=line["t"] - zero,
-                engine_s=line["engine_us"] / 1e6 if "engine_us" in line else None,
-                busy=busy,
-                why=_whys(line.get("why", ""), len(line.get("waiting", ()))),
-            )
+            row = Step.from_json(line)
+            if reused:
+                row = row.renamed(unique)
+            row.began, row.over, row.busy, row.more = max(row.began, over) - zero, row.over - zero, busy, {}
             rows.append(row)
-            busy = bool(row.waiting) or any(name not in row.ended for name in row.batch)
+            busy = bool(row.waiting) or any(name not in row.ended for name in row.ids)
             over = line["t"]
         else:
             busy = False

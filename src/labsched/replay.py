@@ -6,21 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labsched.counting import Counting, KnownAnswer, Tokens
+from labsched.counting import CountingEngine, KnownAnswer
 from labsched.errors import LabError
 from labsched.features import NONE, Features
 from labsched.kv_budget import KVBudget
 from labsched.order import order
 from labsched.policy import BATCHING, GATHER_S, effective_policy, gather_s
-from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
+from labsched.recording import HASH_BYTES, Arrival, Recording, SchedulerSettings
 from labsched.request import End, Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step
-from labsched.steplog import MOST_WAITING
 
 STANDSTILL = 1000  # steps without a batch, after which no request will ever join
 WHERE = "labctl predict --help lists what can be set"
-StepSeconds = Callable[[StepRow], float]
+StepSeconds = Callable[[Step], float]
 PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # allowed for any recording: they do not change decisions
 
 
@@ -97,7 +96,7 @@ def scheduler_of(settings: SchedulerSettings, kind: type[Scheduler] = Scheduler)
     batch = int(words["max_num_sequences"] or 16)
     chunked = words["enable_chunked_context"].lower() != "false"
     features = Features(chunked, settings.step_tokens, settings.reuse)
-    engine = Counting(settings.step_tokens, settings.reuse and words["engine"] in ("", "openvino"))
+    engine = CountingEngine(settings.step_tokens, settings.reuse and words["engine"] in ("", "openvino"))
     kv = KVBudget(settings.blocks, settings.block_size)
     engine.scheduler = kind(engine, kv, policy, batch, static, features, order(words["scheduling"]))
     return engine.scheduler
@@ -115,13 +114,17 @@ def _require_ours(settings: SchedulerSettings) -> None:
 
 @dataclass
 class Replay:
-    """A replay in progress.
+    """Play requests through a scheduler in virtual time: the only player here.
+
+    Other rules are a subclass of the scheduler, which answers one of its four questions in another way. What happens
+    to requests before they reach the scheduler is a subclass of this class (:class:`labsched.admission.GatedReplay`).
 
     Args:
         scheduler: of :func:`scheduler_of`.
         arrivals: in order of arrival.
-        seconds: how long a step takes; None pins the arrivals to the recorded steps, and time stands still.
-        gather_s: seconds that an idle server waits for the rest of a static batch.
+        seconds: returns how long a step takes, in the unit in which requests arrive; None pins the arrivals to the
+            recorded steps, and time stands still.
+        gather_s: how long an idle server waits for the rest of a static batch, in the same unit.
         in_flight: send the next request when one ends, as a client with so many in flight; 0: at the recorded times.
         seen: is called with each computed step.
     """
@@ -132,7 +135,7 @@ class Replay:
     in_flight: int = 0
     seen: Callable[[Step], None] | None = None
     gather_s: float = GATHER_S
-    rows: list[StepRow] = field(default_factory=list)
+    rows: list[Step] = field(default_factory=list)
     arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
     now: float = 0.0
     steps: int = 0
@@ -140,7 +143,7 @@ class Replay:
     def __post_init__(self) -> None:
         self._tokens = Tokens() if self.scheduler.features.kv_cache_reuse else None
         self.live: dict[str, tuple[Request, Arrival]] = {}
-        self._next = self._empty = 0
+        self._next = self._submitted = self._empty = 0
         self._emptied = self._left_at = 0.0  # when all earlier requests had ended: here, and as recorded
         self._late = 0.0  # how much later than recorded this load began
 
@@ -149,7 +152,7 @@ class Replay:
         """Whether every request so far has come and gone."""
         return self._next == len(self.arrivals) and self.scheduler.idle
 
-    def run(self) -> list[StepRow]:
+    def run(self) -> list[Step]:
         """All steps until every request has ended.
 
         Raises:
@@ -166,6 +169,8 @@ class Replay:
             return
         self._leave()
         self._receive()
+        if self.scheduler.idle and self._skip():
+            self._receive()
         if self.scheduler.idle:
             return
         self._empty = 0 if self._step() else self._empty + 1
@@ -195,30 +200,41 @@ class Replay:
             self._late = self._emptied - self._left_at
         return arrival.at + self._late
 
-    def _receive(self) -> None:
-        idle = self.scheduler.idle
-        if idle and (first := self._coming) and not self._due(first):  # nothing happens until it comes
+    def _skip(self) -> bool:
+        """Let time pass until the next request comes, because nothing happens before; False if none comes."""
+        if first := self._coming:
             self.now = max(self.now, self._at(first))
             self.steps = max(self.steps, first.after)
+        return first is not None
+
+    def _receive(self) -> None:
+        """Take the requests that have come by now."""
+        idle = self.scheduler.idle
         while (arrival := self._coming) and self._due(arrival):
-            self._submit(arrival)
-        if idle and self.scheduler.static and self.seconds and not self.in_flight:
+            self._arrive(arrival)
+        if idle and self.scheduler.waiting and self.scheduler.static and self.seconds and not self.in_flight:
             self._gather()
 
     def _gather(self) -> None:
-        """Wait a moment for more requests, as the inbox of a static batch does."""
+        """Wait a moment for more requests, as the driver of a static batch does."""
         deadline = self.now + self.gather_s
         while len(self.scheduler.waiting) < self.scheduler.max_running:
             arrival = self._coming
             if arrival is None or arrival.follows or self._at(arrival) > deadline:
                 break
             self.now = max(self.now, self._at(arrival))
-            self._submit(arrival)
+            self._arrive(arrival)
         if self.scheduler.waiting and len(self.scheduler.waiting) < self.scheduler.max_running:
             self.now = deadline
 
-    def _submit(self, arrival: Arrival) -> None:
+    def _arrive(self, arrival: Arrival) -> None:
         self._next += 1
+        self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else self._at(arrival)
+        self._submit(arrival)
+
+    def _submit(self, arrival: Arrival) -> None:
+        """Hand a request that has come to the scheduler. Raises LabError: the scheduler refuses it."""
+        self._submitted += 1
         made = arrival.limit if arrival.cancelled else arrival.made
         if self._tokens:
             ids = self._tokens.of(arrival, arrival.prompt + made)
@@ -234,7 +250,7 @@ class Replay:
             limit=arrival.limit,
             sampling=answer,
             stop_words=[[output[-1]]] if ends_with_word else [],
-            number=self._next,
+            number=self._submitted,
             name=arrival.name,
             tenant=arrival.tenant,
             priority=arrival.priority,
@@ -247,7 +263,6 @@ class Replay:
             ) from error
         self.live[arrival.name] = request, arrival
         self._left_at = max(self._left_at, arrival.left_at)
-        self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else self._at(arrival)
 
     def _leave(self) -> None:
         """Cancel what was cancelled in the recording by now."""
@@ -269,17 +284,20 @@ class Replay:
         """One step; whether there was a batch."""
         left = bool(self.rows) and self.rows[-1].over >= self.now
         step = self.scheduler.step()
+        finished = step.finished
         if step.batch:
-            row = row_of(step)
-            row.began, row.busy = self.now, left
+            step.ended = {request.name: request.why for request in finished}
+            step.began, step.busy = self.now, left
             if self.seconds:
-                self.now += self.seconds(row)
-            row.over = self.now
-            self.rows.append(row)
+                self.now += self.seconds(step)
+            step.over = self.now
+            step.requests, step.finished = [], []
+            step.engine_us = step.ahead_us = None  # nothing is computed
+            self.rows.append(step)
             if self.seen:
                 self.seen(step)
         self.steps += bool(step.batch or step.waiting)
-        for request in step.ended:
+        for request in finished:
             if request.end is End.FAILED:
                 raise LabError(
                     f"request {request.name} failed in the replay",
@@ -291,44 +309,33 @@ class Replay:
         return bool(step.batch)
 
 
-def row_of(step: Step) -> StepRow:
-    """A computed step as the step log has it."""
-    return StepRow(
-        batch=step.names,
-        phase=step.phase,
-        tokens=list(step.computed),
-        made=step.made,
-        cached=list(step.cached),
-        joined=[request.name for request in step.admitted],
-        preempted=[request.name for request in step.preempted],
-        ended={request.name for request in step.ended},
-        waiting=[request.name for request in step.waiting[:MOST_WAITING]],
-        blocks=step.blocks,
-    )
+class Tokens:
+    """Ids for the tokens of recorded sequences: equal where the sequences up to there are equal."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, bytes], int] = {}
+        self._fresh = 0
+
+    def of(self, arrival: Arrival, count: int) -> list[int]:
+        """The ids of its first ``count`` tokens; what was not recorded is equal to nothing."""
+        ids, node = [], 0
+        for place in range(count):
+            part = arrival.prefixes[place * HASH_BYTES : (place + 1) * HASH_BYTES]
+            if len(part) == HASH_BYTES:
+                node = self._nodes.setdefault((node, part), len(self._nodes) + 1)
+            else:
+                self._fresh -= 1
+                node = self._fresh
+            ids.append(node)
+        return ids
 
 
 @dataclass(frozen=True)
 class ReplayResult:
     """A replay that has ended: its steps, and when each request came."""
 
-    rows: list[StepRow]
+    rows: list[Step]
     arrived: dict[str, float]
-
-
-def line_of(step: Step, scheduler: Scheduler) -> dict[str, Any]:
-    """A computed step as a line of the step log, without its number, its times and the requests that ended."""
-    return {
-        "kind": "step",
-        "batch": len(step.batch),
-        "ids": step.names,
-        "slots": scheduler.max_running,
-        "seats": list(scheduler.slots.names),
-        "kv_blocks": scheduler.kv.blocks,
-        "waiting": [],
-        "why": "",
-        "because": {},
-        **step.fields(),
-    }
 
 
 def replay(

@@ -34,24 +34,29 @@ class Request:
     error: Exception | None = None
     handle: Any = None
     number: int = 0  # given by the caller of `submit`
-    name: str = ""  # in the step log
+    name: str = ""  # in the step log; without another one, its id
     tenant: str = ""  # the user or customer; the order `fair` counts tokens by tenant
     priority: int = DEFAULT_PRIORITY
-    put: float = 0.0  # monotonic seconds at which Triton handed it over
     came: int = 0  # its place in the order of arrival, from 1
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
     joined: int = 0  # its place in the order of joining, from 1; 0: it is not in the engine
-    rivals: int | None = None  # log probabilities wanted beside its own token's, of the likeliest; None: of no token
-    scored: Any = None  # the source of log probabilities (labserve/inflight/logprobs.py)
-    scores: list[Any] = field(default_factory=list)  # vLLM's log probabilities of its newest tokens
+    scored: Any = None  # the source of its log probabilities (labserve/inflight/logprobs.py); None: it wants none
     schema: dict[str, Any] | None = None  # JSON schema of its text; vLLM only
-    asked: Any = None  # the outputs that a text request asked for (labserve/vllm/text.py)
-    latest: Any = None  # vLLM's last `RequestOutput`
+    grammar: Any = None  # the future result of trying the grammar of its answer (labserve/vllm/grammars.py)
+    asked: Any = None  # the outputs that a text request asked for, and got (labserve/vllm/text.py)
     found: int = 0  # tokens found in the cache when it was admitted
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.id
 
     def __deepcopy__(self, _: Any) -> "Request":
         return self  # the draft of an order is about the same requests
+
+    @property
+    def ids(self) -> list[int]:
+        """The sequence so far."""
+        return self.prompt + self.output
 
     @property
     def tokens(self) -> int:

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 from labsched.lines import REQUIRED_WORDS
 from labsched.recording import HASH_BYTES, SchedulerSettings
@@ -24,14 +24,6 @@ WORDS = (
 )
 
 
-class _Arrived(NamedTuple):
-    """How a live request came."""
-
-    at: float  # monotonic seconds
-    waited: float  # seconds since Triton handed it over
-    after: int  # steps that were over
-
-
 class RequestLog:
     """Writes two kinds of lines into the step log, `scheduler` and `request` (docs/develop/step-log.md).
 
@@ -42,7 +34,7 @@ class RequestLog:
         self.steps = 0
         self._log = log
         self._key = secrets.randbits(60)  # so that a text cannot be looked up by the hashes of its tokens
-        self._arrivals: dict[int, _Arrived] = {}  # by the number of a live request
+        self._arrivals: dict[int, dict[str, Any]] = {}  # how it came, by the number of a live request
         log.note(
             SCHEDULER,
             first=True,
@@ -55,10 +47,11 @@ class RequestLog:
             own=settings.own,
         )
 
-    def arrived(self, request: Request) -> None:
-        """Note when it came."""
+    def arrived(self, request: Request, put: float) -> None:
+        """Note when it came, and that Triton had handed it over at `put` (monotonic seconds)."""
         now = time.monotonic()
-        self._arrivals[request.number] = _Arrived(now, now - request.put, self.steps)
+        came = {"arrived": round(now, 6), "waited": round(now - put, 6), "after": self.steps}
+        self._arrivals[request.number] = came
 
     def ended(self, request: Request) -> Callable[[], None]:
         """A function that writes an ended request's record. It may run later, because hashing all tokens takes time."""
@@ -67,15 +60,13 @@ class RequestLog:
             return lambda: None
         return partial(self._write, request, arrived, self.steps, time.monotonic())
 
-    def _write(self, request: Request, arrived: _Arrived, left: int, now: float) -> None:
+    def _write(self, request: Request, arrived: dict[str, Any], left: int, now: float) -> None:
         self._log.note(
             REQUEST,
             t=round(now, 6),
             name=request.name,
             came=request.came,
-            arrived=round(arrived.at, 6),
-            waited=round(arrived.waited, 6),
-            after=arrived.after,
+            **arrived,
             prompt=len(request.prompt),
             limit=request.limit,
             made=len(request.output),

@@ -8,7 +8,6 @@ import time
 from collections import deque
 
 from labsched.batch import Batch
-from labsched.pace import StepWork
 from labsched.plan import Because, Shares, StepPlan, draft_of, share_out
 from labsched.policy import Policy
 from labsched.request import Request
@@ -86,7 +85,7 @@ class Scheduler(Batch):
             self.waiting.appendleft(request)
             victims.append(request)
             used = self.blocks_used
-        return victims, Because("no KV block", used=before, blocks=self.kv.blocks)
+        return victims, Because("no KV block", {"need": 0, "used": before, "reserve": 0, "blocks": self.kv.blocks})
 
     def _preemptible(self, request: Request) -> Request:
         """The request itself, or another one if it could not be computed again, or its memory would not be free."""
@@ -122,9 +121,10 @@ class Scheduler(Batch):
             return Because("no slot" if len(self.running) >= self.max_running else "batch closed")
         need, used, reserve = self.memory.need(request), self.blocks_used, self.reserve()
         if need + used + reserve > self.kv.blocks:
-            return Because("no KV block", need, used, reserve, self.kv.blocks)
+            numbers = {"need": need, "used": used, "reserve": reserve, "blocks": self.kv.blocks}
+            return Because("no KV block", numbers)
         if not self.features.chunked_context and request.tokens > (room := self._room()):
-            return Because("no tokens", tokens=request.tokens, room=room)
+            return Because("no tokens", {"tokens": request.tokens, "room": room})
         if not self.memory.fit(request):
             # Another request is computing the beginning of this prompt. Waiting costs nothing: the other one gets the
             # step's tokens first anyway, and afterwards more of the beginning is in the cache.
@@ -155,15 +155,16 @@ class Scheduler(Batch):
 
         Six steps with 5 blocks of 2 tokens, under `max_utilization` (`CountingEngine` computes nothing and counts):
 
-        >>> scheduler = Scheduler(CountingEngine(step_tokens=8), KVBudget(5, 2), Policy.MAX_UTILIZATION, 2, False)
+        >>> from labsched import CountingEngine, KVBudget
+        >>> engine = CountingEngine(step_tokens=8)
+        >>> scheduler = engine.scheduler = Scheduler(engine, KVBudget(5, 2), Policy.MAX_UTILIZATION, 2, False)
         >>> for name, prompt, limit in (("a", 3, 4), ("b", 2, 4), ("c", 2, 2)):
         ...     scheduler.submit(Request(name, [0] * prompt, limit))
         >>> for _ in range(6):
         ...     step = scheduler.step()
-        ...     for request, letter, tokens in zip(step.batch, step.phase, step.computed):
-        ...         print(f"{request.id}:{letter}{tokens}", end=" ")
-        ...     waiting = " ".join(request.id for request in step.waiting)
-        ...     print("| waiting", waiting, "|", step.plan.because.why, step.plan.because.numbers())
+        ...     for name, letter, tokens in zip(step.ids, step.phase, step.tokens):
+        ...         print(f"{name}:{letter}{tokens}", end=" ")
+        ...     print("| waiting", *step.waiting, "|", step.why, step.because)
         a:p3 b:p2 | waiting c | no slot {}
         a:d1 b:d1 | waiting c | no slot {}
         a:d1 | waiting b c | no KV block {'need': 0, 'used': 6, 'reserve': 0, 'blocks': 5}
@@ -179,31 +180,33 @@ class Scheduler(Batch):
         refused = self.apply(plan)
         shares = self._shares() if refused else plan.shares
         batch = list(self.running)
-        admitted = [request for request in plan.admitted if not request.end]
+        joined = {request for request in plan.admitted if not request.end}
         step = Step(
-            plan=plan,
-            began=began,
-            batch=batch,
+            [request.name for request in batch],
+            began,
             phase=shares.phase,
-            computed=shares.tokens,
-            drafted=shares.drafted,
+            tokens=shares.tokens,
+            cached=[request.found * (request in joined) for request in batch] if self.features.kv_cache_reuse else (),
+            guessed=shares.drafted if self.features.num_assistant_tokens else (),
+            rows=self.slots.places(batch),
+            blocks=[self.memory.claim(request) for request in batch],
+            joined=[request.name for request in plan.admitted if request in joined],
+            evicted=[request.name for request in plan.victims],
+            **plan.queue_fields(),
+            kv_blocks_used=(used := self.blocks_used),
             prefill=sum(not request.output for request in batch),
-            admitted=admitted,
-            blocks=self.blocks_used,
-            claims=[self.memory.claim(request) for request in batch],
-            slots=[self.slots.of(request) for request in batch],
-            cached=[request.found if request in admitted else 0 for request in batch],
-            ended=refused,
+            requests=batch,
+            finished=refused,
         )
-        assert step.blocks <= self.kv.blocks or len(batch) <= 1, f"{step.blocks} blocks used, of {self.kv.blocks}"
-        work = [StepWork(count, request.cached + count) for request, count in zip(batch, shares.tokens, strict=True)]
+        assert used <= self.kv.blocks or len(batch) <= 1, f"{used} blocks used, of {self.kv.blocks}"
+        contexts = [request.cached + count for request, count in zip(batch, shares.tokens, strict=True)]
         self.memory.advance(batch, shares)
         freed = [request for request in self.memory.leaving if not self.engine.must_finish(request.handle)]
         computing = time.monotonic()
         self.engine.step()
-        step.engine_s = time.monotonic() - computing
+        step.engine_us = round((time.monotonic() - computing) * 1e6)
         if self.pace:
-            step.paced_s = self.pace.wait(work, computing)
+            step.paced_us = round(self.pace.wait(shares.tokens, contexts, computing) * 1e6)
         self.memory.end_dropped(freed)
         self.collect(step)
         return step

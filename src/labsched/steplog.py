@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,11 @@ from labsched.files import json_object
 
 VERSION = 2
 MOST_BYTES = 32 * 2**20  # of a file; there is one before it
-MOST_WAITING = 64  # names of waiting requests; their number is in `queue`
 MOST_PROMPT = 1000  # characters
 LONG = 16  # items from which on the JSON of a list is kept: most steps repeat the previous list
 WATCHED = "watched"  # a viewer who wants texts touches this file of the run folder,
 WATCHED_S = 10.0  # and has gone when it is older than this
 REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are not steps
-_HEAD = ("t", "dur", "model", "instance", "ids")
 _FACT_FIELDS = {"t": int | float, "model": str, "instance": str}  # the types of fields that every line has
 _STEP_FIELDS = {**_FACT_FIELDS, "dur": int | float, "ids": list}
 _REQUEST_FIELDS = {**_FACT_FIELDS, "arrived": int | float}
@@ -177,13 +174,6 @@ def _list(values: list[Any]) -> str:
     return _ENCODER.encode(values)
 
 
-def queue_fields(names: Sequence[object], why: str) -> dict[str, Any]:
-    """The fields about the requests that wait in the model, in their order; all wait for the same reason."""
-    if not names:
-        return {"queue": 0}
-    return {"waiting": [str(name) for name in names[:MOST_WAITING]], "queue": len(names), "why": why}
-
-
 class RequestNames:
     """Names for requests: what a client calls one, or a number; no two that live have the same."""
 
@@ -205,28 +195,6 @@ class RequestNames:
     def free(self, name: str) -> None:
         """The request has ended."""
         self._live.discard(name)
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One step. ``began`` and ``ended`` are time.monotonic() seconds; ``more`` are the other fields of its line."""
-
-    began: float
-    ended: float
-    model: str
-    instance: str
-    ids: tuple[str, ...]
-    more: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def batch(self) -> int:
-        return len(self.ids)
-
-
-def step_of(data: Mapping[str, Any]) -> StepRecord:
-    """The step of a line."""
-    more = {name: value for name, value in data.items() if name not in _HEAD}
-    return StepRecord(data["t"] - data["dur"], data["t"], data["model"], data["instance"], tuple(data["ids"]), more)
 
 
 def parse_step_line(line: bytes) -> dict[str, Any] | None:

@@ -1,9 +1,10 @@
-"""How long a step takes: a sum of eight costs, fitted on the steps of a recording, and corrected by size and shape.
+"""The time of a recorded machine's steps: fitted costs with a bend, corrected by size and shape, and the doubt.
 
 Errors are relative: a step of decoding counts as much as one with a long prompt. On processors a batch of two may cost
 much more than one of one, and one of eight hardly more than that; a step of 65 tokens may take a fifth longer
-than one of 64, and one of 67 a quarter longer than one of 68. No sum of costs says so. So the sum is corrected by what
-the recorded steps with as many tokens took, and by what those of the same batch shape did, the more the more there are.
+than one of 64, and one of 67 a quarter longer than one of 68. No costs (:mod:`labsched.costs`) say so. So what they
+come to is corrected by what the recorded steps with as many tokens took, and by what those of the same batch shape did,
+the more the more there are.
 
 A step that computes only a part of a prompt makes no token, and skips the model's last layer, which is as large as the
 vocabulary. Where no such step was recorded, it is not known what that saves, and nothing is assumed.
@@ -13,31 +14,37 @@ each size of a matrix and keeps it. Where chunked prefill fills each step to the
 step of decoding takes longer right after one with prompts: they need the caches in which weights were. So does any step
 after a pause.
 
-A step of any size gets a time. What is not known of the costs widens its interval, the more the further it lies
-from the recorded steps: a recording in which one request at a time decoded does not say what eight cost.
+A step of any size gets a time, and its interval knows three doubts. The costs: one request at a time that decoded does
+not say what eight cost. The form: every bend that fits the recording about as well is an edge, and where none shows, a
+step beyond the largest recorded one may take longer in proportion to its tokens, which no roofline exceeds. And the
+test: sizes that were left out of the fit lay so far beyond the interval that the others gave.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labsched.contexts import Contexts
+from labsched.costs import StepCosts, StepCounts
 from labsched.errors import LabError
 from labsched.lines import RECORD
-from labsched.pace import Pace, StepWork
-from labsched.recording import StepRow
+from labsched.pace import Pace
+from labsched.step import Step
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-TERMS = (
+    Array = npt.NDArray[np.float64]
+
+TERMS = (  # the costs of :class:`StepCosts`, in words; without a bend a token is one of a prompt
     "a step",
+    "a step with prompts",
     "a decoding request",
     "a prompt token",
     "a token of context",
@@ -51,21 +58,9 @@ PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is 
 LEAST = 30  # recorded steps that say what a step costs
 DEVIATIONS = 2.0  # standard deviations of the costs on either side of the interval
 HELD_UP = 5  # times the model's prediction: longer steps are reported
-PROMPT_TOKEN = TERMS.index("a prompt token")
+FAR = 1.5  # times as large or as small as the nearest recorded size: what a step of such a size takes is extrapolated
+TOKEN = TERMS.index("a prompt token")
 Shape = tuple[int, int, bool]
-
-
-class StepCounts(NamedTuple):
-    """How often each of TERMS occurs in a step."""
-
-    step: int
-    decoding: int
-    prompt: int
-    context: int
-    makes_tokens: bool
-    new_size: bool
-    after_prompts: bool
-    after_pause: bool
 
 
 class StepFeatures:
@@ -75,24 +70,20 @@ class StepFeatures:
         self._contexts = Contexts()
         self._met: set[int] = set()  # numbers of tokens
         self._prompts = False  # in the step before
-        self._before: StepRow | None = None  # a replay sets when it is over after it has asked for its time
+        self._before: Step | None = None  # a replay sets when it is over after it has asked for its time
 
-    def of(self, row: StepRow) -> StepCounts:
-        prompt = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
-        computed = sum(row.tokens)
-        before = self._before
-        counts = StepCounts(
-            step=1,
-            decoding=row.phase.count("d"),
-            prompt=prompt,
+    def of(self, row: Step) -> StepCounts:
+        computed, before = sum(row.tokens), self._before
+        counts = StepCounts.of(row.phase, row.tokens)
+        counts = counts._replace(
             context=self._contexts.of(row),
             makes_tokens=any(row.made),
             new_size=computed not in self._met,
-            after_prompts=self._prompts and not prompt,
+            after_prompts=self._prompts and not counts.prompt,
             after_pause=before is not None and row.began - before.over > PAUSE_S,
         )
         self._met.add(computed)
-        self._prompts = prompt > 0
+        self._prompts = counts.prompt > 0
         self._before = row
         return counts
 
@@ -104,11 +95,87 @@ class LargestStep(NamedTuple):
     prompt: int
 
 
-class Extrapolated(NamedTuple):
-    """The steps of a replay that are larger than every recorded one.
+@dataclass(frozen=True)
+class RecordedSizes:
+    """The sizes of a recording's steps: the different numbers, the smallest first.
 
-    ``decoding`` and ``prompt`` are the most decoding requests and the most prompt tokens of such a step; 0: none had
-    more than was recorded.
+    ``decoding``: requests that decode; ``prompt``: tokens of prompts; ``tokens``: tokens.
+    """
+
+    decoding: Sequence[int]
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+
+    @classmethod
+    def of(cls, counts: Sequence[StepCounts]) -> RecordedSizes:
+        def numbers(every: Sequence[int]) -> list[int]:
+            return sorted({*every} - {0})
+
+        return cls(
+            numbers([step.decoding for step in counts]),
+            numbers([step.prompt for step in counts]),
+            numbers([step.tokens for step in counts]),
+        )
+
+
+def nearest_size(sizes: Sequence[int], size: int) -> int:
+    """Return the size nearest to ``size`` as a ratio; 0 if there is none. ``sizes`` go up."""
+    place = bisect_left(sizes, size)
+    return min(sizes[max(0, place - 1) : place + 1], key=lambda near: abs(math.log(near / size)), default=0)
+
+
+def is_far(sizes: Sequence[int], size: int) -> bool:
+    """Return whether a size is far from every recorded one; a step without any of it (0) is not."""
+    if not size:
+        return False
+    near = nearest_size(sizes, size)
+    return not near or max(near / size, size / near) > FAR
+
+
+class LeftOut(NamedTuple):
+    """How well sizes are known that were left out of the fit, one at a time.
+
+    Attributes:
+        sizes: that were left out.
+        within: those whose mean time lay inside the interval that the others gave.
+        error: the median relative error of the likeliest time.
+        beyond: how far beyond the interval nine of ten of them lay at most, relatively.
+    """
+
+    sizes: int = 0
+    within: int = 0
+    error: float = 0.0
+    beyond: float = 0.0
+
+
+class Forms(NamedTuple):
+    """Costs of several forms, and what is known of them. The first axis is the form.
+
+    Attributes:
+        costs: seconds, in the order of TERMS.
+        bends: tokens; NaN: a form has none.
+        doubt: the covariances of the costs (seconds squared).
+    """
+
+    costs: Array
+    bends: Array
+    doubt: Array
+
+    def seconds(self, counts: StepCounts) -> tuple[Array, Array]:
+        """Return what each form says of a step, and the standard deviation of that."""
+        import numpy as np
+
+        rows = np.tile(StepCosts().occurrences(counts), (len(self.bends), 1))
+        with_bend = np.maximum(0.0, counts.tokens - self.bends)
+        rows[:, TOKEN] = np.where(np.isnan(self.bends), counts.prompt, with_bend)
+        variance = np.einsum("fi,fij,fj->f", rows, self.doubt, rows)
+        return (self.costs * rows).sum(axis=1), np.sqrt(np.maximum(0.0, variance))
+
+
+class Extrapolated(NamedTuple):
+    """The steps of a replay that are far from every recorded size, larger, smaller or between.
+
+    ``decoding`` and ``prompt`` are the most decoding requests and the most prompt tokens that are far; 0: none are.
     """
 
     steps: int = 0
@@ -129,55 +196,78 @@ class StepTime:
     """A fitted model of a step's time.
 
     Attributes:
-        costs: seconds of each of TERMS.
+        costs: seconds; without a bend where the recording shows none.
+        forms: these costs, and others with other bends or floors that fit the recording about as well.
         size_ratios: by size (:func:`prefill_tokens`), how many times the sum of costs such steps take.
         shape_ratios: by batch shape (:func:`shape_of`), how many times that.
         gap: seconds from the end of a step to the beginning of the next while requests are there (mean).
         noise: median relative difference of steps with the same batch shape from their shape's median.
         noise_steps: the steps behind ``noise``.
-        error: median relative error of the model on the recorded steps.
         slowest, fastest: the time of the recording's parts as a multiple of the model's prediction.
+        sizes: recorded.
+        left_out: how well sizes that are left out of the fit are known.
         steps: recorded.
-        doubt: the covariance of the costs (seconds squared), [8, 8].
         held_up_steps: the steps that took more than HELD_UP times the prediction.
         held_up_s: by how many seconds they did, in all.
     """
 
-    costs: tuple[float, ...]
+    costs: StepCosts
+    forms: Forms
     size_ratios: Mapping[int, float]
     shape_ratios: Mapping[Shape, float]
     gap: float
     noise: float
     noise_steps: int
-    error: float
     fastest: float
     slowest: float
     largest: LargestStep
+    sizes: RecordedSizes
+    left_out: LeftOut
     steps: int
-    doubt: npt.NDArray[np.float64]
     held_up_steps: int
     held_up_s: float
 
     def seconds(self, counts: StepCounts, speed: float = 1.0, deviations: float = 0.0) -> float:
-        """From the beginning of a step to the beginning of the next one; never less than a tenth of its costs.
+        """Return the time from the beginning of a step to that of the next one; never below a tenth of its costs.
 
         Args:
-            counts: of the step, which may be larger than any that was recorded.
+            counts: of the step, which may be of a size that was not recorded.
             speed: how many times as long every step takes.
-            deviations: how far the costs are from the likeliest, in standard deviations of what is known of them.
+            deviations: 0 for the likeliest time; else the edge of the interval below (negative) or above it, for costs
+                that are as many standard deviations from the likeliest.
         """
-        likeliest = self._cost(counts)
-        likeliest *= self.size_ratios.get(prefill_tokens(counts), 1.0)
-        likeliest *= self.shape_ratios.get(shape_of(counts), 1.0)
-        off = deviations * self.deviation(counts) if deviations else 0.0
-        return speed * (max(likeliest + off, likeliest / 10) + self.gap)
+        ratio = self._ratio(counts)
+        likeliest = ratio * self.costs.seconds(counts)
+        edge = self._edge(counts, deviations, ratio, likeliest) if deviations else likeliest
+        return speed * (max(edge, likeliest / 10) + self.gap)
 
-    def _cost(self, counts: StepCounts) -> float:
-        return sum(cost * count for cost, count in zip(self.costs, counts, strict=True))
+    def _ratio(self, counts: StepCounts) -> float:
+        return self.size_ratios.get(prefill_tokens(counts), 1.0) * self.shape_ratios.get(shape_of(counts), 1.0)
+
+    def _edge(self, counts: StepCounts, deviations: float, ratio: float, likeliest: float) -> float:
+        """The time at one edge of the interval."""
+        said, deviation = self.forms.seconds(counts)
+        times: list[float] = [likeliest, *(ratio * said + deviations * deviation).tolist()]
+        place = bisect_left(self.sizes.tokens, counts.tokens)
+        recorded = place < len(self.sizes.tokens) and self.sizes.tokens[place] == counts.tokens
+        beyond = 1.0 if recorded else 1.0 + self.left_out.beyond
+        if deviations > 0:
+            if self.sizes.tokens and bend_is_unseen(self.costs.bend, self.sizes.tokens[-1]):
+                times.append(ratio * in_proportion(self.costs, counts, self.sizes.tokens[-1]))
+            return max(times) * beyond
+        low = min(times) / beyond
+        if counts.prompt:  # what decodes in it takes as long without the prompts
+            alone = counts._replace(prompt=0)
+            ratio = self._ratio(alone)
+            low = max(low, self._edge(alone, deviations, ratio, ratio * self.costs.seconds(alone)))
+        return low
 
     def prompt_token_share(self, counts: StepCounts) -> float:
-        """The share of each prompt token in the cost of a step."""
-        return self.costs[PROMPT_TOKEN] / (self._cost(counts) or 1.0)
+        """Return the share of each prompt token in the cost of a step: the mean of what they add to it."""
+        whole = self.costs.seconds(counts)
+        if not counts.prompt or not whole:
+            return 0.0
+        return (whole - self.costs.seconds(counts._replace(prompt=0))) / whole / counts.prompt
 
     def excess(self, counts: StepCounts, seconds: float) -> float:
         """By how many seconds such a step was held up, which took ``seconds``; 0.0: it was not."""
@@ -186,34 +276,57 @@ class StepTime:
 
     def deviation(self, counts: StepCounts) -> float:
         """The standard deviation (seconds) of a step's likeliest time, from what is known of the costs."""
-        import numpy as np
+        return float(self.forms.seconds(counts)[1][0])
 
-        vector = np.asarray(counts, dtype=np.float64)
-        return math.sqrt(max(0.0, float(vector @ self.doubt @ vector)))
-
-    def extrapolated(self, rows: Sequence[StepRow]) -> Extrapolated:
-        """The steps that have more decoding requests or prompt tokens than any recorded one."""
-        larger, features = Extrapolated(), StepFeatures()
+    def extrapolated(self, rows: Sequence[Step]) -> Extrapolated:
+        """Return the steps whose decoding requests or prompt tokens are far from every recorded number."""
+        found, features = Extrapolated(), StepFeatures()
         for row in rows:
             counts = features.of(row)
-            decoding = counts.decoding if counts.decoding > self.largest.batch else 0
-            prompt = counts.prompt if counts.prompt > self.largest.prompt else 0
+            decoding = counts.decoding if is_far(self.sizes.decoding, counts.decoding) else 0
+            prompt = counts.prompt if is_far(self.sizes.prompt, counts.prompt) else 0
             if decoding or prompt:
-                larger |= Extrapolated(1, decoding, prompt)
-        return larger
+                found |= Extrapolated(1, decoding, prompt)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "seconds": dict(zip(TERMS, self.costs, strict=True)),
+            "seconds": dict(zip(TERMS, self.costs.costs, strict=True)),
+            "bend_tokens": self.costs.bend,
             "gap_s": self.gap,
             "noise_floor": self.noise,
             "same_shape_steps": self.noise_steps,
-            "median_error": self.error,
+            "left_out": self.left_out._asdict(),
             "steps": self.steps,
             "parts": [self.fastest, self.slowest],
             "held_up_steps": self.held_up_steps,
             "held_up_s": self.held_up_s,
         }
+
+
+def bend_is_unseen(bend: float | None, largest: float) -> bool:
+    """Return whether steps may get much longer beyond the largest recorded one (tokens) than the costs say.
+
+    They do not where a bend was seen: with twice its tokens a step of a roofline takes twice its floor.
+    """
+    return bend is None or largest < 2 * bend
+
+
+def in_proportion(costs: StepCosts, counts: StepCounts, largest: int) -> float:
+    """Return the most that a step may take by a roofline that takes what the costs say up to ``largest`` tokens.
+
+    That is in proportion to the tokens: a roofline is nowhere steeper than a line from 0. Of a smaller step it is what
+    the costs say.
+    """
+    if counts.tokens <= largest:
+        return costs.seconds(counts)
+    share = largest / counts.tokens
+    flat = costs.context * counts.context
+    decoding = round(share * counts.decoding)
+    like = counts._replace(decoding=decoding, prompt=max(int(counts.prompt > 0), largest - decoding), context=0)
+    if not counts.prompt:
+        like = like._replace(decoding=largest, prompt=0)
+    return costs.seconds(like) / share + flat
 
 
 class Speeds:
@@ -229,7 +342,7 @@ class Speeds:
         held_up: count only the steps in which the machine was held up, and take the others for as fast as the model.
     """
 
-    def __init__(self, model: StepTime, rows: Sequence[StepRow], held_up: bool = False) -> None:
+    def __init__(self, model: StepTime, rows: Sequence[Step], held_up: bool = False) -> None:
         self._at, self._done = [0.0], [0.0]  # a line of points: seconds of the recording, and of the model
         features = StepFeatures()
         for row, after in zip_longest(rows, rows[1:]):
@@ -277,7 +390,7 @@ class Timed:
     speeds: Speeds | None = None
     features: StepFeatures = field(default_factory=StepFeatures)
 
-    def __call__(self, row: StepRow) -> float:
+    def __call__(self, row: Step) -> float:
         seconds = self.model.seconds(self.features.of(row), self.speed, self.deviations)
         return self.speeds.seconds(row.began, seconds) if self.speeds else seconds
 
@@ -290,9 +403,8 @@ class Paced:
     gap: float = 0.0  # seconds to the next step
     contexts: Contexts = field(default_factory=Contexts)
 
-    def __call__(self, row: StepRow) -> float:
-        work = map(StepWork, row.tokens, self.contexts.each(row))
-        return self.pace.seconds(work) * self.pace.slower + self.gap
+    def __call__(self, row: Step) -> float:
+        return self.pace.seconds(row.tokens, self.contexts.each(row)) * self.pace.slower + self.gap
 
 
 def prefill_tokens(counts: StepCounts) -> int:

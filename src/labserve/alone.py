@@ -4,18 +4,18 @@
 
 FILE is what `labctl bench --against-engine` writes, as JSON: the `loop`, the `parameters` of the model's config.pbtxt,
 the server's `env`, and the `requests`, all there from the start: [ids, new tokens] each. Printed is JSON: `seconds`,
-and of each step when it began, when it ended (seconds of the monotonic clock) and how long of it the engine computed.
+and the steps as a step log has them, without their requests.
 """
 
 import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from labsched.step import Step
 from labserve.serving import PACKAGES
 
 Requests = list[tuple[list[int], int]]
@@ -23,22 +23,16 @@ Word = Callable[[str], str]  # a parameter of config.pbtxt; "" if there is none
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
 
 
-class TimedStep(NamedTuple):
-    """When a step began and ended, and how long of it the engine computed; in seconds."""
-
-    began: float
-    ended: float
-    engine_s: float
+Submit = Callable[[int, list[int], int], None]  # a request's number, ids and new tokens
+Alone = tuple[Any, Submit]  # a scheduler, and what puts a request into it
 
 
-Serve = Callable[[Requests], list[TimedStep]]
-
-
-def gpt2(word: Word) -> Serve:
-    """Lab 02's decode loop: waiting requests join at the next token, as in `iterative-gpt2`."""
-    from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
+def gpt2(word: Word) -> Alone:
+    """Lab 02's decoder: waiting requests join at the next token, as in `iterative-gpt2`."""
+    from labserve.gpt2.decoders import CachedDecoder, Decoder, DecoderEngine, RecomputingDecoder
     from labserve.gpt2.model import GPT2
     from labserve.gpt2.sequences import Sequence
+    from labserve.slot_scheduler import SlotScheduler
     from labserve.text.detok import Detokenizer
     from labserve.text.prompts import open_tokenizer
     from labserve.text.sampling import Sampler
@@ -48,32 +42,15 @@ def gpt2(word: Word) -> Serve:
     slots = int(word("slots"))
     cached = word("kv_cache") == "true"
     decoder: Decoder = CachedDecoder(model, slots) if cached else RecomputingDecoder(model)
+    scheduler = SlotScheduler(DecoderEngine(decoder), slots)
 
-    def serve(requests: Requests) -> list[TimedStep]:
-        waiting = deque(
-            Sequence(list(ids), len(ids), len(ids) + new, None, Sampler(), Detokenizer(tokenizer))
-            for ids, new in requests
-        )
-        running: list[Sequence] = []
-        steps = []
-        while waiting or running:
-            began = time.monotonic()
-            while waiting and len(running) < slots:
-                running.append(waiting.popleft())
-            computing = time.monotonic()
-            step(decoder, running)
-            computed = time.monotonic()
-            for sequence in running:
-                if sequence.finished:
-                    decoder.release(sequence)
-            running = [sequence for sequence in running if not sequence.finished]
-            steps.append(TimedStep(began, time.monotonic(), computed - computing))
-        return steps
+    def submit(number: int, ids: list[int], new: int) -> None:
+        scheduler.submit(Sequence(list(ids), len(ids), len(ids) + new, None, Sampler(), Detokenizer(tokenizer)))
 
-    return serve
+    return scheduler, submit
 
 
-def inflight(word: Word) -> Serve:
+def inflight(word: Word) -> Alone:
     """The engine of `tensorrt_llm` with its scheduler."""
     from labsched.request import Request
     from labsched.sampling_options import Sampling
@@ -81,32 +58,37 @@ def inflight(word: Word) -> Serve:
 
     scheduler = open_scheduler(word, "cpu").scheduler
 
-    def serve(requests: Requests) -> list[TimedStep]:
-        for number, (ids, new) in enumerate(requests):
-            scheduler.submit(Request(str(number), list(ids), new, Sampling(), number=number))
-        steps = []
-        while not scheduler.idle:
-            began = time.monotonic()
-            step = scheduler.step()
-            if failed := [request.error for request in step.ended if request.error]:
-                raise failed[0]
-            steps.append(TimedStep(began, time.monotonic(), step.engine_s))
-        return steps
+    def submit(number: int, ids: list[int], new: int) -> None:
+        scheduler.submit(Request(str(number), list(ids), new, Sampling(), number=number))
 
-    return serve
+    return scheduler, submit
 
 
-LOOPS: dict[str, Callable[[Word], Serve]] = {"gpt2": gpt2, "inflight": inflight}
+def serve(scheduler: Any, submit: Submit, requests: Requests) -> list[Step]:
+    """Compute steps until no request is left. Raises the error of a request that fails."""
+    for number, (ids, new) in enumerate(requests):
+        submit(number, ids, new)
+    steps = []
+    while not scheduler.idle:
+        began = time.monotonic()
+        step = scheduler.step(scheduler.plan())
+        if failed := [request.error for request in step.finished if request.error]:
+            raise failed[0]
+        steps.append(Step((), began, time.monotonic(), engine_us=step.engine_us))
+    return steps
+
+
+LOOPS: dict[str, Callable[[Word], Alone]] = {"gpt2": gpt2, "inflight": inflight}
 
 
 def run_alone(task: dict[str, Any]) -> dict[str, Any]:
     """The printed result for the content of FILE; see above."""
-    serve = LOOPS[task["loop"]](lambda name: str(task["parameters"].get(name, "")))
+    scheduler, submit = LOOPS[task["loop"]](lambda name: str(task["parameters"].get(name, "")))
     requests: Requests = [(ids, new) for ids, new in task["requests"]]
-    serve([(ids, min(new, WARM_UP_TOKENS)) for ids, new in requests[:WARM_UP_REQUESTS]])
+    serve(scheduler, submit, [(ids, min(new, WARM_UP_TOKENS)) for ids, new in requests[:WARM_UP_REQUESTS]])
     began = time.monotonic()
-    steps = serve(requests)
-    return {"seconds": time.monotonic() - began, "steps": steps}
+    steps = serve(scheduler, submit, requests)
+    return {"seconds": time.monotonic() - began, "steps": [step.to_json() for step in steps]}
 
 
 def main() -> None:

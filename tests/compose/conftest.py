@@ -69,7 +69,7 @@ def in_containers(shared: Path) -> Callable[..., dict[str, Any]]:
 def rendered(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Path:
     """A checkout with the stack ``iterative`` rendered, for ``docker compose`` by hand (``docker_services``)."""
     root = copy_of_the_checkout(tmp_path_factory.mktemp("by-hand") / "checkout", snapshot)
-    labctl("render", "iterative", root=root)
+    labctl("render", "iterative", "--runtime", "compose", root=root)
     return root
 
 
@@ -82,7 +82,7 @@ def docker_compose_file(rendered: Path) -> str:
 def docker_setup(snapshot: Path, rendered: Path) -> str:
     """The plain command, once for all. Only the image that is there already and free ports are not left at defaults."""
     values = {"STACK_SERVER_IMAGE": images.server_image(Workspace(snapshot, ROOT), "cpu")}
-    for name, endpoint in vars(claim_endpoints("auto", [])).items():
+    for name, endpoint in vars(claim_endpoints("auto")).items():
         values[f"STACK_{name.upper()}_PORT"] = endpoint.rpartition(":")[2]
     # Where Compose looks by itself; the environment is that of every later test too.
     (rendered / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))

@@ -80,7 +80,7 @@ def test_the_openai_api_of_labctl_is_not_made_anew_by_up_and_goes_with_down(own:
 
 
 def test_what_is_rendered_can_be_brought_up_by_hand_and_is_labctls(own: Path) -> None:
-    labctl("render", "quick", root=own)
+    labctl("render", "quick", "--runtime", "compose", root=own)
     env_file = own / ".labs" / "quick" / "compose.env"
     ports = {f"STACK_{name}_PORT": "0" for name in ("HTTP", "GRPC", "METRICS")}  # 8000 may be somebody's
     compose(own, "quick", "up", "--wait", "--no-build", **ports)
@@ -94,7 +94,7 @@ def rendered_for_hand(root: Path, stack: str, *settings: str, **change: Any) -> 
     """A stack's files, on free ports, with another text in the place of some in its compose.json."""
     labctl("render", stack, "--runtime", "compose", *settings, root=root)
     values, override = (root / ".labs" / stack / name for name in ("compose.env", "compose.json"))
-    ports = vars(claim_endpoints("auto", []))
+    ports = vars(claim_endpoints("auto"))
     lines = [line for line in values.read_text().splitlines() if not line.startswith("STACK_") or "_PORT=" not in line]
     lines += [f"STACK_{name.upper()}_PORT={endpoint.rpartition(':')[2]}" for name, endpoint in ports.items()]
     values.write_text("\n".join([*lines, "STACK_OPENAI_PORT=0"]))

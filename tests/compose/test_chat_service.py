@@ -32,7 +32,7 @@ def page(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where the page is, and what the engine says of its container, of which nothing is left afterwards."""
     image = images.client_image(Workspace(snapshot, ROOT)).replace("labs-client", "labs-chat")  # of the same sources
-    endpoint = claim_endpoints("auto", []).http
+    endpoint = claim_endpoints("auto").http
     chosen = {"STACK_CHAT_IMAGE": image, "STACK_CHAT_PORT": endpoint.rpartition(":")[2], **images.build_environment()}
 
     def compose(*words: str) -> None:

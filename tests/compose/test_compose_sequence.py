@@ -8,9 +8,9 @@ import pytest
 from gpt2_reference import Reference
 from machinery import labctl, leftovers, status
 
-from labkit.clients.sequences import SequenceClient, identifiers, run_sequences
-from labkit.evidence import slot_log, slots, steplog
-from labkit.records import RequestRecord
+from labkit.client.sequences import SequenceClient, identifiers, run_sequences
+from labkit.evidence import slots, steplog
+from labkit.evidence.records import RequestRecord
 
 pytestmark = pytest.mark.night
 
@@ -37,7 +37,7 @@ def test_each_greedy_step_is_hugging_faces_and_the_slots_agree(own: Path, strate
             text += token
     run_dir = own / ".labs" / STACK / "run"
     steps = steplog.read_step_log(run_dir, "tokenizer", since=min(record.start for record in records))
-    found = slots.timeline(slot_log.read_slot_log(run_dir / "triton.log", "tokenizer"), ids)
+    found = slots.timeline(slots.read_slot_log(run_dir / "triton.log", "tokenizer"), ids)
     assert slots.disagreements(found, steps, strategy == "direct") == []
     assert sum(len(stay.requests) for stay in found.stays) == len(records) * STEPS
     labctl("down", STACK, root=own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -204,17 +205,21 @@ def test_a_stack_of_another_checkout_is_not_seen(own: Path, shared: Path, in_con
     assert status(shared, STACK)["state"] == "ready"
 
 
-def test_a_killed_labctl_leaves_no_docker_compose(tmp_path: Path, snapshot: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_labctl_that_a_signal_ends_leaves_no_docker_compose(
+    tmp_path: Path, snapshot: Path, number: signal.Signals
+) -> None:
     """The command and its plugin are two processes."""
     file, project = tmp_path / "compose.yaml", f"killed-{os.getpid()}"
     image = images.client_image(Workspace(snapshot, tmp_path))
     service = {"image": image, "entrypoint": ["sleep", "600"], "stop_grace_period": "1s"}
     file.write_text(json.dumps({"name": project, "services": {"one": service}}))
     code = (
-        "import sys; from labctl.listener import Silent; from labctl.runtimes import processes\n"
-        "from labctl.runtimes.processes import Command\n"
-        "command = Command(['docker', 'compose', '--file', sys.argv[1], 'up'])\n"
-        "processes.run_to_end(command, Silent(), 'it failed', code='command-failed')"
+        "import signal, sys; from labctl.listener import Silent; from labctl.runtimes.docker_cli import DockerCall\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "up = DockerCall(lambda docker: docker.compose.up(stream_logs=True), files=[sys.argv[1]])\n"
+        "up.run_to_end(Silent(), 'it failed', code='command-failed')"
     )
 
     def left() -> int:
@@ -224,7 +229,7 @@ def test_a_killed_labctl_leaves_no_docker_compose(tmp_path: Path, snapshot: Path
     try:
         with subprocess.Popen([sys.executable, "-c", code, str(file)]) as labctl_:
             eventually(lambda: left() == 2)
-            labctl_.kill()
+            labctl_.send_signal(number)
         eventually(lambda: left() == 0)
     finally:
         subprocess.run(["docker", "compose", "--project-name", project, "down"], cwd="/", check=False)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from machinery import container, copy_of_the_checkout, labctl
 
+from labctl.catalog import load_catalog
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.server import STACK
-from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 
 # 4 GB: enough for the limit, and no more than a test may take if there is none. The kernel fills it in one call.

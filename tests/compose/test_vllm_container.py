@@ -26,7 +26,7 @@ def test_vllm_answers_in_a_container_that_is_locked_down_and_shows_its_blocks(ow
     code, body = call_triton(shown["endpoints"]["http"], "POST", "/v2/models/ensemble/generate", QUESTION, 60)
     assert code == 200 and len(json.loads(body)["text_output"]) > len("Once upon a time")
     steps = steplog.read_step_log(Workspace(own, own / "cache").folder(stack).run_dir(), "tensorrt_llm")
-    assert steps and any(ids for step in steps for ids in step.more["block_ids"])  # vLLM alone tells them
+    assert steps and any(ids for step in steps for ids in step.block_ids)  # vLLM alone tells them
     attributes = container(own, stack).attrs
     assert "-vllm-" in attributes["Config"]["Image"]
     host = attributes["HostConfig"]

@@ -12,7 +12,7 @@ from machinery import labctl
 from watch_page import Visitor, watch
 
 from labkit.evidence import steplog
-from labsched.steplog import StepRecord
+from labsched.step import Step
 
 pytestmark = pytest.mark.night
 
@@ -38,7 +38,7 @@ def test_the_clock_stops_a_server_in_a_container_and_the_page_reads_its_log(
         assert steps_of(run_dir, name) == [], "a step was made while the clock stood still"
         said = labctl("clock", STACK, "step", "2", "--model", MODEL, root=shared).stdout
         assert f"{MODEL}: 2 steps" in said
-        assert [step.ids for step in steps_of(run_dir, name)] == [(name,)] * 2
+        assert [step.ids for step in steps_of(run_dir, name)] == [[name]] * 2
         assert visitor.batch(MODEL, steps_of(run_dir, name)[-1].more["n"]) == 1
         visitor.resume()
         visitor.over(name)
@@ -48,6 +48,6 @@ def test_the_clock_stops_a_server_in_a_container_and_the_page_reads_its_log(
         visitor.page.close()
 
 
-def steps_of(run_dir: Path, name: str) -> list[StepRecord]:
+def steps_of(run_dir: Path, name: str) -> list[Step]:
     """The steps that a request was in; those before it were of whoever asked whether the server is ready."""
     return [step for step in steplog.read_step_log(run_dir, MODEL) if name in step.ids]

@@ -18,7 +18,7 @@ from checkout import ROOT
 from layer import require_vllm
 from machinery import copy_of_the_checkout, taken_down
 
-from labkit.predict.vllm import _read_first
+from labctl.recordings.vllm import _read_first
 
 PACKAGES = ROOT / ".venv" / "teach" / "bin"  # make notebooks
 NOTEBOOKS = sorted(ROOT.glob("labs/*/notebook.ipynb"))
@@ -37,17 +37,29 @@ def python() -> Path:
     return PACKAGES / "python"
 
 
-def test_each_notebook_is_what_its_lesson_says(python: Path) -> None:
+@pytest.fixture(scope="module")
+def path(python: Path) -> str:
+    """The packages of notebooks, for the Python of the labs: both are needed to make one."""
+    (folder,) = python.parents[1].glob("lib/python3*/site-packages")
+    return f"{folder}{os.pathsep}{ROOT / 'scripts'}"
+
+
+def test_each_notebook_is_what_its_lesson_says(path: str) -> None:
     done = subprocess.run(
-        [python, "scripts/notebooks.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "scripts/notebooks.py", "--check"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_public_address_becomes_a_badge_and_what_the_first_cell_clones(python: Path) -> None:
+def test_a_public_address_becomes_a_badge_and_what_the_first_cell_clones(path: str) -> None:
     say = "from notebooks import *; print(notebook(*ROOT.glob('labs/02-*'), 'https://github.com/owner/labs.git'))"
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
-    made = subprocess.run([python, "-c", say], env=env, capture_output=True, text=True, check=True).stdout
+    env = {**os.environ, "PYTHONPATH": path}
+    made = subprocess.run([sys.executable, "-c", say], env=env, capture_output=True, text=True, check=True).stdout
     page = "owner/labs/blob/main/labs/02-iterative-scheduling/notebook.ipynb"
     assert f"(https://colab.research.google.com/github/{page})" in made
     assert 'REPOSITORY = \\"https://github.com/owner/labs.git\\"' in made

@@ -16,8 +16,8 @@ from checkout import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labctl import catalog
 from labctl.learn.exercise import find_exercises
-from labctl.manifest import catalog
 from labctl.workspace import Workspace
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -88,7 +88,7 @@ def limit_of(question: quiz.Question) -> int:
 
 def test_the_answer_sheet_has_every_exercise_its_minutes_and_each_foreseen_mistake() -> None:
     parts = dict(re.findall(r"^## (\w+): (.*?)(?=^## |\Z)", teach.answers(), re.M | re.S))
-    assert sorted(parts) == [exercise.id for exercise in EXERCISES]
+    assert [*parts] == [exercise.id for exercise in EXERCISES]
     for exercise in EXERCISES:
         told, manifest = parts[exercise.id], exercise.manifest
         assert f"about {manifest.minutes} min" in told
@@ -110,6 +110,18 @@ def test_a_script_opens_slides_of_all_that_its_rows_name_and_lasts_as_long_as_it
     titles = [slide.title for row in rows for slide in row.slides]
     for named in re.findall(r"\b\d\d[a-f]\b", " ".join(row.what for row in rows)):
         assert any(title.startswith(f"{named}: ") for title in titles)
+    shown = [found[2] for row in rows for slide in row.slides for found in teach.PICTURE.finditer(slide.body)]
+    assert shown and [picture for picture in shown if not Path(picture).is_file()] == []
+
+
+@pytest.mark.parametrize("heading", teach.SCRIPTS.values())
+def test_a_script_follows_the_course(heading: str) -> None:
+    rows = " ".join(row.what for row in teach.script(heading))
+    shown = list(dict.fromkeys(re.findall(r"\blab (\d\d)\b", rows)))
+    assert shown == sorted(shown, key=[lab.number for lab in catalog.load_catalog(HERE).labs].index)
+    core = [exercise.id for exercise in EXERCISES if exercise.core]
+    named = list(dict.fromkeys(re.findall(r"\b\d\d[a-f]\b", rows)))
+    assert named == [id for id in core if id in named]
 
 
 @pytest.fixture(scope="module")

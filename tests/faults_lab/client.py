@@ -5,7 +5,7 @@ import json
 import sys
 import time
 
-from labkit import context
+from labkit.client import context
 
 given = context.load_context(sys.argv[1])
 server = http.client.HTTPConnection(given.endpoints["http"], timeout=30)

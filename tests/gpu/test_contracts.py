@@ -22,10 +22,8 @@ from environments import COSTLY
 from machinery import copy_of_the_checkout, labctl
 from tritonclient.utils import np_to_triton_dtype
 
-from labkit.clients.base import connect
-from labkit.clients.tensors import kind_of
-from labkit.evidence import trtllm
-from labkit.workloads import identity
+from labkit.client import identity, trtllm_metrics
+from labkit.client.ask import connect, kind_of
 
 LAB = Path(__file__).parent / "contracts_lab"
 
@@ -52,7 +50,7 @@ class Serving:
 def serving(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator[Serving]:
     root = copy_of_the_checkout(tmp_path_factory.mktemp("contracts") / "checkout", snapshot)
     (root / "labs" / "98-contracts").mkdir()
-    shutil.copyfile(LAB / "lab.yaml", root / "labs" / "98-contracts" / "lab.yaml")
+    shutil.copyfile(LAB / "lab.py", root / "labs" / "98-contracts" / "lab.py")
     for folder in (path for path in LAB.iterdir() if path.is_dir()):
         shutil.copytree(folder, root / "model_repos" / f"contracts-{folder.name}".replace("-models", ""))
     yield Serving(root)
@@ -110,7 +108,7 @@ def test_lab_04s_model_is_answered_through_tensorrt_llms_contract(serving: Servi
 def figures(serving: Serving, **settings: Any) -> dict[str, float]:
     """Lab 05's figures of scheduling for eight answers of four tokens by an engine with four slots."""
     endpoint = serving("upstream", iteration_ms=200, **settings)
-    with trtllm.Watch(serving.endpoints["metrics"], "tensorrt_llm") as watch:
+    with trtllm_metrics.Watch(serving.endpoints["metrics"], "tensorrt_llm") as watch:
         records = identity.run_identity_test(endpoint, [identity.Ids("x", [7, 8], 4)] * 8)
     return watch.counted(records)
 

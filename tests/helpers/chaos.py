@@ -51,7 +51,8 @@ MEETINGS: tuple[tuple[Any, str], ...] = (
     (os, "replace"),
     (os, "rename"),
 )
-_sleep, _allocate = time.sleep, threading.Lock  # whatever a test puts in their place
+_sleep, _allocate, _settrace = time.sleep, threading.Lock, sys.settrace  # whatever a test puts in their place
+_tracing = _allocate()
 _stdlib = sysconfig.get_path("stdlib")
 
 
@@ -172,6 +173,12 @@ class Queue(queue.SimpleQueue[Any]):
         _meet("SimpleQueue.put", super().put, _asker(), *args, **kwargs)
 
 
+def _trace(function: Any) -> None:
+    """Trace this thread, one thread at a time: up to Python 3.11, one that meets another in `sys.settrace` dies."""
+    with _tracing:
+        _settrace(function)
+
+
 def _entry(frame: types.FrameType, event: str, arg: object) -> Any:
     """Trace a thread's calls: of code of ours the entry and the return, of other code nothing."""
     if not _ours(frame.f_code.co_filename):
@@ -246,6 +253,7 @@ def pytest_configure(config: pytest.Config) -> None:
         patches.setattr(owner, name, _around(owner, name))
     patches.setattr(threading, "Lock", _lock)
     patches.setattr(queue, "SimpleQueue", Queue)
+    patches.setattr(sys, "settrace", _trace)
     threading.settrace(_entry)
     sys.setswitchinterval(SWITCH_S)
     _thread.start_new_thread(_pause_now_and_then, ())  # none that a test would find among its threads

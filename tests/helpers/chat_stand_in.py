@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from labctl.pages import chat
-from labkit.clients import conversation
-from labkit.clients.conversation import PartialAnswer
-from labkit.clients.text_model import Input, TextModel
+from labctl.triton import conversation
+from labctl.triton.conversation import PartialAnswer
+from labkit.client.text_model import Input, TextModel
 from labkit.errors import LabError
 
 STILL = "The clock stands still."

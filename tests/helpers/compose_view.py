@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
+from labctl.catalog import load_catalog
 from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Record
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import Stack
-from labctl.stack.up import record_of
+from labctl.stack.stack import PlannedStack, record_of
 from labctl.workspace import Workspace
 
 
@@ -31,10 +30,10 @@ def _there() -> bool:
         return False
 
 
-def written(workspace: Workspace, word: str, options: Options) -> tuple[Stack, Record]:
+def written(workspace: Workspace, word: str, options: Options) -> tuple[PlannedStack, Record]:
     """A stack whose files are written as ``labctl up --runtime compose`` does, at free ports."""
     session, runtime = Session(workspace, load_catalog(workspace), Silent()), ComposeRuntime(workspace)
-    stack = Stack(session, *session.catalog.stack(word), runtime, options)
+    stack = PlannedStack(session, *session.catalog.stack(word), runtime, options)
     record = record_of(stack, free_endpoints(1)[0])
     runtime.write_files(stack.plan, record)
     return stack, record

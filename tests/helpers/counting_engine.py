@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass
@@ -17,7 +16,6 @@ class CountingEngine:
     new: dict[int, list[int]] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
     count: int = 0
-    largest: int = 0
 
     def add(self, ids: list[int], limit: int, sampling: object) -> int:
         self.count += 1
@@ -25,9 +23,7 @@ class CountingEngine:
         return self.count
 
     def step(self) -> None:
-        running = [handle for handle in self.live if self.left[handle]]
-        self.largest = max(self.largest, len(running))
-        for handle in running:
+        for handle in [handle for handle in self.live if self.left[handle]]:
             self.new[handle] = [len(self.live[handle])]
             self.live[handle] += self.new[handle]
             self.left[handle] -= 1
@@ -47,28 +43,3 @@ class CountingEngine:
 
     def drafts(self, ids: Sequence[int], left: int) -> int:
         return 0
-
-
-@dataclass
-class InPieces(CountingEngine):
-    """A token for each request whose prompt is computed; one that is dropped before goes on until it is.
-
-    A request's token is the number of tokens that it has.
-    """
-
-    scheduler: Any = None
-
-    def step(self) -> None:
-        self.largest = max(self.largest, len(self.scheduler.running))
-        for job in self.scheduler.running:
-            if job.left == 0 and self.left[job.handle]:
-                self.new[job.handle] = [job.tokens]
-                self.left[job.handle] -= 1
-
-    def must_finish(self, handle: int) -> bool:
-        (job,) = [one for one in (*self.scheduler.running, *self.scheduler.memory.leaving) if one.handle == handle]
-        return bool(job.left > 0 and not job.decodes)
-
-    def read(self, handle: int) -> tuple[list[int], bool]:
-        tokens, self.new[handle] = self.new[handle], []
-        return tokens, not self.left[handle]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from checkout import ROOT
 
+from labctl.catalog import load_catalog
 from labctl.learn.exercise import find_exercises
-from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 
 EXERCISES = find_exercises(Workspace(ROOT, ROOT / ".cache"), load_catalog(Workspace(ROOT, ROOT / ".cache")))

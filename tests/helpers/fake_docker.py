@@ -18,11 +18,16 @@ VERSION = re.compile(r"^/v[\d.]+")
 
 @dataclass
 class FakeDocker:
-    """What the engine says of itself; it has no containers."""
+    """What the engine says of itself; it has no containers.
+
+    Attributes:
+        refusal: the status and the body with which it answers everything; None: it answers as it should.
+    """
 
     version: str = "26.1.5"
     name: str = "Engine"
     info: dict[str, Any] = field(default_factory=dict)
+    refusal: tuple[int, str] | None = None
 
     def answer(self, path: str) -> Any:
         if path == "/version":
@@ -38,8 +43,10 @@ def serving(engine: FakeDocker, socket: Path) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(engine.answer(VERSION.sub("", self.path.partition("?")[0]))).encode()
-            self.send_response(200)
+            path = VERSION.sub("", self.path.partition("?")[0])
+            status, text = engine.refusal or (200, json.dumps(engine.answer(path)))
+            body = text.encode()
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

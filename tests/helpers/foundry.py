@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from checkout import ROOT
+from filelock import FileLock
 
 from labctl.artifacts import engines
 from labctl.artifacts.engines import Build
@@ -30,17 +31,29 @@ def builds() -> list[Build]:
     ]
 
 
-def make(cache: Path) -> None:
-    """Those that are not in the cache yet."""
-    if not all(build.ready(Workspace(ROOT, cache)) for build in builds()):
-        argv = [sys.executable, "-X", "faulthandler", __file__, str(cache)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
-        assert done.returncode == 0, done.stderr
+class Making:
+    """A process that makes the engines that the cache lacks. Only one works at a time: it holds ``lock``.
+
+    A process, because a test that replaces ``time.sleep`` replaces it for every thread beside it.
+    """
+
+    def __init__(self, cache: Path, lock: Path) -> None:
+        self._log = lock.with_suffix(f".{os.getpid()}.log")
+        argv = [sys.executable, "-X", "faulthandler", __file__, str(cache), str(lock)]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        """Return when they are made."""
+        assert self._process.wait(600) == 0, self._log.read_text()
 
 
 if __name__ == "__main__":
-    engines.skip_unused_imports()
-    serving.defer_imports()  # PyTorch's compiler, too, until ONNX wants it
-    for each in builds():
-        each.make(Workspace(ROOT, Path(sys.argv[1])), print)
+    place = Workspace(ROOT, Path(sys.argv[1]))
+    with FileLock(sys.argv[2]):
+        if not all(build.ready(place) for build in builds()):
+            engines.skip_unused_imports()
+            serving.defer_imports()  # PyTorch's compiler, too, until ONNX wants it
+            for each in builds():
+                each.make(place, print)
     os._exit(0)  # taking all that was imported apart takes a second

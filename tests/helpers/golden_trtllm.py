@@ -21,12 +21,12 @@ from labbuild.tensorrt_llm import commands
 from labctl import repository
 from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
-from labctl.manifest.catalog import load_catalog
-from labctl.manifest.settings import parse_assignments
+from labctl.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.settings import parse_assignments
 from labctl.workspace import Workspace
 
 GOLDEN = ROOT / "tests" / "golden" / "tensorrt-llm"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from checkout import ROOT
 
+from labctl.catalog import load_catalog
 from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import DoctorCheck
-from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine
@@ -19,7 +19,7 @@ from labctl.workspace import Workspace
 
 A100 = "NVIDIA A100-SXM4-80GB, 8.0, 570.86.10, 81920, 81000"
 H100 = "NVIDIA H100 80GB HBM3, 9.0, 570.86.10, 81559, 81000"
-FULL = "NVIDIA H100 80GB HBM3, 9.0, 570.86.10, 81559, 9000"
+FULL = "NVIDIA H100 80GB HBM3, 9.0, 580.82.07, 81559, 9000"
 TOKEN = "hf_thisisasecretthatmustnotshow"
 
 
@@ -64,7 +64,7 @@ def workspace_fixture(tmp_path: Path) -> Workspace:
 def planned(workspace: Workspace, stack: str = "inflight-batching", **settings: Any) -> Plan:
     """TensorRT-LLM's plan of a stack with these settings, unless they name another engine."""
     lab, name = load_catalog(workspace).stack(stack)
-    own = {"engine": "tensorrt-llm"} if "engine" in lab.settings else {}
+    own = {"engine": "tensorrt-llm"} if "engine" in lab.declared else {}
     return make_plan(workspace, lab, name, Options("gpu", {**own, **settings}), str)
 
 

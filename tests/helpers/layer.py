@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 from checkout import ROOT
 
+from labctl.recordings.vllm import _read_first
 from labctl.runtimes.layers import layer
 from labctl.workspace import Workspace
 
@@ -29,3 +32,9 @@ def require_vllm(cache: Path) -> Path:
             pytest.fail(f"{REQUIRED} is set, and vLLM is not installed in {cache} or {USUAL}: make setup-vllm")
         pytest.skip("vLLM is not installed: make setup-vllm")
     return wanted.path
+
+
+def process_with_vllm(cache: Path) -> ProcessPoolExecutor:
+    """A process whose Python finds vLLM. To import it takes seconds, so it should be one for all tests of a file."""
+    spawn, packages = multiprocessing.get_context("spawn"), str(require_vllm(cache))
+    return ProcessPoolExecutor(1, spawn, initializer=_read_first, initargs=(packages,))

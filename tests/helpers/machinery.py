@@ -16,8 +16,8 @@ import docker
 import psutil
 from checkout import ROOT
 
+from labctl.catalog import Catalog
 from labctl.listener import Silent
-from labctl.manifest.catalog import Catalog
 from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
@@ -141,8 +141,8 @@ def with_faults_lab(root: Path) -> Path:
 
 def share_server(root: Path) -> None:
     """Have the lab of faults share its server among its phases, and so the process of its clients."""
-    path = root / "labs" / "99-faults" / "lab.yaml"
-    path.write_text(path.read_text().replace("run:\n", "run:\n  share_server: true\n"))
+    path = root / "labs" / "99-faults" / "lab.py"
+    path.write_text(path.read_text().replace("run=run,", "run=run, share_server=True,"))
 
 
 def runtime(root: Path, name: str = "compose") -> Runtime:

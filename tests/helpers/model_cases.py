@@ -123,7 +123,7 @@ CASES = [
         ("input_ids", ids(5, 10**6), "ids must be from"),
         swapped="end_id",
         filled={"model_dir": CODEGEN, "exact": "true", "kv_cache_memory_mib": 64},
-        breaks=("rows.decoder", "begin"),
+        breaks=("rows.engine.decoder", "begin"),
     ),
     Case(
         "sequence-batcher/tokenizer",
@@ -159,7 +159,7 @@ CASES = [
             "scheduling": "fcfs",
             "pace": "none",
         },
-        breaks=("scheduler.engine", "step"),
+        breaks=("driver.scheduler.engine", "step"),
     ),
 ]
 LAB_7 = "../labs/07-scale-out/models"
@@ -179,7 +179,7 @@ SMALL = [  # models of a lab's own, whose step log tells less
         {"text_input": text(b"The cat")},
         ("text_input", text(b"a" * 10**5), "65,536"),
         swapped="max_tokens",
-        breaks=("loop", "_job_of"),
+        breaks=("driver", "_read"),
         filled={"seats": 2, "step_ms": 1},
     ),
     Case(

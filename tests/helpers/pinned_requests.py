@@ -8,9 +8,9 @@ from pathlib import Path
 
 from labctl.clock.clock import PATIENCE_S, Clock, ClockState
 from labctl.labs.rerun import LOOK_S, prompts, send_recorded
-from labkit.records import RequestRecord
+from labkit.client.trtllm import EngineStream
+from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
-from labkit.workloads.engine_stream import EngineStream
 from labsched.lines import MODEL
 from labsched.recording import Arrival
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from labsched import replay
-from labsched.recording import Arrival, Recording, SchedulerSettings, StepRow
+from labsched.recording import HASH_BYTES, Arrival, Recording, SchedulerSettings
+from labsched.step import Step
+from labsched.vllm import reader
 
 WORDS = {
     "engine": "openvino",
@@ -37,7 +41,7 @@ def some_requests(count: int = 30, seed: int = 1) -> list[Arrival]:
     return found
 
 
-def cost(row: StepRow) -> float:
+def cost(row: Step) -> float:
     """A step's time that the model can say exactly: 2 ms, 0.5 ms a decoding request, 0.1 ms a prompt token."""
     return 2e-3 + 5e-4 * row.phase.count("d") + 1e-4 * sum(row.tokens[i] for i, p in enumerate(row.phase) if p == "p")
 
@@ -46,6 +50,110 @@ def made_up_recording() -> Recording:
     arrivals = some_requests()
     done = replay.replay(Recording(SETTINGS, arrivals), SETTINGS, cost)
     return Recording(SETTINGS, arrivals, done.rows, "steps-made-up.jsonl")
+
+
+def request(name: str, at: float, prompt: int, limit: int, tenant: str = "", priority: int = 2) -> Arrival:
+    return Arrival(name, at, 0, prompt, limit, limit, "length", tenant=tenant, priority=priority)
+
+
+def recorded(
+    arrivals: Sequence[Arrival], set_to: SchedulerSettings = SETTINGS, cost: Callable[[Step], float] = cost
+) -> Recording:
+    """What a server would record of these requests; each waiting request has the scheduler's reason.
+
+    ``at`` is when the scheduler has a request: one that waited in a front end came to the server before that.
+    """
+    ours = replace(set_to, words={**set_to.words, "engine": "openvino"})
+    sent = [replace(arrival, at=arrival.received) for arrival in arrivals]
+    rows = replay.Replay(replay.scheduler_of(ours), sent, cost).run()
+    return Recording(set_to, list(arrivals), rows, "steps-made-up.jsonl")
+
+
+def vllm_settings(slots: int = 64, blocks: int = 4000, step_tokens: int = 2048, **recorded: Any) -> SchedulerSettings:
+    """The settings of a vLLM of one's own with a block of 16 tokens."""
+    words = {**WORDS, "engine": "vllm", "max_num_sequences": str(slots), "batch_scheduler_policy": "max_utilization"}
+    words |= {"max_num_tokens": str(step_tokens), "max_tokens_in_paged_kv_cache": str(16 * blocks)}
+    return SchedulerSettings(
+        words, blocks, 16, step_tokens, 64_000, 1000, recorded={"version": "0.32.0", "max_num_seqs": slots, **recorded}
+    )
+
+
+def block_hashes(arrival: Arrival, size: int) -> str:
+    """A hash of the sequence up to the end of each full block, as the recorder writes them."""
+    width = size * HASH_BYTES
+    ends = range(width, len(arrival.prefixes) + 1, width)
+    return base64.b64encode(b"".join(arrival.prefixes[at - reader.HASH_BYTES : at] for at in ends)).decode()
+
+
+def written_by_vllm(
+    folder: Path, found: Recording, rank: int = 0, started: str = "20261128-140000000", wall: float = 1_790_000_000.0
+) -> Path:
+    """The recording as the recorder for vLLM writes it; its clock is at 100 s at second 0, and ``wall`` later that day.
+
+    Requests have numbers for names, and their names for vLLM's ids.
+    """
+    server = {"v": 2, "model": "vllm", "instance": str(rank)}
+    s = found.settings
+    fields = {name: value for name, value in asdict(s).items() if name not in ("recorded", "beyond")}
+    fields |= {"vllm": dict(s.recorded), "beyond": [], "hash_block_size": s.block_size, "wall": wall}
+    lines: list[dict[str, Any]] = [{"kind": "scheduler", "t": 100.0, **server, **fields}]
+    every = sorted([*found.arrivals, *found.pending], key=lambda arrival: arrival.received)
+    number = {arrival.name: str(place) for place, arrival in enumerate(every, 1)}
+    coming, live = list(every), dict[str, dict[str, Any]]()
+
+    def come(until: float) -> None:
+        while coming and coming[0].received <= until:
+            arrival = coming.pop(0)
+            at = round(100 + arrival.received, 6)
+            line = {
+                "kind": "arrival",
+                "t": at,
+                **server,
+                "name": number[arrival.name],
+                "id": arrival.id or arrival.name,
+            }
+            line |= {"came": int(number[arrival.name]), "arrived": at, "after": 0, "prompt": arrival.prompt}
+            line |= {"limit": arrival.limit, "priority": arrival.priority}
+            if arrival.waited is not None:
+                line["waited"] = arrival.waited
+            lines.append(line)
+            live[arrival.name] = line
+
+    def end(arrival: Arrival, t: float) -> None:
+        more = {"made": arrival.made, "why": arrival.why, "left": 0, "word": False, "tenant": arrival.tenant}
+        more |= {"resumable": True, "prefixes": "", "hashes": block_hashes(arrival, s.block_size)}
+        lines.append({**live.pop(arrival.name), **more, "kind": "request", "t": round(100 + t, 6)})
+
+    by_name = {arrival.name: arrival for arrival in every}
+    gone: dict[str, str] = {}
+    for step, row in enumerate(found.rows, 1):
+        come(row.over)
+        for name in [*live]:
+            arrival = by_name[name]
+            if arrival.cancelled and arrival.left_at <= row.over:
+                end(arrival, arrival.left_at)
+                gone[number[name]] = arrival.why
+            elif name in row.ended:
+                end(arrival, row.over)
+                gone[number[name]] = arrival.why
+        line = {
+            "n": step,
+            "t": round(100 + row.over, 6),
+            "dur": round(row.over - row.began, 6),
+            **server,
+            "kind": "step",
+        }
+        line |= row.renamed(lambda names: [number[name] for name in names]).logged() | {"batch": row.batch}
+        line.pop("ended", None)
+        line |= {"ended": gone} if gone else {}
+        lines.append(line)
+        gone = {}
+    for arrival in every:  # they ended after the last step
+        if arrival.name in live and arrival.cancelled:
+            end(arrival, arrival.left_at)
+    path = folder / f"vllm-{started}-{4000 + rank}-{rank}.000001.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 def written(folder: Path, found: Recording) -> Path:
@@ -59,13 +167,10 @@ def written(folder: Path, found: Recording) -> Path:
         for name in sorted(row.ended):
             n, a = by_name[name]
             own = {of: getattr(a, of) for of in ("after", "prompt", "limit", "made", "why", "tenant", "priority")}
-            more = {"waited": 0.0, "left": number, "word": False, "resumable": True, "prefixes": ""}
+            more: dict[str, Any] = {"waited": 0.0, "left": number, "word": False, "resumable": True}
+            more["prefixes"] = base64.b64encode(a.prefixes).decode()
             lines.append({**over, "kind": "request", "name": name, "came": n, "arrived": 100 + a.at, **own, **more})
-        own = {of: getattr(row, of) for of in ("phase", "tokens", "made", "joined", "waiting")}
-        own |= {"ids": row.batch, "batch": len(row.batch), "evicted": row.preempted, "kv_blocks_used": row.blocks}
-        own |= {"queue": len(row.waiting), "ended": dict.fromkeys(row.ended, "length")}
-        own |= {"why": row.why} if row.why else {}
-        lines.append({**over, "n": number, "dur": row.over - row.began, "kind": "step", **own})
+        lines.append({**over, "n": number, "kind": "step", "batch": row.batch, **row.to_json(), "t": over["t"]})
     path = folder / "steps-chat.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path

@@ -5,10 +5,10 @@ A machine of Hypothesis submits, cancels and steps at random.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from counting_engine import InPieces
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import (
@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from labsched.blocks import Block, Blocks
-from labsched.counting import KnownAnswer
+from labsched.counting import CountingEngine, KnownAnswer
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.order import Fair, Priority, ShortestFirst, order
@@ -57,8 +57,8 @@ LONGEST = 128  # tokens of a sequence, of those that are asked for: more than th
 
 # To shrink what breaks a rule takes minutes: add Phase.shrink where an example is too long to read.
 SETTINGS = settings(
-    max_examples=25,
     stateful_step_count=12,
+    deadline=None,  # it also runs in a process that has no profile of ours
     derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -91,6 +91,10 @@ class Written(Blocks):
 
     def distinct(self) -> int:
         return len({block for table in self._tables.values() for block in table.blocks})
+
+
+def names(jobs: Iterable[Request]) -> list[str]:
+    return [job.name for job in jobs]
 
 
 class Rules(RuleBasedStateMachine):
@@ -137,7 +141,7 @@ class Rules(RuleBasedStateMachine):
     )
     def begin(self, reuse: bool, chunked: bool, batch: int, blocks: int, tokens: int, asked: list[Asked]) -> None:
         self.jobs: list[Request] = []
-        self.slot: dict[Request, int] = {}
+        self.slot: dict[str, int] = {}
         self.steps = 0
         self.make(reuse, chunked, batch, blocks, tokens)
         self.submit_some(asked)
@@ -180,17 +184,17 @@ class Rules(RuleBasedStateMachine):
         assert self.as_it_is() == before, "a plan changes nothing"
         step = self.of.step()
         self.steps += 1
-        assert {*step.batch, *step.waiting, *self.of.running} == {
-            job for job in self.jobs if not job.end or job in step.ended
+        assert {*step.ids, *step.waiting, *names(self.of.running)} == {
+            job.name for job in self.jobs if not job.end or job in step.finished
         }
-        assert len(step.batch) <= self.of.max_running
-        assert sum(step.computed) <= self.tokens
-        assert step.blocks <= self.of.kv.blocks + leaving  # their memory is free a step later: the spare blocks
-        assert not step.admitted or not step.preempted, "who is preempted is not admitted in the same step"
-        assert bool(step.plan.because.why) == bool(step.waiting or step.preempted)
-        for job in step.preempted:
+        assert names(step.requests) == step.ids and step.batch <= self.of.max_running
+        assert sum(step.tokens) <= self.tokens
+        assert step.kv_blocks_used <= self.of.kv.blocks + leaving  # their memory is free a step later: the spare blocks
+        assert not step.joined or not step.evicted, "who is preempted is not admitted in the same step"
+        assert bool(step.why) == bool(step.waiting or step.evicted)
+        for job in (job for job in self.jobs if job.name in step.evicted):
             assert self.of.policy is Policy.MAX_UTILIZATION and job.resumable and job in running
-        for job, letter, count in zip(step.batch, step.phase, step.computed, strict=True):
+        for job, letter, count in zip(step.requests, step.phase, step.tokens, strict=True):
             made = len(job.output) - outputs[job]
             assert made <= 1 and (letter == "p" or (made, count) == (1, 1)), "a request that decodes gets its token"
             if letter == "p" and not self.of.features.chunked_context:
@@ -200,10 +204,10 @@ class Rules(RuleBasedStateMachine):
         self.after(plan, step, running)
 
     def _keeps_slots(self, step: Step) -> None:
-        slots = dict(zip(step.batch, step.slots, strict=True))
+        slots = dict(zip(step.ids, step.rows, strict=True))
         assert len({*slots.values()}) == len(slots) and all(0 <= n < self.of.max_running for n in slots.values())
-        stayed = slots.keys() & self.slot.keys() - {*step.admitted}
-        assert all(slots[job] == self.slot[job] for job in stayed), "a request keeps its slot"
+        stayed = slots.keys() & self.slot.keys() - {*step.joined}
+        assert all(slots[name] == self.slot[name] for name in stayed), "a request keeps its slot"
         self.slot = slots
         assert self.of.slots.used == len(self.of.running)
 
@@ -236,7 +240,7 @@ class Ours(Rules):
     policy: Policy
 
     def make(self, reuse: bool, chunked: bool, batch: int, blocks: int, tokens: int) -> None:
-        engine = InPieces(step_tokens=tokens)
+        engine = CountingEngine(tokens, finishes=True)
         features = Features(chunked, tokens, kv_cache_reuse=reuse)
         self.of = engine.scheduler = Scheduler(
             engine, KVBudget(blocks, SIZE), self.policy, batch, self.static, features, order(self.word)
@@ -256,9 +260,10 @@ class Ours(Rules):
         return super().as_it_is(), deepcopy(vars(self.of.order)), notes, self.of.blocks_used
 
     def after(self, plan: StepPlan, step: Step, running: list[Request]) -> None:
-        assert (plan.batch, plan.admitted, plan.victims) == (step.batch, step.admitted, step.preempted)
-        assert (plan.tokens, plan.waiting, plan.because) == (step.computed, step.waiting, step.plan.because)
-        assert not step.admitted or not self.static or not running, "a static batch takes newcomers when empty"
+        assert (plan.batch, names(plan.admitted), names(plan.victims)) == (step.requests, step.joined, step.evicted)
+        assert (plan.tokens, names(plan.waiting)) == (step.tokens, [*step.waiting])
+        assert not plan.waiting or plan.because == (step.why, step.because)
+        assert not step.joined or not self.static or not running, "a static batch takes newcomers when empty"
         if self.written:
             assert self.written.held == self.written.distinct() <= self.of.kv.blocks + self.of.max_running
             for job in self.of.running:
@@ -332,18 +337,21 @@ class Vllms(Rules):
         return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
 
     def after(self, plan: StepPlan, step: Step, running: list[Request]) -> None:
-        found = dict(zip(step.batch, step.cached, strict=True))
-        for job in step.preempted:
+        named = {job.name: job for job in self.jobs}
+        admitted, waiting, victims = (
+            [named[name] for name in some] for some in (step.joined, step.waiting, step.evicted)
+        )
+        for job in victims:
             del self.known[job]
-        for job, count in zip(step.batch, step.computed, strict=True):
-            self.known[job] = (found[job] if job in step.admitted else self.known[job]) + count
-        assert {*step.admitted} == {*step.batch} - {*running}
-        if step.admitted and step.waiting:
-            assert max(map(self._turn, step.admitted)) < min(map(self._turn, step.waiting)), "nobody is overtaken"
+        for job, count, found in zip(step.requests, step.tokens, step.found, strict=True):
+            self.known[job] = (found if job in admitted else self.known[job]) + count
+        assert {*admitted} == {*step.requests} - {*running}
+        if admitted and waiting:
+            assert max(map(self._turn, admitted)) < min(map(self._turn, waiting)), "nobody is overtaken"
         if self.static:
             if not running:
-                self.batch, self.came = set(), [*step.admitted, *step.waiting]
-            self.batch |= {*step.admitted}
+                self.batch, self.came = (set(), [*admitted, *waiting])
+            self.batch |= {*admitted}
             assert self.batch <= {*self.came[: self.of.max_running]}, "a static batch takes newcomers when empty"
         self._shares_what_is_equal(step)
 
@@ -353,13 +361,13 @@ class Vllms(Rules):
     def _shares_what_is_equal(self, step: Step) -> None:
         """A block in two tables is full, and stands for the same beginning."""
         stands: dict[int, list[int]] = {}
-        for job, table in zip(step.batch, step.block_ids, strict=True):
+        for job, table in zip(step.requests, step.block_ids, strict=True):
             assert len(table) == -(-self.known[job] // SIZE)
             for place, block in enumerate(table):
                 beginning = (job.prompt + job.output)[: min((place + 1) * SIZE, self.known[job])]
                 assert stands.setdefault(block, beginning) == beginning
                 assert self.reuse or stands[block] is beginning, "nobody shares a block"
-        assert len(stands) <= step.blocks
+        assert len(stands) <= (step.kv_blocks_used or 0)
 
     def between(self) -> None:
         blocks = sum(-(-self.known[job] // SIZE) for job in self.of.running)
@@ -369,6 +377,6 @@ class Vllms(Rules):
         assert self.used == 0
 
 
-def keeps_the_rules(machine: type[Rules], **case: Any) -> None:
+def keeps_the_rules(machine: type[Rules], examples: int, **case: Any) -> None:
     """Run a machine of that kind by chance, for one case: the words and settings that it has as attributes."""
-    run_state_machine_as_test(type("Machine", (machine,), case), settings=SETTINGS)
+    run_state_machine_as_test(type("Machine", (machine,), case), settings=settings(SETTINGS, max_examples=examples))

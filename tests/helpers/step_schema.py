@@ -52,8 +52,6 @@ class StepLine(BaseModel):
     evicted: list[str] = []
     ended: dict[str, End] = {}
     tenants: dict[str, Count] = {}
-    prefill_tokens: Count | None = None
-    decode_tokens: Count | None = None
     slots: Count | None = None
     slots_used: Count | None = None
     seats: list[str] | None = None
@@ -64,9 +62,6 @@ class StepLine(BaseModel):
     prompts: dict[str, str] = {}
     before: dict[str, str] = {}
     prefill: Count | None = None
-    decode: Count | None = None
-    admitted: Count | None = None
-    preempted: Count | None = None
     empty: Count | None = None
     engine_us: Count | None = None
     mask_us: Count | None = None

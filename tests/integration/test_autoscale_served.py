@@ -18,11 +18,11 @@ from machinery import labctl, started
 from own_stack import shown
 from waiting import eventually
 
-from labkit.clients.stream import TextStream
-from labkit.clients.text_model import TextModel
-from labkit.evidence import metrics
-from labkit.evidence.goodput import ANSWERED, GOOD
-from labkit.records import RequestRecord
+from labctl.replicas.goodput import ANSWERED, GOOD
+from labkit.client import metrics
+from labkit.client.ask import TextStream
+from labkit.client.text_model import TextModel
+from labkit.evidence.records import RequestRecord
 
 pytestmark = pytest.mark.night
 

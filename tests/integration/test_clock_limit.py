@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from labctl.clock.clock import SHARE, Clock, pause_limit
-from labkit.clients.stream import TextStream
+from labkit.client.ask import TextStream
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("iterative")]
 MODELS = ("simple-gpt2", "iterative-gpt2")

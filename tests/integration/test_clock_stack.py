@@ -14,9 +14,9 @@ from machinery import labctl, started
 from waiting import eventually
 
 from labctl.clock.clock import Clock
-from labkit.clients.stream import TextStream
+from labkit.client.ask import TextStream
 from labkit.evidence import steplog
-from labkit.records import RequestRecord
+from labkit.evidence.records import RequestRecord
 
 pytestmark = pytest.mark.xdist_group("iterative")
 MODELS = ("simple-gpt2", "iterative-gpt2")
@@ -103,7 +103,7 @@ def test_the_batch_of_every_step_is_the_one_that_was_seen_to_wait(server: Any, c
                 f"step {len(sizes) + 1:2}  predicted {', '.join(waits):12}  got a token {', '.join(line.ids):12}",
                 end="",
             )
-            print(f"  ended {', '.join(line.more.get('ended', {})) or '-'}")
+            print(f"  ended {', '.join(line.ended) or '-'}")
             sizes.append((line.more["n"], line.batch))
             until(lambda: sum(len(r.responses) for r in records) == sum(before) + len(waits))  # noqa: B023
         stream.wait(*records, timeout=WAIT_S)

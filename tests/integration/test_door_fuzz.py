@@ -22,7 +22,7 @@ import psutil
 import pytest
 from lab_server import LabServer
 
-from labkit.evidence import metrics
+from labkit.client import metrics
 from labkit.waiting import attempts
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("two-servers")]

@@ -16,13 +16,14 @@ from lab_server import LabServer
 from machinery import labctl
 from waiting import eventually
 
+from labctl.catalog import load_catalog
 from labctl.clock.clock import Clock
-from labctl.manifest.catalog import load_catalog
-from labctl.manifest.schema import lay_overlays, probes
+from labctl.options import Options
 from labctl.pages.live.asking import Asker
 from labctl.pages.live.events import AskEvent
+from labctl.plan import make_plan
 from labctl.workspace import Workspace
-from labkit.evidence import metrics
+from labkit.client import metrics
 
 pytestmark = pytest.mark.night
 
@@ -68,9 +69,9 @@ def test_fault_39_hundreds_of_clients_that_leave_before_their_first_answer_leave
     stack: str, settings: dict[str, Any], lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     server = lab_server(stack, **settings)
-    lab, name = load_catalog(Workspace.find(Path(__file__))).stack(stack)
-    scope = {f"settings.{key}": value for key, value in server.settings.items()} | {"profile": "cpu", "stack": name}
-    for model, probe in probes(lay_overlays(lab.stacks[name], "cpu", server.settings), scope).items():
+    workspace = Workspace.find(Path(__file__))
+    lab, name = load_catalog(workspace).stack(stack)
+    for model, probe in make_plan(workspace, lab, name, Options(set=settings), str).served.probes.items():
         body = {**probe.body, **({"max_tokens": 20, "ignore_eos": True} if "gpt2" in model else {})}
         leave(server.http, f"/v2/models/{model}/{probe.path}", body, CLIENTS.get(stack, OTHERS))
     eventually(lambda: in_flight(server) == 0)

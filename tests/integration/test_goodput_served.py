@@ -8,10 +8,10 @@ import pytest
 from lab_server import LabServer
 from waiting import eventually
 
-from labkit.clients.stream import TextStream
-from labkit.clients.text_model import TextModel
-from labkit.evidence import metrics
-from labkit.evidence.goodput import ANSWERED, GOOD
+from labctl.replicas.goodput import ANSWERED, GOOD
+from labkit.client import metrics
+from labkit.client.ask import TextStream
+from labkit.client.text_model import TextModel
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("scaled")]
 STEP_MS = 50  # of the model: a second token is later than the limit

@@ -13,9 +13,9 @@ from lab_server import LabServer
 from machinery import labctl
 from waiting import eventually
 
-from labkit.clients.stream import TextStream
-from labkit.clients.tensors import tensor, text_tensor
-from labkit.evidence import metrics, steplog
+from labkit.client import metrics
+from labkit.client.ask import TextStream, tensor, text_tensor
+from labkit.evidence import steplog
 
 PROMPT = "I have lived in a village near the river for as long as people can remember"
 TIMED = {"apart-wins-below-the-crossing", "apart-loses-above-it", "loading-pays-from-here"}
@@ -127,4 +127,4 @@ def test_a_client_that_leaves_frees_its_slot_and_its_blocks_are_found(lab_server
 
     eventually(lambda: found() >= 16)
     steps = steplog.read_step_log(server.run_dir, "apart-gpt2")
-    assert any(16 in step.more["cached"] for step in steps if again.id in step.ids)
+    assert any(16 in step.cached for step in steps if again.id in step.ids)

@@ -13,7 +13,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 from waiting import eventually
 
-from labkit.evidence import metrics
+from labkit.client import metrics
 
 pytestmark = pytest.mark.night
 

@@ -15,8 +15,8 @@ from lab_server import LabServer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
-from labkit.clients import tensors
-from labkit.evidence import metrics
+from labkit.client import metrics
+from labkit.client.ask import tensor, text_tensor
 
 pytestmark = pytest.mark.night
 
@@ -86,17 +86,17 @@ def judge(folder: str, found: Sequence[Sequence[Row]]) -> None:
 
 def ensemble(prompt: str, tokens: int, temperature: float | None) -> list[Any]:
     made = [
-        tensors.text_tensor("text_input", prompt),
-        tensors.tensor("max_tokens", tokens, np.uint32),
-        tensors.text_tensor("bad_words", ""),
-        tensors.text_tensor("stop_words", ""),
-        tensors.tensor("stream", True, np.bool_),
+        text_tensor("text_input", prompt),
+        tensor("max_tokens", tokens, np.uint32),
+        text_tensor("bad_words", ""),
+        text_tensor("stop_words", ""),
+        tensor("stream", True, np.bool_),
     ]
-    return made + ([tensors.tensor("temperature", temperature, np.float32)] if temperature else [])
+    return made + ([tensor("temperature", temperature, np.float32)] if temperature else [])
 
 
 def alone(prompt: str) -> list[Any]:
-    return [tensors.text_tensor("text_input", prompt)]
+    return [text_tensor("text_input", prompt)]
 
 
 @LLM
@@ -167,7 +167,7 @@ def test_a_server_that_hands_requests_over_gives_those_of_its_own_and_refuses_th
             if (said := result.as_numpy("logprobs")) is not None:
                 found[int(result.get_response().id) - 1] += json.loads(said.reshape(-1)[0])
         judge(server.settings["tokenizer_dir"], found)
-        inputs = [*alone("a b"), tensors.tensor("hand_over", True, np.bool_)]
+        inputs = [*alone("a b"), tensor("hand_over", True, np.bool_)]
         client.async_stream_infer("apart-gpt2", inputs, parameters={"logprobs": 1})
         _, error = done.get(timeout=120)
         assert "logprobs: a request that is handed over has none of its first token" in str(error)

@@ -21,8 +21,8 @@ from own_stack import leftovers, shown
 from waiting import eventually
 
 from labctl.clock.clock import Clock
-from labkit.evidence import metrics
-from labkit.printable import printable
+from labkit.client import metrics
+from labsched.printable import printable
 
 Door = Callable[[str], openai.OpenAI]
 TOKENS = 12
@@ -238,7 +238,8 @@ def test_clients_that_leave_give_their_slots_back(
         {"model": "iterative-gpt2", "prompt": PROMPT, "max_tokens": 900, "ignore_eos": True, "stream": True}
     ).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    before = sample(client, "labs_door_cancelled_total")
+    left = 'labs_door_requests_total{code="499"'
+    before = sample(client, left)
     opened = []
     for _ in range(10):  # two more than there are slots
         opened.append(socket.create_connection((str(where.host), int(where.port or 0)), timeout=60))
@@ -247,7 +248,7 @@ def test_clients_that_leave_give_their_slots_back(
     eventually(lambda: sample(client, "labs_door_running") == 10)  # one that left before was never a request
     for connection in opened:
         connection.close()
-    eventually(lambda: sample(client, "labs_door_cancelled_total") == before + 10)
+    eventually(lambda: sample(client, left) == before + 10)
     eventually(
         lambda: all(
             value == 0

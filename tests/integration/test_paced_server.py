@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
     ("device", "least_s"),  # which no step can be shorter than: the weights of Llama-2-7B, or the table's first time
     [
         ({"pace": "h100"}, 13.214e9 / 3.35e12),
-        ({"pace": "measured", "pace_table": "1:6,64:7/64:30,2048:70/0.16"}, 0.006),
+        ({"pace": "measured", "pace_table": "step:6,prompts:22,token:0.02,context:0.00016,bend:64"}, 0.006),
     ],
 )
 def test_steps_last_as_long_as_the_model_of_a_gpu_says_and_the_result_says_so(

@@ -62,7 +62,7 @@ def test_steps_under_settings_never_recorded_are_predicted_exactly(
     server = lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen)
     seen = played(server, list(recorded.arrivals), tmp_path, vocabulary)
     assert figures.first_difference(predicted.rows, seen.rows) is None
-    preempted = sum(len(row.preempted) for row in seen.rows)
+    preempted = sum(len(row.evicted) for row in seen.rows)
     assert len(seen.rows) > 100 and (preempted > 0) == (policy == "max_utilization")
 
 

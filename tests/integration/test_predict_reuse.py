@@ -12,14 +12,14 @@ from random_workloads import ORDERS, POLICIES, settings, workloads
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
-from labkit.predict.field import PlayingField
+from labkit.evidence.bounds import PlayingField
 from labsched import figures, replay
-from labsched.counting import Tokens
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.order import order
 from labsched.policy import Policy
 from labsched.recording import Arrival, SchedulerSettings
+from labsched.replay import Tokens
 from labsched.sampling_options import Sampling
 from labsched.scheduler import Scheduler
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine, OpenVinoHandle

@@ -9,7 +9,7 @@ import pytest
 from machinery import labctl, processes_about
 from waiting import eventually
 
-from labkit import prediction
+from labctl.recordings import prediction
 from labsched import recording
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]

@@ -17,8 +17,10 @@ from random_workloads import vllm_settings, workloads
 
 from labctl.cli.predict import predict_command
 from labctl.labs import rerun
-from labkit.predict.vllm import VllmReplays, change_vllm_settings, labs_names
+from labctl.recordings.vllm import VllmReplays, change_vllm_settings
 from labsched import figures, recording, replay
+from labsched.step import Step
+from labsched.vllm.arguments import labs_names
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 FIXED = {"engine": "vllm", "model": "shipped:tiny-llama", "decoupled_mode": True, "exact": True}
@@ -74,7 +76,7 @@ def test_steps_of_vllm_under_settings_never_recorded_are_predicted_exactly(
     predicted = replayed(recorded, change_vllm_settings(recorded.settings, words))
     seen = played(lab_server("inflight-batching", **FIXED, **chosen), list(recorded.arrivals), tmp_path)
     assert figures.first_difference(predicted.rows, seen.rows) is None
-    assert len(seen.rows) > 100 and any(row.preempted for row in seen.rows)
+    assert len(seen.rows) > 100 and any(row.evicted for row in seen.rows)
     assert any(any(row.cached) for row in seen.rows) == reuse
 
 
@@ -93,9 +95,9 @@ def test_predict_answers_for_a_recording_of_vllm(lab_server: Any, tmp_path: Path
     assert '"mean_batch": 1.0' in done.output.partition('"predicted"')[2]
 
 
-def computed(row: recording.StepRow) -> dict[str, tuple[int, int]]:
+def computed(row: Step) -> dict[str, tuple[int, int]]:
     """Of each request that a step computes something for: how many tokens, and how many new ones."""
-    every = zip(row.batch, row.tokens, row.made, strict=True)
+    every = zip(row.ids, row.tokens, row.made, strict=True)
     return {name: (tokens, made) for name, tokens, made in every if tokens}
 
 

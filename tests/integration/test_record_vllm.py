@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -10,12 +9,13 @@ from pathlib import Path
 import pytest
 import vllm_traffic
 from click.testing import CliRunner
-from layer import require_vllm
+from layer import process_with_vllm, require_vllm
 
 from labctl.cli.explain import explain_command
-from labkit.predict.vllm import VllmReplays, _read_first, change_vllm_settings, labs_names
+from labctl.recordings.vllm import VllmReplays, change_vllm_settings
 from labsched import figures, recording
 from labsched.vllm import reader
+from labsched.vllm.arguments import labs_names
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 KINDS = {"": {}, "ahead": {"async_scheduling": "true"}, "priority": {"scheduling": "priority"}}
@@ -24,10 +24,7 @@ kinds = pytest.mark.parametrize("words", KINDS.values(), ids=["sync", "async", "
 
 @pytest.fixture(scope="module")
 def vllm(cache: Path) -> Iterator[ProcessPoolExecutor]:
-    """A process with vLLM."""
-    packages = require_vllm(cache)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, initializer=_read_first, initargs=(str(packages),)) as pool:
+    with process_with_vllm(cache) as pool:
         yield pool
 
 
@@ -64,7 +61,7 @@ def test_a_replay_of_requests_that_are_pinned_to_steps_is_the_recording(
         read = recording.read_recording(folder)
         assert len(read.arrivals) == 40 and len(read.rows) > 50
         assert figures.first_difference(replays.replay(read, read.settings).rows, read.rows) is None
-        preemptions += sum(len(row.preempted) for row in read.rows)
+        preemptions += sum(len(row.evicted) for row in read.rows)
         cached += sum(sum(row.cached) for row in read.rows)
     assert preemptions and cached
 
@@ -87,7 +84,8 @@ def test_another_setting_under_vllms_name_is_as_vllm_would_have_decided(
 
 def test_explain_answers_for_such_a_folder(vllm: ProcessPoolExecutor, tmp_path: Path) -> None:
     vllm.submit(vllm_traffic.play_recorded, {}, 1, str(tmp_path)).result()
-    shown = CliRunner().invoke(explain_command, [str(tmp_path)], catch_exceptions=False).output
-    assert shown.startswith("p99 of TTFT is") and f"labctl explain {tmp_path}" in shown
+    shown = CliRunner().invoke(explain_command, [str(tmp_path)], catch_exceptions=False).stdout
+    assert "not tested" not in shown and "replayed with" in shown, "vLLM is here"
+    assert shown.startswith("vllm-") and "p99 of TTFT" in shown and f"labctl explain {tmp_path}" in shown
     story = CliRunner().invoke(explain_command, [str(tmp_path), "request-20"], catch_exceptions=False).output
     assert "request-20" in story and "joins" in story

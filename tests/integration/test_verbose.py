@@ -30,7 +30,7 @@ def own(tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def free_ports() -> list[str]:
-    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(claim_endpoints("auto", [])).values())]
+    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(claim_endpoints("auto")).values())]
 
 
 def ran(stderr: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from waiting import eventually
 
-from labkit.evidence import metrics
+from labkit.client import metrics
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 MODEL = "vllm_model"

@@ -16,10 +16,11 @@ from checkout import ROOT
 from machinery import labctl
 from waiting import eventually
 
-from labkit.clients.stream import TextStream
-from labkit.evidence import metrics, steplog
-from labkit.records import RequestRecord
-from labkit.workloads.engine_stream import EngineStream
+from labkit.client import metrics
+from labkit.client.ask import TextStream, tensor, text_tensor
+from labkit.client.trtllm import EngineStream
+from labkit.evidence import steplog
+from labkit.evidence.records import RequestRecord
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 MODEL = "tensorrt_llm"
@@ -65,7 +66,7 @@ def steps(server: Any, records: Sequence[RequestRecord]) -> list[Any]:
 
     def ended() -> list[Any] | None:
         found = [step for step in steplog.read_step_log(server.run_dir, MODEL) if names & set(step.ids)]
-        return found if names <= {name for step in found for name in step.more.get("ended", {})} else None
+        return found if names <= {name for step in found for name in step.ended} else None
 
     return list(eventually(ended))
 
@@ -92,14 +93,9 @@ def test_a_long_prompt_is_computed_in_pieces_of_the_budget(server: Any, stream: 
     record = stream.ask(prompt(2, 150), 2, "pieces")
     answers(stream, [record])
     mine = steps(server, [record])
-    assert [(step.more["phase"], step.more["tokens"]) for step in mine] == [
-        ("p", [64]),
-        ("p", [64]),
-        ("p", [22]),
-        ("d", [1]),
-    ]
-    assert [step.more["made"] for step in mine] == [[0], [0], [1], [1]]
-    assert [step.more["blocks"] for step in mine] == [[2], [4], [5], [5]]
+    assert [(step.phase, step.tokens) for step in mine] == [("p", [64]), ("p", [64]), ("p", [22]), ("d", [1])]
+    assert [step.made for step in mine] == [[0], [0], [1], [1]]
+    assert [step.blocks for step in mine] == [[2], [4], [5], [5]]
 
 
 def test_a_known_beginning_is_found_in_whole_blocks(server: Any, stream: EngineStream) -> None:
@@ -108,7 +104,7 @@ def test_a_known_beginning_is_found_in_whole_blocks(server: Any, stream: EngineS
     for name in ("first", "second"):
         record = stream.ask(ids, 2, name)
         answers(stream, [record])
-        found.append(steps(server, [record])[0].more["cached"])
+        found.append(steps(server, [record])[0].cached)
     # Of 96 tokens the last must be computed for the next one: 95 // 32 whole blocks.
     assert found == [[0], [64]]
 
@@ -119,15 +115,15 @@ def test_preempted_requests_are_computed_again_and_answer_as_alone(server: Any, 
     together = [stream.ask(ids, 90, f"crowd{index}") for index, ids in enumerate(prompts)]
     assert answers(stream, together) == alone
     seen = steps(server, together)
-    evicted = [name for step in seen for name in step.more.get("evicted", ())]
+    evicted = [name for step in seen for name in step.evicted]
     assert evicted, "three sequences of 150 tokens need 15 blocks of 10"
-    again = [step for step in seen[1:] if set(step.more.get("joined", ())) & set(evicted)]
-    assert again and all("p" in step.more["phase"] for step in again), "a preempted request is prefilled again"
-    waits = [step for step in seen if step.more.get("waiting") and step.more["why"] == "no KV block"]
+    again = [step for step in seen[1:] if set(step.joined) & set(evicted)]
+    assert again and all("p" in step.phase for step in again), "a preempted request is prefilled again"
+    waits = [step for step in seen if step.waiting and step.why == "no KV block"]
     assert waits
     for step in waits:
-        because = step.more["because"]
-        if not step.more.get("evicted"):
+        because = step.because
+        if not step.evicted:
             assert because["need"] + because["used"] + because["reserve"] > because["blocks"] == BLOCKS
 
 
@@ -135,10 +131,10 @@ def test_the_block_table_is_vllms_own(server: Any, stream: EngineStream) -> None
     records = [stream.ask(prompt(start, 40), 40, f"table{start}") for start in (7, 8)]
     answers(stream, records)
     for step in steps(server, records):
-        tables = step.more["block_ids"]
+        tables = step.block_ids
         held = [block for table in tables for block in table]
-        assert [len(table) for table in tables] == step.more["blocks"]
-        assert len(set(held)) == len(held) == step.more["kv_blocks_used"], "each block has one owner here"
+        assert [len(table) for table in tables] == step.blocks
+        assert len(set(held)) == len(held) == step.kv_blocks_used, "each block has one owner here"
         assert all(1 <= block <= BLOCKS for block in held), "block 0 is vLLM's null block"
 
 
@@ -207,13 +203,12 @@ def test_explain_names_vllms_reason(server: Any, stream: EngineStream, checkout:
 
 
 def test_the_ensemble_of_lab_03_answers_in_front_of_it(server: Any) -> None:
-    from labkit.clients import tensors
 
     inputs = [
-        tensors.text_tensor("text_input", "Once upon a time"),
-        tensors.tensor("max_tokens", 6, np.uint32),
-        tensors.text_tensor("bad_words", ""),
-        tensors.text_tensor("stop_words", ""),
+        text_tensor("text_input", "Once upon a time"),
+        tensor("max_tokens", 6, np.uint32),
+        text_tensor("bad_words", ""),
+        text_tensor("stop_words", ""),
     ]
     with TextStream(server.grpc) as opened:
         record = opened.send_inputs("ensemble", "Once upon a time", inputs)

@@ -5,16 +5,14 @@ vLLM computes nothing here: its scheduler, its block pool and its prefix cache a
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from layer import require_vllm
+from layer import process_with_vllm
 from scheduling_machine import Vllms, keeps_the_rules
 
-from labkit.predict.vllm import _read_first
 from labserve.vllm.settings import ORDERS
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
@@ -22,9 +20,7 @@ pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 
 @pytest.fixture(scope="module")
 def process(cache: Path) -> Iterator[ProcessPoolExecutor]:
-    """A process whose Python finds vLLM. To import it takes seconds, so it is one for all."""
-    spawn, packages = multiprocessing.get_context("spawn"), str(require_vllm(cache))
-    with ProcessPoolExecutor(1, spawn, initializer=_read_first, initargs=(packages,)) as pool:
+    with process_with_vllm(cache) as pool:
         yield pool
 
 
@@ -33,4 +29,4 @@ def process(cache: Path) -> Iterator[ProcessPoolExecutor]:
 def test_every_step_of_vllm_keeps_the_rules_whatever_comes(
     word: str, static: bool, process: ProcessPoolExecutor
 ) -> None:
-    process.submit(keeps_the_rules, Vllms, static=static, word=word).result()
+    process.submit(keeps_the_rules, Vllms, 25, static=static, word=word).result()

@@ -12,9 +12,8 @@ from lab_errors import lab_error
 from lab_server import LabServer
 from watch_page import Visitor, watch
 
-from labkit.clients.router import POLICIES, Router, score_each
-from labkit.clients.stream import TextStream
-from labkit.clients.tensors import text_tensor
+from labkit.client.ask import TextStream, text_tensor
+from labkit.client.router import POLICIES, Router, score_each
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("two-servers")]
 MODEL = "apart-gpt2"

@@ -1,7 +1,8 @@
 """Do the tests notice broken code? Mutants of the scheduler, the recorder and `down`, each held against their tests.
 
-A mutant is one change to a copy of the sources. The files of `make test` that are named beside it run on it, up to the
-first test that fails; a mutant that hangs counts as noticed if pytest names the test that hangs.
+A mutant is one change to a copy of the sources. The files of tests that are named beside it run on it, with
+their tests of the night, up to the first test that fails; a mutant that hangs counts as noticed if pytest names the
+test that hangs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ LIMIT_S = 600
 HANGS_S = 120  # a test that takes longer is named, and ends the run: as in `make test`
 HANGS = "Timeout (0:02:00)!"  # faulthandler's word for it
 NOT_COPIED = (".git", ".venv", ".labs", "results", "site")
-ADDED = "# mutant: nothing"  # where a statement is taken away
 
 TESTS = {  # quick ones first
     "scheduler": ("test_scheduling_traces.py", "test_llm_scheduler.py", "test_llm_blocks.py", "test_scheduling.py"),
@@ -43,7 +43,7 @@ class Mutant(NamedTuple):
 
 
 _SCHEDULER, _MEMORY, _ORDER = "labsched/scheduler.py", "labsched/memory.py", "labsched/order.py"
-_GATE, _RECORDER, _DOWN = "labserve/vllm/gate.py", "labserve/inflight/recorder.py", "labctl/stack/down.py"
+_GATE, _RECORDER, _DOWN = "labserve/vllm/gate.py", "labserve/observe/recorder.py", "labctl/stack/down.py"
 MUTANTS = [
     Mutant("scheduler", "static batches are open", _SCHEDULER, "0 if self.static and self.running else ", ""),
     Mutant(
@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant(
         "static batching", "closed to its members", _GATE, "return request.request_id not in self._batch", "return True"
     ),
-    Mutant("recorder", "idle keeps gauges", _RECORDER, "running=0, waiting=0, kv_blocks_used=0, **", "**"),
+    Mutant("recorder", "idle keeps gauges", _RECORDER, "(step.kv_blocks_used or 0) if running else 0", "1"),
     Mutant(
         "recorder",
         "an empty step is not skipped",
@@ -124,32 +124,32 @@ MUTANTS = [
         "recorder",
         "a failed step is not over",
         _RECORDER,
-        '        """The step has failed, and every request has ended."""\n        self._clock.done()',
+        '        """The step has failed, and every request has ended."""\n        self.clock.done()',
         '        """The step has failed, and every request has ended."""',
     ),
-    Mutant("recorder", "names stay taken", _RECORDER, "self._names.free(name)", ADDED),
+    Mutant("recorder", "names stay taken", _RECORDER, "self._names.free(name)", "pass"),
     Mutant("recorder", "who ended ends again", _RECORDER, "        self._ended = {}\n", ""),
     Mutant(
         "recorder",
         "a request that ends between steps is not logged",
         _RECORDER,
-        "        if after.ended:\n",
-        "        if False:\n",
+        "        if step.batch or step.ended:\n",
+        "        if step.batch:\n",
     ),
     Mutant(
         "recorder",
         "victims are newcomers",
-        "labsched/step.py",
-        "for request in self.preempted]",
-        "for request in self.admitted]",
+        _RECORDER,
+        '"preemptions_total": len(step.evicted)',
+        '"preemptions_total": len(step.joined)',
     ),
-    Mutant("recorder", "all get a token", "labsched/step.py", "produced.get(request, 0)", "1"),
+    Mutant("recorder", "all get a token", "labsched/step.py", "self.made.append(made)", "self.made.append(1)"),
     Mutant(
         "recorder",
         "the last step's batch stays",
         _RECORDER,
-        "len(step.batch) if after.running else 0",
-        "len(step.batch)",
+        'running = step.more["slots_used"]',
+        "running = step.batch",
     ),
     Mutant("down", "the clock stays stopped", _DOWN, "(folder / CONTROL).unlink(missing_ok=True)", "pass"),
     Mutant("down", "a stuck server is asked", _DOWN, "        force = True\n", "        force = False\n"),
@@ -221,7 +221,7 @@ def copy_checkout(copy: Path) -> None:
 
 def judge(copy: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run these files of ``tests/unit`` on the copy's sources. Raises TimeoutExpired: it hangs, unnamed."""
-    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not night"]
+    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
     options += ["-o", f"faulthandler_timeout={HANGS_S}"]
     files = [str(next((copy / "tests" / "unit").rglob(name))) for name in tests]
     command = [str(copy / ".venv" / "bin" / "python"), "-m", "pytest", *options, *files]

@@ -45,11 +45,13 @@ def test_fault_12_a_server_that_died_is_told_as_such_with_the_signal(own: Path, 
 def test_fault_26_a_model_whose_scheduler_has_ended_is_told_by_status_and_to_clients(own: Path, where: str) -> None:
     """Its thread failed outside a step. Triton goes on calling it READY."""
     model = own / "labs" / "07-scale-out" / "models" / "streams" / "1" / "model.py"
-    job = "        return Job(request, words"
+    job = "        return Words(words"
     text = model.read_text()
     assert job in text
     model.write_text(
-        text.replace(job, f"        if 'break' in words:\n            self.loop.steps.clock.idle = None\n{job}")
+        text.replace(
+            job, f"        if 'break' in words:\n            self.driver.clients = self.driver.give_up = None\n{job}"
+        )
     )
     labctl("up", "scaled", "--runtime", where, "--ports", "auto", root=own)
     assert status(own, "scaled")["state"] == "ready"

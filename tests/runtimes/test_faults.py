@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from lab_errors import lab_error
 from machinery import labctl, runtime, share_server, started, status
 from waiting import DEADLINE_S, eventually
 
+from labctl import catalog
 from labctl.listener import Silent
-from labctl.manifest import catalog
 from labctl.options import Options
-from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -155,19 +154,18 @@ def test_fault_4_a_taken_port_is_named_before_anything_is_made(own: Path, where:
 @pytest.fixture
 def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Another program, which takes the first HTTP port that was found free, before the server can."""
-    look, stolen = ports.require_endpoints, list[int]()
+    look, stolen = ports.require_free, list[int]()
     with socket.socket() as listener:
 
-        def look_then_lose(endpoints: Endpoints, running: Sequence[Record]) -> None:
-            look(endpoints, running)
+        def look_then_lose(named: Mapping[str, int], running: ports.Running, remedy: str) -> None:
+            look(named, running, remedy)
             if not stolen:
-                stolen.append(int(endpoints.http.rpartition(":")[2]))
+                stolen.append(named["HTTP"])
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(("127.0.0.1", stolen[0]))
                 listener.listen()
 
-        monkeypatch.setattr("labctl.stack.up.require_endpoints", look_then_lose)
-        monkeypatch.setattr(ports, "require_endpoints", look_then_lose)
+        monkeypatch.setattr(ports, "require_free", look_then_lose)
         yield stolen
 
 

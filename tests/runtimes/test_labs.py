@@ -47,8 +47,8 @@ def test_make_lab_takes_containers_where_labs_runtime_says_so(
     assert served == asked == (where == "compose")
     proves_its_lesson_and_leaves_nothing(own, where)
     found = json.loads((own / "r.json").read_text())["metrics"]
-    assert found["simple"]["overlap"] < 0.2
-    assert found["iterative"]["overlap"] > 0.5
+    assert found["simple"]["token_overlap"] < 0.2
+    assert found["iterative"]["token_overlap"] > 0.5
     (folder,) = (own / "results" / "02-iterative-scheduling").iterdir()
     names = {path.name for path in folder.iterdir()}
     assert {"result.json", "requests.jsonl", "timeline.png", "timeline.html", "trace.json", "report.md"} <= names

@@ -26,7 +26,7 @@ from labctl.runtimes import docker_engine
 from labctl.runtimes.groups import groups
 from labctl.runtimes.local_server import NICE
 from labctl.workspace import Workspace
-from labkit.evidence import metrics
+from labkit.client import metrics
 
 STACK, MODEL = "quick", "echo"
 GENERATE = f"/v2/models/{MODEL}/generate"

@@ -8,8 +8,8 @@ import pytest
 from checkout import ROOT
 from model_cases import by_hand, load
 
+from labctl.catalog import load_catalog as load_catalogue
 from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog as load_catalogue
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 

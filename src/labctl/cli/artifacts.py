@@ -17,6 +17,7 @@ from labctl.options import Options
 from labctl.runtimes import images
 from labctl.runtimes.layers import layer
 from labctl.stack.build import build_engines, build_images, pull_weights, render_stack
+from labctl.workspace import RUNTIMES
 from labkit.errors import LabError
 from labkit.tables import format_table
 
@@ -175,7 +176,7 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
 @click.command("render")
 @opt.stack_argument
 @opt.plan_options
-@opt.choice_option("--runtime", ("compose", "local"), "Write the paths that a server on this runtime will see.")
+@opt.runtime_option("Write the paths that a server on this runtime will see.")
 @click.option(
     "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
 )
@@ -184,7 +185,9 @@ def render_command(stack: str, options: Options, runtime: str, output: Path | No
 
     While STACK is up, name another folder with --output: its server reads the default one.
 
-    With `docker compose --env-file .labs/STACK/compose.env up --wait` after it, the stack is served by hand.
+    With --runtime compose, and `docker compose --env-file .labs/STACK/compose.env up --wait` after it, the stack is
+    served by hand.
     """
     session, lab, name = opt.open_stack(stack)
-    click.echo(render_stack(session, lab, name, options, session.runtime(runtime), output and output.absolute()))
+    runner = session.runtime(runtime or RUNTIMES[0])
+    click.echo(render_stack(session, lab, name, options, runner, output and output.absolute()))

@@ -13,16 +13,16 @@ from click.core import ParameterSource
 
 from labctl.cli import options as opt
 from labctl.cli.console import Console, say, say_folder
+from labctl.labs.compare import EQUAL_LENGTHS
 from labctl.options import Options
-from labkit.compare import EQUAL_LENGTHS
-from labkit.printable import printable
 from labkit.tables import format_table
+from labsched.printable import printable
 
 if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult, Items
-    from labkit.evidence.overhead import OverheadComparison
-    from labkit.workloads.bench import Workload
-    from labkit.workloads.dataset import Count
+    from labctl.labs.overhead import OverheadComparison
+    from labctl.labs.workloads import Workload
+    from labkit.client.dataset import Count
     from labsched.recording import Arrival
 
 COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --against-engine
@@ -63,13 +63,13 @@ class _LoadOptions:
 
     def prompts(self) -> list[str] | None:
         """Those of ``dataset``; None without one. Raises LabError."""
-        from labkit.workloads.bench import prompts_from
+        from labctl.labs.workloads import prompts_from
 
         return prompts_from(self.dataset) if self.dataset else None
 
     def workload(self, prompts: Sequence[str] | None) -> Workload:
         """The load with these prompts, or the labs' own. Raises LabError for a trace or limits that cannot be read."""
-        from labkit.workloads.bench import PROMPTS, Workload
+        from labctl.labs.workloads import PROMPTS, Workload
         from labsched.slo import Slo
 
         return Workload(
@@ -86,7 +86,7 @@ class _LoadOptions:
 
     def _arrivals(self) -> Sequence[Arrival]:
         """The requests of ``trace``, at the times that ``speed`` makes of theirs; () without one."""
-        from labkit.predict import traces
+        from labctl.labs import traces
 
         if not self.trace:
             return ()
@@ -270,7 +270,7 @@ def _measure_there(
 
 def _show_metrics(metrics: Mapping[str, Any]) -> None:
     """The table of all phases."""
-    from labkit.workloads.bench import tabulate
+    from labctl.labs.workloads import tabulate
 
     header, rows = tabulate(metrics)
     click.echo(format_table(rows, header, right=range(1, len(header))))
@@ -278,7 +278,7 @@ def _show_metrics(metrics: Mapping[str, Any]) -> None:
 
 def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, seed: int) -> Items:
     """The workload: chat-like unless there are prompts; without ``tokens`` the answers have chat-like lengths."""
-    from labkit.workloads.dataset import Item, make_chats
+    from labkit.client.dataset import Item, make_chats
 
     def make_items(count: Count) -> list[Item]:
         if prompts is None:
@@ -292,7 +292,7 @@ def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, see
 
 def account(found: OverheadComparison) -> str:
     """The table of where the time goes, what a step is made of, and the sentence."""
-    from labkit.evidence.overhead import PARTS
+    from labctl.labs.overhead import PARTS
 
     through, bare = found.means
     lost = found.differences
@@ -315,7 +315,7 @@ def _table_notes(
     model: str, outcome: BenchResult, open_loop: bool, concurrency: Sequence[int], price: float | None = None
 ) -> list[str]:
     """What a person has to know to read the table."""
-    from labkit.workloads.bench import cost_note
+    from labctl.labs.workloads import cost_note
 
     sentences = []
     if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from labctl.catalog import load_catalog
 from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.manifest.catalog import load_catalog
-from labctl.manifest.schema import PROFILES, Lab
-from labctl.manifest.settings import Setting, format_setting
+from labctl.lab import PROFILES, Lab, Setting
+from labctl.settings import format_setting
 from labctl.workspace import Workspace
 from labkit.tables import format_table
 
@@ -40,14 +41,22 @@ def list_command(word: str | None, json_output: bool) -> None:
 
 
 def _document(lab: Lab) -> dict[str, Any]:
-    return lab.model_dump(by_alias=True, mode="json")
+    return {
+        "number": lab.number,
+        "name": lab.folder[3:],
+        "short": lab.short,
+        "title": lab.title,
+        "summary": lab.summary,
+        "settings": {key: asdict(setting) for key, setting in lab.declared.items()},
+        "stacks": {stack.name: {"title": stack.title, "models": stack.models} for stack in lab.serves},
+    }
 
 
 def _settings(lab: Lab) -> str:
     lines = [f"{lab.number} {lab.short}: {lab.title}"]
     lines += [f"{INDENT}stack {name}: {stack.title}" for name, stack in lab.stacks.items()]
-    for scope, title in (("stack", "What is served (--set key=value)"), ("run", "What labctl run does with it")):
-        chosen = {key: setting for key, setting in lab.settings.items() if setting.scope == scope}
+    for of_run, title in ((False, "What is served (--set key=value)"), (True, "What labctl run does with it")):
+        chosen = {key: setting for key, setting in lab.declared.items() if setting.of_run == of_run}
         lines += ["", title] if chosen else []
         for key, setting in chosen.items():
             lines += [f"  {key}", INDENT + setting.help, INDENT + _values(setting)]
@@ -56,7 +65,7 @@ def _settings(lab: Lab) -> str:
 
 def _values(setting: Setting) -> str:
     """What a setting takes, its defaults, and the other settings with which it means anything."""
-    defaults = [format_setting(setting.default_for(profile)) or "(empty)" for profile in PROFILES]
+    defaults = [format_setting(setting.default[profile]) or "(empty)" for profile in PROFILES]
     default = defaults[0] if len(set(defaults)) == 1 else f"{defaults[0]} (gpu: {defaults[1]})"
     text = f"{setting.describe()}; default {default}"
     conditions = [f"{key}={' or '.join(map(format_setting, values))}" for key, values in setting.when.items()]

@@ -16,7 +16,7 @@ from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.errors import LabError
-from labkit.printable import printable
+from labsched.printable import printable
 
 if TYPE_CHECKING:
     from labctl.pages.live.lines import Line

@@ -133,6 +133,9 @@ GROUPS: dict[str, dict[str, Listed]] = {
             ("render iterative --output repository",),
         ),
     },
-    "Teach": {"hub": Listed("hub", "Run a class on JupyterHub.", ("hub up", "hub status", "hub down"))},
+    "Teach": {
+        "guess": Listed("guess", "Draw a load, and let a class guess its steps.", ("guess", "guess 20")),
+        "hub": Listed("hub", "Run a class on JupyterHub.", ("hub up", "hub status", "hub down")),
+    },
 }
 COMMANDS: dict[str, Listed] = {name: listed for group in GROUPS.values() for name, listed in group.items()}

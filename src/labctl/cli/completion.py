@@ -15,8 +15,8 @@ from click.shell_completion import CompletionItem
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
-    from labctl.manifest.catalog import Catalog
-    from labctl.manifest.schema import Lab
+    from labctl.catalog import Catalog
+    from labctl.lab import Lab
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -25,11 +25,11 @@ def _completes(names: Callable[[Catalog, click.Context], Iterable[tuple[str, str
     """A parameter's ``shell_complete``: those of ``names``, each with its help, that begin with the word so far."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from labctl.manifest.catalog import load_catalog
+        from labctl.catalog import load_catalog
         from labctl.workspace import Workspace
 
         with contextlib.suppress(LabError, OSError):  # an error would stand in the middle of the line
-            catalog = load_catalog(Workspace.find(), leave_out=lambda problem: None, at_use=True)
+            catalog = load_catalog(Workspace.find())
             found = [item for item in names(catalog, ctx) if item[0].startswith(incomplete)]
             return [CompletionItem(name, help=help) for name, help in dict(found).items()]
         return []
@@ -57,7 +57,7 @@ def _named(catalog: Catalog, ctx: click.Context) -> Iterable[tuple[Lab, str]]:
 
 
 def _settings(catalog: Catalog, ctx: click.Context) -> Iterable[tuple[str, str]]:
-    return ((f"{key}=", item.help) for lab, _ in _named(catalog, ctx) for key, item in lab.settings.items())
+    return ((f"{key}=", item.help) for lab, _ in _named(catalog, ctx) for key, item in lab.declared.items())
 
 
 def _models(catalog: Catalog, ctx: click.Context) -> Iterable[tuple[str, str]]:

@@ -14,8 +14,8 @@ import click
 
 from labctl.listener import Listener
 from labkit.errors import LabError
-from labkit.printable import printable
 from labkit.tables import HANGING, can_redraw, columns, wrap_text
+from labsched.printable import printable
 
 WIDTH = 46  # of a step's title
 LEAST = 24  # of a title, where the progress is long

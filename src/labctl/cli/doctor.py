@@ -33,7 +33,7 @@ def doctor_command(stack: str | None, options: Options, workshop: bool, json_out
     checks = checklist(
         session.workspace,
         session.runtime,
-        lambda: claim_endpoints(options.ports, session.running()),
+        lambda: claim_endpoints(options.ports, session.running),
         plan,
         options.profile,
         workshop=workshop,

@@ -12,14 +12,15 @@ import click
 from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import is_terminal, say
+from labctl.course import question_answered
 from labctl.learn import desk
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.progress import NEW, PASSED, Progress
 from labctl.runtimes.lock import stack_lock
 from labctl.stack.session import Session
 from labkit.errors import LabError
-from labkit.printable import printable
 from labkit.tables import format_table
+from labsched.printable import printable
 
 if TYPE_CHECKING:
     from labctl.learn.judge import Outcome
@@ -66,17 +67,27 @@ def exercise_list_command(lab: str | None, json_output: bool) -> None:
     entries = progress.entries()
     rows = [
         {"id": e.id, "lab": e.lab.short, "title": e.title, "kind": e.manifest.kind, "minutes": e.manifest.minutes}
-        | {"state": entries[e.id].state if e.id in entries else NEW}
+        | {"state": entries[e.id].state if e.id in entries else NEW, "core": e.core}
         for e in exercises
     ]
     if json_output:
         click.echo(json.dumps(rows, indent=2))
         return
     columns = ("id", "lab", "title", "kind", "min", "state")
-    click.echo(format_table([tuple(row.values()) for row in rows], columns, right=(4,)))
-    passed = sum(row["state"] == PASSED for row in rows)
-    done = round(BAR * passed / len(rows)) if rows else 0
-    click.echo(f"\n[{'#' * done}{'.' * (BAR - done)}]  {passed} of {len(rows)} passed")
+    counted = [exercise for exercise in exercises if exercise.core] or exercises
+    for core, heading in ((True, f"LLM serving in one afternoon, {_length_of(counted)}"), (False, "\nMore of this")):
+        cells = [tuple(row.values())[:-1] for row in rows if row["core"] == core]
+        if cells:
+            click.echo(f"{heading}\n{format_table(cells, columns, right=(4,))}")
+    passed = progress.passed(counted)
+    done = round(BAR * passed / len(counted)) if counted else 0
+    click.echo(f"\n[{'#' * done}{'.' * (BAR - done)}]  {passed} of {len(counted)} passed")
+
+
+def _length_of(exercises: list[Exercise]) -> str:
+    """How long these take, in words."""
+    minutes = sum(exercise.manifest.minutes for exercise in exercises)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def _of_lab(session: Session, exercises: list[Exercise], lab: str | None) -> list[Exercise]:
@@ -143,7 +154,7 @@ def check_command(
         outcome = check_exercise(session, exercise, runtime, seeds)
         _show(outcome, json_output)
         if outcome.passed and not json_output:
-            _offer(exercise, exercises, progress)
+            _offer(session, exercise, exercises, progress)
         if not watch:
             ctx.exit(0 if outcome.passed else 1)
         while desk.stamps(exercise, session.workspace) == judged:
@@ -158,11 +169,15 @@ def _show(outcome: Outcome, json_output: bool) -> None:
         say(printable(line), hanging="    ")
 
 
-def _offer(passed: Exercise, exercises: list[Exercise], progress: Progress) -> None:
-    """What comes after a pass: the next exercise, and the solution to compare with."""
-    if id := progress.first_open([exercise.id for exercise in exercises], passed.id):
-        title = find_exercise(exercises, id).title
-        say(f"next: labctl exercise next   ({id}, {title})")
+def _offer(session: Session, passed: Exercise, exercises: list[Exercise], progress: Progress) -> None:
+    """What comes after a pass: how far one is, the next exercise, and the solution to compare with."""
+    core = [exercise for exercise in exercises if exercise.core]
+    if passed.core:
+        say(f"{progress.passed(core)} of {len(core)}")
+        if question := question_answered(session.catalog.course, passed.id, progress.all_passed):
+            say(f"you can now answer: {question}", hanging="    ")
+    if following := progress.next_open(exercises, passed.id):
+        say(f"next: labctl exercise next   ({following.id}, {following.title})")
     say(f"to compare: labctl exercise solution {passed.id}")
 
 
@@ -208,10 +223,13 @@ def solution_command(id: str, give_up: bool) -> None:
 
 @exercise_command.command("next")
 def next_command() -> None:
-    """Start the next exercise that has not passed, after the one started last, or that one if it was never checked."""
+    """Start the next exercise of the course, or the one started last if it was never checked.
+
+    After the course's own come the others.
+    """
     session, exercises, progress = _open()
-    if id := progress.next_open([exercise.id for exercise in exercises]):
-        _start(session, find_exercise(exercises, id), progress)
+    if exercise := progress.to_go_on(exercises):
+        _start(session, exercise, progress)
     else:
         click.echo(f"all {len(exercises)} exercises have passed")
 

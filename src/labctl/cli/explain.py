@@ -5,29 +5,30 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from labctl.cli import completion
 from labctl.cli import options as opt
-from labctl.cli.console import say
+from labctl.cli.console import Console, say
 from labkit.errors import LabError
 from labkit.evidence.steplog import run_folders
-from labkit.printable import printable
 from labkit.tables import format_table
+from labsched.printable import printable
 
 if TYPE_CHECKING:
     from labctl.pages.live.parting import Parting
     from labctl.pages.live.story import InstanceSteps, StoryEvent
-    from labsched.causes import ExplainedRequest, Finding
+    from labsched.answer import Predictor
+    from labsched.causes import ExplainedRequest
+    from labsched.explanation import Called, Explanation
     from labsched.recording import Recording
 
 SHOWN = 5  # requests that an error names
-HELPS = 0.95  # of a p99, or less: then a setting is worth a try
-PERCENTILES = ("p50", "p95", "p99")  # as labsched.causes.cause_table has them
 
 
 @click.command("explain")
@@ -41,9 +42,26 @@ PERCENTILES = ("p50", "p95", "p99")  # as labsched.causes.cause_table has them
     metavar="FILE.png",
     help="Without REQUEST: also draw the parts at each percentile, and the worst second.",
 )
+@click.option("--from", "start", metavar="TIME", help="Without REQUEST: leave out requests that came before TIME.")
+@click.option("--to", "end", metavar="TIME", help="Without REQUEST: leave out requests that came at TIME or later.")
+@click.option(
+    "--client",
+    type=opt.A_FILE,
+    metavar="FILE",
+    help="Without REQUEST: join what the client saw: requests.jsonl of labctl bench, or the JSON of vllm bench serve "
+    "--save-result --save-detailed.",
+)
 @opt.as_json
 def explain_command(
-    source: str, request_or_b: str, diff: bool, phase: str, picture: Path | None, json_output: bool
+    source: str,
+    request_or_b: str,
+    diff: bool,
+    phase: str,
+    picture: Path | None,
+    start: str | None,
+    end: str | None,
+    client: Path | None,
+    json_output: bool,
 ) -> None:
     """Show what the slowest requests of RESULT waited for, or why REQUEST waited, step by step.
 
@@ -51,138 +69,119 @@ def explain_command(
     records into. STACK is a stack that is up; it needs a REQUEST: its name on the pages (A, B, C ... in order of
     arrival), its id in the step log, or the name that the run's own client gave it (requests.jsonl; vLLM's id).
     --diff takes two of RESULT and STACK instead.
+
+    TIME is a number of seconds since the first request, or a time of day (14:02, 14:02:30, 2026-11-28T14:02).
     """
     if diff:
         _show_parting(source, request_or_b, json_output)
+    elif _is_result(request_or_b):
+        raise click.UsageError(
+            f"{request_or_b} is a result, not a request of {source}; to compare the two: labctl explain --diff, "
+            "or labctl compare"
+        )
     elif request_or_b:
         _show_story(request_or_b, source, json_output)
     else:
-        _show_causes(Path(source), phase, picture, json_output)
+        _show_causes(Path(source), phase, picture, (start, end), client, json_output)
 
 
-def _show_causes(result: Path, phase: str, picture: Path | None, json_output: bool) -> None:
-    """The parts of TTFT and TPOT at the percentiles; the largest part, who caused it, and what would change it."""
-    from labkit import results
-    from labsched import causes, recording
+def _is_result(word: str) -> bool:
+    """Whether an argument names a folder with a recording, or a file of one, and so no request."""
+    path = Path(word)
+    return path.suffix == ".jsonl" or (bool(word) and path.is_dir() and any(path.glob("*.jsonl")))
 
-    if not result.exists():
-        raise LabError(
-            f"{result} does not exist", "", "labctl explain STACK REQUEST for a stack that is up", code="result-missing"
-        )
-    read = recording.read_recording(result, phase)
-    sent = results.sent_requests(read)
-    read = read.in_turn(sent)
-    explained = causes.explain_requests(read, sent)
-    if not explained:
-        raise LabError(
-            f"{read.source} has no request that was answered", "", "labctl bench STACK", code="recording-empty"
-        )
-    called = _names(read, phase)
+
+def _show_causes(
+    result: Path,
+    phase: str,
+    picture: Path | None,
+    window: tuple[str | None, str | None],
+    client: Path | None,
+    json_output: bool,
+) -> None:
+    """Who got no token, the largest parts of TTFT and TPOT, who is in the way, and what would change it."""
+    from labsched.explain import explain_result
+
+    console = Console()
+    answer = explain_result(result, phase, *window, client, _naming, _predicting(console), console.progress)
+    if answer.tried and answer.told.recordings[0].settings.vllm:
+        console.done(f"{len(answer.tried)} settings")
+    console.settle()
     if picture:
-        from labkit.pictures.explained import draw_explanation
-
-        draw_explanation(explained, read, picture, str(result), called)
-    findings = [causes.largest_cause(explained, read.settings, metric) for metric in ("TTFT", "TPOT")]
-    advices = [_advise(read, finding) for finding in findings]
+        _draw(answer.told, picture, str(result))
     if json_output:
-        document: dict[str, Any] = {"requests": len(explained)}
-        for finding, advice in zip(findings, advices, strict=True):
-            ids, parts = causes.cause_table(explained, finding.metric)
-            document[finding.metric] = {
-                "percentiles": dict(zip(PERCENTILES, ids, strict=True)),
-                "names": dict(zip(PERCENTILES, (called[id] for id in ids), strict=True)),
-                "parts_ms": dict(parts),
-                "largest": {"part": finding.part, "share": finding.share, "culprit": finding.culprit},
-                "change": dict(advice.change),
-                "p99_ms": advice.p99,
-            }
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json.dumps(answer.to_json(), indent=2))
         return
-    by_name = {request.name: request for request in explained}
-    for number, (finding, advice) in enumerate(zip(findings, advices, strict=True)):
-        if number:
-            click.echo()
-        say(printable(_sentence(finding, advice, by_name, read, called)))
-        ids, parts = causes.cause_table(explained, finding.metric)
-        cells = [(part, *(f"{ms:,.1f}" for ms in values)) for part, values in parts]
-        cells.append(("request", *(called[id] for id in ids)))
-        click.echo("\n" + format_table(cells, (f"{finding.metric}, ms", *PERCENTILES), right=(1, 2, 3)))
+    for number, paragraph in enumerate(answer.paragraphs(partial(format_table, right=(1, 2, 3)))):
+        say(printable(f"\n{paragraph}" if number else paragraph))
     if picture:
         say(printable(f"\nwritten: {picture}"))
-    say(printable(f"\nstep by step: labctl explain {read.source} {called[findings[0].request.name]}"))
+    if at := answer.slowest:
+        told = answer.told
+        say(printable(f"\nstep by step: labctl explain {_source(result, told, at)} {told.called(at).split()[0]}"))
 
 
-def _names(read: Recording, phase: str) -> dict[str, str]:
-    """What a person calls the requests of a recording, by their names in it."""
+def _predicting(console: Console) -> Callable[[Recording], Predictor] | None:
+    """What replays a recording of vLLM by vLLM's own scheduler; None: that is not installed."""
+    from labctl.runtimes.layers import layer
+    from labctl.workspace import Workspace
+
+    vllm = layer("vllm", Workspace.find())
+    if not vllm.ready:
+        return None
+
+    def predictor(read: Recording) -> Predictor:
+        from labctl.recordings.vllm import VllmReplays, change_vllm_settings
+        from labsched import answer
+
+        change_vllm_settings(read.settings, {})  # what cannot be replayed is refused before vLLM is started
+        console.step("settings replayed by vLLM's scheduler")
+        replays = click.get_current_context().with_resource(VllmReplays(vllm.path))
+        return answer.Predictor.of(read, replayed=replays.replay, changed=change_vllm_settings)
+
+    return predictor
+
+
+def _naming(read: Sequence[Recording]) -> Called:
+    """What the pages call the requests of a server's engines."""
     from labctl.pages.live import story
+    from labkit.evidence.names import Numbered
 
-    letters: dict[str, str] = {}
-    for lane in story.of_result(Path(read.source), phase):
-        letters |= lane.names
-    return {arrival.name: letters.get(arrival.name, arrival.name) for arrival in read.arrivals}
+    letters: dict[str, str] = Numbered()
+    if not read[0].settings.vllm:
+        letters = {}
+        for lane in story.of_result(Path(read[0].source)):
+            letters |= lane.names
 
+    def called(request: ExplainedRequest) -> str:
+        name = letters[request.name] if isinstance(letters, Numbered) else letters.get(request.name, request.name)
+        return f"{name} of engine {request.engine}" if len(read) > 1 else name
 
-def _sentence(
-    found: Finding, advice: _Advice, every: Mapping[str, ExplainedRequest], read: Recording, called: Mapping[str, str]
-) -> str:
-    """The largest part of a p99, who was in the way, and what another setting would make of it."""
-    from labkit.predict.vllm import their_names
-    from labsched import causes
-
-    whole, part = found.request.whole(found.metric), causes.WORDS.get(found.part, found.part)
-    text = f"p99 of {found.metric} is {whole:,.0f} ms; {found.share:.0%} of it is {part}"
-    if other := every.get(found.culprit):
-        tenant = f", tenant {other.tenant}" if other.tenant else ""
-        lengths = f"{other.prompt:,} prompt and {other.made:,} output tokens"
-        text += f", most often for {called[other.name]} ({lengths}{tenant})"
-    text += "."
-    change = their_names(read.settings, advice.change)
-    settings = " --set ".join(f"{name}={value}" for name, value in change.items())
-    if found.part == causes.HELD:
-        return f"{text} No setting helps against that: see what else the machine computed."
-    if advice.p99:
-        before, after = advice.p99
-        if advice.helps:
-            return f"{text} With {settings} the prediction for p99 is {after:,.0f} ms instead of {before:,.0f}."
-        predicted = f"the prediction for p99 is {after:,.0f} ms; as recorded, {before:,.0f}"
-        return f"{text} {settings} would not help: {predicted}."
-    if advice.change and not read.settings.own:
-        command = f"labctl predict {read.source} --set {settings}"
-        return f"{text} The setting against it: {settings}. {command} says what it does."
-    return text
+    return called
 
 
-class _Advice(NamedTuple):
-    """A setting against a part; {} where there is none. ``p99``: as predicted for the recorded settings and with it,
-    in ms; None where there is no answer.
-    """
-
-    change: Mapping[str, str] = {}
-    p99: tuple[float, float] | None = None
-
-    @property
-    def helps(self) -> bool:
-        return self.p99 is not None and self.p99[1] <= HELPS * self.p99[0]
+def _engine_of(told: Explanation, request: ExplainedRequest) -> Recording:
+    return next(recording for recording in told.recordings if recording.engine == request.engine)
 
 
-def _advise(read: Recording, found: Finding) -> _Advice:
-    """The first of the settings against the part that helps, or the first of all where none does."""
-    from labsched import answer
+def _source(result: Path, told: Explanation, request: ExplainedRequest) -> str:
+    """What `labctl explain SOURCE REQUEST` finds the request in: the newest recording of a folder, or a file."""
+    from labsched.vllm import reader
 
-    tried = [_Advice(change) for change in found.changes]
-    if not tried or read.settings.vllm or read.settings.own:
-        return tried[0] if tried else _Advice()
-    figure = f"{found.metric.lower()}_p99_ms"
-    try:
-        predictor = answer.Predictor.of(read)
-        before = predictor.likeliest({})[figure]
-        for number, change in enumerate(found.changes):
-            tried[number] = _Advice(change, (before, predictor.likeliest(change)[figure]))
-            if tried[number].helps:
-                return tried[number]
-    except LabError:
-        pass
-    return tried[0]
+    recording = _engine_of(told, request)
+    if not reader.is_recording(result) or not result.is_dir() or recording.name == reader.latest_recording(result):
+        return recording.source
+    return str(reader.recordings_in(result)[recording.name or ""][-1])
+
+
+def _draw(told: Explanation, picture: Path, title: str) -> None:
+    """The picture of all requests, with the worst second of the engine that had the slowest."""
+    from labctl.recordings.picture import draw_explanation
+    from labsched.findings import at_percentile
+
+    recording = _engine_of(told, at_percentile(told.requests, "TTFT", 99))
+    names = {request.name: told.called(request) for request in told.requests if request.engine == recording.engine}
+    draw_explanation(told.requests, recording, picture, title, names)
 
 
 def _show_story(request: str, source: str, json_output: bool) -> None:
@@ -339,7 +338,7 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
     RESULTS are folders, result.json files, or folders that a vLLM of your own records into.
     """
     from labctl.cli.predict import show_kept
-    from labkit.compare import compare
+    from labctl.labs.compare import compare
 
     if not (results := show_kept(results, json_output)):
         return  # they were predictions
@@ -354,9 +353,7 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
         rows = [_ratios(key, values) for key, values in outcome.metrics.items()]
         click.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=2))
         return
-    labs = opt.open_session().catalog.labs
-    judged = [verdict.value for lab in labs if lab.folder == outcome.lab for verdict in lab.verdicts]
-    keys = list(outcome.metrics) if every else outcome.headlines(judged)
+    keys = list(outcome.metrics) if every else outcome.headlines()
     numbers = [str(number) for number, _ in enumerate(outcome.names, 1)]
     for number, name in zip(numbers, outcome.names, strict=True):
         click.echo(f"  {number}  {printable(name)}")

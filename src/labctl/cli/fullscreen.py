@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
+ARROWS = {b"\033[A": "up", b"\033[B": "down", b"\033OA": "up", b"\033OB": "down"}  # also of an application's keypad
 Lines = Callable[[int, int], "Sequence[str | Text]"]  # of a width and a height; each line must fit
 
 
@@ -40,11 +41,13 @@ def fullscreen() -> Iterator[Callable[[Lines], None]]:
 
 
 def read_key(seconds: float) -> str:
-    """The key that is pressed within that time, in lower case; "q" where the terminal has gone.
+    """The key that is pressed within that time, in lower case, "up" or "down"; "q" where the terminal has gone.
 
-    "" for none, and for those that send more than a letter (arrows, a paste).
+    "" for none, and for what else sends more than a letter (a paste).
     """
     if not select.select([sys.stdin], [], [], seconds)[0]:
         return ""
     data = os.read(sys.stdin.fileno(), 64)
+    if data in ARROWS:
+        return ARROWS[data]
     return "" if data.startswith(b"\033") or len(data) > 1 else data.decode(errors="replace").lower() or "q"

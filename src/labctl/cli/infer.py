@@ -6,9 +6,9 @@ import click
 
 from labctl.cli import options as opt
 from labctl.stack import faults
-from labctl.stack.up import death_of_stack
+from labctl.stack.status import death_of_stack
 from labkit.errors import LabError
-from labkit.printable import printable
+from labsched.printable import printable
 
 
 @click.command("infer")
@@ -23,11 +23,13 @@ def infer_command(
     stack: str, endpoint: str, model: str, prompt: str, output_tokens: int, replica: int | None, stream: bool
 ) -> None:
     """Get one answer from a model of STACK, which must be up, or of any server."""
-    from labkit.clients import ask
+    from labctl.triton import conversation
 
     opt.require_named(stack, endpoint)
     if endpoint:
-        for piece in ask.generate(endpoint, opt.model_there(stack, model, "infer"), prompt, output_tokens, stream):
+        for piece in conversation.generate(
+            endpoint, opt.model_there(stack, model, "infer"), prompt, output_tokens, stream
+        ):
             click.echo(printable(piece), nl=False)
         click.echo()
         return
@@ -48,7 +50,7 @@ def infer_command(
     def standing() -> bool:
         return bool(faults.paused_models(session, record))
 
-    pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream, standing)
+    pieces = conversation.generate(record.endpoints.grpc, model, prompt, output_tokens, stream, standing)
     try:
         with faults.watch_for_stalls(session, name, explain):
             for piece in pieces:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from labctl.cli import fullscreen, learn_view
+from labctl.course import question_answered
 from labctl.learn import desk, judge, server
 from labctl.learn.exercise import Exercise
 from labctl.learn.progress import PASSED, Progress
@@ -16,7 +19,11 @@ from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.errors import LabError
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 TICK_S = 0.2
+TITLE = 40  # columns
 
 
 class _Telling(Silent):
@@ -35,10 +42,12 @@ class LearnScreen:
     def __init__(self, session: Session, exercises: Sequence[Exercise], progress: Progress, runtime: str) -> None:
         self.session = Session(session.workspace, session.catalog, _Telling(self._waiting))
         self.exercises, self.progress, self.runtime = exercises, progress, runtime
+        self.counted = [exercise for exercise in exercises if exercise.core] or exercises
         self.exercise = next((e for e in exercises if e.id == progress.current), None) or self._next()
         self.below: list[str] = []
         self.found: list[str] = []
-        self.page, self.alone = 0, False
+        self.page, self.alone, self.top = 0, False, 0
+        self.chosen: int | None = None  # in the list of the exercises, while that is shown
         self.stamps: list[int] = []
         self.checking: threading.Thread | None = None
         self.began, self.waits_for = 0.0, ""
@@ -51,7 +60,7 @@ class LearnScreen:
                 self._act(key)
                 if not self._busy() and self._stamps() != self.stamps:
                     self._check()
-                draw(lambda width, height: learn_view.view_lines(self._view(), width, height))
+                draw(self._lines)
         if self._busy():
             click.echo("a check is still in progress: its end is waited for")
             assert self.checking
@@ -63,11 +72,19 @@ class LearnScreen:
 
     def _act(self, key: str) -> None:
         exercise = self.exercise
-        if key == " ":
-            self.page += 1
+        if self.chosen is not None:
+            self._choose(key, self.chosen)
+            return
+        match key:
+            case " ":
+                self.page += 1
+            case "up" | "down":
+                self.top = max(0, self.top + (1 if key == "down" else -1))
         if self._busy():
             return
         match key:
+            case "l":
+                self.chosen = self.exercises.index(exercise) if exercise in self.exercises else 0
             case "c":
                 self._check()
             case "h":
@@ -77,7 +94,7 @@ class LearnScreen:
                 self._show([*lines[::-1], "", *self.found])  # the newest first; what was found stays
             case "n":
                 self._begin(self._next(exercise.id))
-                if self._count_passed() == len(self.exercises):
+                if self.progress.passed(self.exercises) == len(self.exercises):
                     self._show(["all of these have passed: labctl exercise list has the others", *self.below])
             case "r":
                 kept = desk.reset(exercise, self.session.workspace)
@@ -92,19 +109,27 @@ class LearnScreen:
     def _begin(self, exercise: Exercise) -> None:
         desk.lay_out_exercise(exercise, self.session.workspace)
         self.progress.start(exercise.id)
-        self.exercise = exercise
+        self.exercise, self.top = exercise, 0
         self._show(self._rows_of(judge.last_outcome(self.session.workspace, exercise.id)))
         self.stamps = self._stamps()
 
-    def _next(self, after: str = "") -> Exercise:
-        """The first exercise that has not passed; where all have, the one ``after`` another."""
-        order = [exercise.id for exercise in self.exercises]
-        place = order.index(after) + 1 if after else 0
-        id = self.progress.first_open(order, after) or order[place % len(order)]
-        return next(exercise for exercise in self.exercises if exercise.id == id)
+    def _choose(self, key: str, chosen: int) -> None:
+        """A key in the list: move in it, begin the chosen one, or go back."""
+        match key:
+            case "up" | "k" | "down" | "j":
+                step = -1 if key in ("up", "k") else 1
+                self.chosen = min(max(0, chosen + step), len(self.exercises) - 1)
+            case "\n" | "\r":
+                self.chosen = None
+                self._begin(self.exercises[chosen])
+            case "l" | "\033":
+                self.chosen = None
 
-    def _count_passed(self) -> int:
-        return sum(self.progress.of(e.id).state == PASSED for e in self.exercises)
+    def _next(self, after: str = "") -> Exercise:
+        """The next exercise that has not passed; where all have, the one ``after`` another."""
+        order = [exercise.id for exercise in self.exercises]
+        place = order.index(after) + 1 if after in order else 0
+        return self.progress.next_open(self.exercises, after) or self.exercises[place % len(order)]
 
     def _check(self) -> None:
         self.stamps = self._stamps()
@@ -135,30 +160,58 @@ class LearnScreen:
 
     def _rows_of(self, outcome: judge.Outcome | None) -> list[str]:
         """The rows of a check, which stay on the screen beside a hint; its verdict first, which must be seen."""
-        self.found = ["not checked yet: c checks it, and so does saving a file"]
+        self.found = []
         if outcome:
-            then = ["", "n is the next exercise, s shows the solution"] if outcome.passed else []
+            then = ["", *self._after_a_pass()] if outcome.passed else []
             self.found = [outcome.verdict, *then, "", *outcome.rows()]
         return self.found
+
+    def _after_a_pass(self) -> list[str]:
+        """What one can do, and now answer."""
+        course, passed = self.session.catalog.course, self.progress.all_passed
+        question = question_answered(course, self.exercise.id, passed)
+        said = [f"you can now answer: {question}"] if question else []
+        return [*said, "n is the next exercise, s shows the solution"]
 
     def _stamps(self) -> list[int]:
         return desk.stamps(self.exercise, self.session.workspace)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
+    def _lines(self, width: int, height: int) -> list[Text]:
+        view = self._view()
+        self.top = min(self.top, learn_view.lines_hidden(view, width, height))
+        return learn_view.view_lines(view, width, height)
+
     def _view(self) -> learn_view.View:
+        counted = f"{self.progress.passed(self.counted)} of {len(self.counted)} passed"
+        if self.chosen is not None:
+            return learn_view.View("The exercises", "", counted, "", "", "", self._list(), chosen=self.chosen)
         exercise, folder = self.exercise, f"exercises/{self.exercise.id}"
         files = ", ".join(f"{folder}/{name}" for name in exercise.manifest.files)
         served = any(place.endswith(".py") for place in exercise.served)  # it runs in the server, which has a log
-        prints = " What it prints: labctl logs exercise" if served else ""
+        prints = " Its output: labctl logs exercise" if served else ""
         checking = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]
         return learn_view.View(
             f"{exercise.id}  {exercise.title}",
             self.progress.of(exercise.id).state,
-            f"{self._count_passed()} of {len(self.exercises)} passed",
+            counted,
             "" if self.alone else (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
-            f"Edit {files}, and save.{prints}",
+            f"Edit {files}; saving checks it.{prints}",
             f"{folder}/{desk.TASK}",
             checking if self._busy() else self.below,
             self.page,
+            self.top,
         )
+
+    def _list(self) -> list[str]:
+        """A row for each exercise: its number in the course, or "more"."""
+        entries, place, rows = self.progress.entries(), 0, []
+        for at, exercise in enumerate(self.exercises):
+            place += exercise.core
+            mark = learn_view.HERE if at == self.chosen else "  "
+            state = entries[exercise.id].state if exercise.id in entries else ""
+            number = f"{place:>4}" if exercise.core else "more"
+            title = textwrap.shorten(exercise.title, TITLE)
+            rows.append(f"{mark}{number}  {exercise.id}  {title:<{TITLE}} {exercise.manifest.minutes:>3} min  {state}")
+        return rows

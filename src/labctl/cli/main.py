@@ -7,7 +7,6 @@ when that command is used: ``labctl --help`` answers at once.
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import signal
 import sys
@@ -23,7 +22,7 @@ from labctl.cli.commands import COMMANDS, GROUPS
 from labctl.cli.console import show_error
 from labkit import disk, proxies
 from labkit.errors import LabError
-from labkit.printable import printable
+from labsched.printable import allow_any_text, printable
 
 MOST_WORDS = 300  # of what a package says where it cannot be imported: numpy's advice takes a screen
 
@@ -104,9 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     signal.signal(signal.SIGTERM, _raise_terminated)
     proxies.spare_loopback()
-    for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a command
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    allow_any_text()
     try:
         code = cli.main(argv, prog_name="labctl", standalone_mode=False)
         return code if isinstance(code, int) else 0

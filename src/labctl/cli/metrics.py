@@ -11,9 +11,9 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labkit.evidence import metrics
-from labkit.printable import printable
+from labkit.client import metrics
 from labkit.tables import format_table
+from labsched.printable import printable
 
 CANCELED = (
     "A model that gives requests back after each step has every hand-over counted by Triton as a request, also of "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +21,7 @@ from labctl.workspace import RUNTIMES
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
-    from labctl.manifest.schema import Lab
+    from labctl.lab import Lab
     from labctl.stack.session import Session
 
 JUPYTER = ("JUPYTERHUB_PUBLIC_URL", "JUPYTERHUB_SERVICE_PREFIX")  # of a learner's server, as far as JupyterHub knows
@@ -161,15 +161,22 @@ def plan_options(command: Command) -> Command:
     def wrapped(
         *args: Any, profile: str, pairs: tuple[str, ...], templates: Path | None, gpu: str, **kwargs: Any
     ) -> Any:
-        from labctl.manifest.settings import parse_assignments
         from labkit.disk import resolve_path
-        from labkit.predict.vllm import stack_names
 
         first = gpu.partition(",")[0].strip()
-        options = Options(profile, stack_names(parse_assignments(pairs)), templates and resolve_path(templates), first)
+        settings = _assignments(pairs) if pairs else {}
+        options = Options(profile, settings, templates and resolve_path(templates), first)
         return command(*args, options=options, **kwargs)
 
     return wrapped
+
+
+def _assignments(pairs: Sequence[str]) -> Mapping[str, str]:
+    """The settings of ``--set``, also under vLLM's names of them."""
+    from labctl.recordings.vllm import stack_names
+    from labctl.settings import parse_assignments
+
+    return stack_names(parse_assignments(pairs))
 
 
 def up_options(command: Command) -> Command:

@@ -15,7 +15,7 @@ from labctl.cli.predict import phase_option, result_argument
 from labkit.tables import format_table
 
 if TYPE_CHECKING:
-    from labsched.pace import Pace, StepWork
+    from labsched.pace import Pace
 
 CONTEXT = 800  # tokens, as in the published test of lab 05
 DECODING, PROMPTS = (1, 8, 64), (512, 2048, 7168)
@@ -31,9 +31,9 @@ def pace_command() -> None:
 @opt.as_json
 def pace_list_command(json_output: bool) -> None:
     """Show what each device says that a step takes, with Llama-2-7B in 16 bits."""
-    from labsched.pace import DEVICES, TABLES, Pace
+    from labsched.pace import DEVICES, MEASURED, Pace
 
-    devices = {name: Pace.of(name, SHAPE, "1") for name in (*DEVICES, *TABLES)}
+    devices = {name: Pace.of(name, SHAPE, "1") for name in (*DEVICES, *MEASURED)}
     _show({name: pace for name, pace in devices.items() if pace}, json_output, {})
 
 
@@ -47,24 +47,24 @@ def measure_(result: Path, phase: str, json_output: bool) -> None:
     RESULT is a folder below results/, or one steps-PHASE.jsonl of it.
     """
     from labsched import recording
-    from labsched.measured import measure_device
-    from labsched.pace import DEVICES, MEASURED, OWN, Pace
+    from labsched.fitting import measure_device
+    from labsched.pace import DEVICES, OWN, Pace
 
     found = measure_device(recording.read_recording(result, phase).rows)
-    shown = {name: Pace(device, MEASURED, 1.0) for name, device in DEVICES.items()}
-    shown[OWN] = Pace(found.table, MEASURED, 1.0)
-    facts = {"pace_table": found.table.text, "steps": found.steps, "said_s": found.said_s, "took_s": found.took_s}
+    devices = {name: Pace.of(name, SHAPE, "1") for name in DEVICES}
+    shown = {name: pace for name, pace in devices.items() if pace} | {OWN: Pace(found.costs, 1.0)}
+    facts = {"pace_table": found.costs.text, "steps": found.steps, "said_s": found.said_s, "took_s": found.took_s}
     _show(shown, json_output, facts)
     if not json_output:
         say(
-            f"\nby this table the {found.steps:,} recorded steps take {found.said_s:.2f} s, and they took "
+            f"\nby these costs the {found.steps:,} recorded steps take {found.said_s:.2f} s, and they took "
             f"{found.took_s:.2f} s"
         )
-        say(f"\n--set pace=measured --set pace_table={found.table.text}")
+        say(f"\n--set pace=measured --set pace_table={found.costs.text}")
 
 
 def _show(devices: Mapping[str, Pace], json_output: bool, facts: Mapping[str, Any]) -> None:
-    steps = {name: {device: pace.seconds(work) for device, pace in devices.items()} for name, work in _steps().items()}
+    steps = {name: {device: pace.seconds(*work) for device, pace in devices.items()} for name, work in _steps().items()}
     if json_output:
         click.echo(json.dumps({"seconds": steps, **facts}, indent=1))
         return
@@ -72,9 +72,8 @@ def _show(devices: Mapping[str, Pace], json_output: bool, facts: Mapping[str, An
     say(format_table(rows, ("a step, ms", *devices), right=range(1, 1 + len(devices))))
 
 
-def _steps() -> dict[str, list[StepWork]]:
-    from labsched.pace import StepWork
-
-    decoding = {f"{n} decoding, context {CONTEXT}": [StepWork(1, CONTEXT)] * n for n in DECODING}
-    prompts = {f"{n:,} prompt tokens": [StepWork(512, 512)] * (n // 512) for n in PROMPTS}
+def _steps() -> dict[str, tuple[list[int], list[int]]]:
+    """The tokens and the contexts of the requests in a step, by its words."""
+    decoding = {f"{n} decoding, context {CONTEXT}": ([1] * n, [CONTEXT] * n) for n in DECODING}
+    prompts = {f"{n:,} prompt tokens": ([512] * (n // 512),) * 2 for n in PROMPTS}
     return {**decoding, **prompts}

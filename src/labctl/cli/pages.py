@@ -77,7 +77,7 @@ def watch_command(stack: str, port: int | None, replica: int | None, forwarded: 
     RESULT is a folder below results/, or the folder that a vLLM of your own records into: while that is written, the
     page follows it. Ctrl-C ends the page.
     """
-    from labctl.manifest.settings import parse_assignments
+    from labctl.settings import parse_assignments
     from labsched.vllm import reader
 
     if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?)?", forwarded):

@@ -14,11 +14,11 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import is_terminal, say
 from labkit.errors import LabError
-from labkit.printable import printable
 from labkit.tables import format_table
+from labsched.printable import printable
 
 if TYPE_CHECKING:
-    from labkit.predict.vllm import VllmReplays
+    from labctl.recordings.vllm import VllmReplays
     from labsched.answer import Prediction, Predictor
     from labsched.recording import SchedulerSettings
     from labsched.steptime import Extrapolated
@@ -28,7 +28,7 @@ IN_FLIGHT = "-in-flight"  # how `labctl bench` names the phases whose clients ke
 
 result_argument = click.argument("result", type=opt.A_PATH)
 strict_option = click.option(
-    "--strict", is_flag=True, help="Refuse steps that are larger than any recorded one, instead of extrapolating."
+    "--strict", is_flag=True, help="Refuse steps that are far from every recorded size, instead of extrapolating."
 )
 phase_option = click.option("--phase", default="", metavar="NAME", help="The phase to predict from (steps-NAME.jsonl).")
 in_flight_option = opt.number_option(
@@ -112,8 +112,8 @@ def predict_command(
     (docs/guide/your-own-vllm.md); vLLM's names of settings are taken too. The scheduler itself is replayed in virtual
     time; the time of a step is a model fitted on the recording (docs/guide/prediction.md).
     """
-    from labctl.manifest.settings import parse_assignments
-    from labkit.predict.vllm import labs_names
+    from labctl.settings import parse_assignments
+    from labsched.vllm.arguments import labs_names
 
     wanted = dict(parse_assignments(change.assignments))
     if change.sweep and run_it:
@@ -159,7 +159,7 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
 
     The requests are those of RESULT, at R per second. The knee is the highest rate that one replica keeps up.
     """
-    from labkit import prediction
+    from labctl.recordings import prediction
 
     predictor = _predictor(result, _ReplayOptions(phase, strict, slo=slo))
     slots, replicas, knee = predictor.slots_enough(rate), predictor.replicas_enough(rate), predictor.knee()
@@ -190,7 +190,7 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
 
 def _theirs(settings: SchedulerSettings, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The settings under vLLM's own names, for a document; {} where the recording is not of somebody's own vLLM."""
-    from labkit.predict.vllm import their_names
+    from labsched.vllm.arguments import their_names
 
     return {"vllm": their_names(settings, wanted)} if settings.recorded and wanted else {}
 
@@ -203,8 +203,8 @@ def _sweep(
     predictor: Predictor, wanted: Mapping[str, str], key: str, values: Sequence[str], shown: opt.ResultOutput
 ) -> None:
     """A column for each value that has an answer, and a line for each that has none."""
-    from labkit.predict.vllm import labs_names
-    from labkit.prediction import extrapolation_sentence, format_number, time_remarks
+    from labctl.recordings.prediction import extrapolation_sentence, format_number, time_remarks
+    from labsched.vllm.arguments import labs_names
 
     predicted: dict[str, Prediction] = {}
     marks: dict[str, dict[str, Any] | None] = {}
@@ -257,7 +257,7 @@ def _marked(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]
 
 
 def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> str:
-    """A ``labctl bench`` that records steps as large as the extrapolated ones; "" where the stack is not known."""
+    """A ``labctl bench`` that records steps of the extrapolated sizes; "" where the stack is not known."""
     from labctl.labs.rerun import Recorded
 
     arrivals = predictor.recording.arrivals
@@ -278,13 +278,12 @@ def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]
 
 
 def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
-    from labkit import results
-    from labkit.predict import vllm
-    from labsched import answer, recording, replay
+    from labctl.recordings import vllm
+    from labsched import answer, clients, recording, replay
     from labsched.slo import Slo
 
     read = recording.read_recording(result, how.phase)
-    read = read.in_turn(results.sent_requests(read))
+    read = read.in_turn(clients.sent_requests(read))
     limits = Slo.parse(how.slo) if how.slo else None
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
     in_flight = how.in_flight
@@ -311,9 +310,9 @@ def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
 
 def _vllm(settings: SchedulerSettings, scheduler: Path | None) -> VllmReplays:
     """Replays of vLLM's scheduler. Raises LabError: vLLM is not installed, or not as shipped."""
+    from labctl.recordings.vllm import VllmReplays
     from labctl.runtimes.layers import layer
     from labctl.workspace import Workspace
-    from labkit.predict.vllm import VllmReplays
 
     if scheduler or settings.own:
         raise LabError(
@@ -332,7 +331,7 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     The document with both is also kept in the run's folder.
     """
     from labctl.labs import rerun
-    from labkit import prediction
+    from labctl.recordings import prediction
     from labsched import figures
 
     session, wanted = opt.open_session(verbose), document["set"]
@@ -373,7 +372,7 @@ def _write(document: Mapping[str, Any], shown: opt.ResultOutput) -> None:
 
 
 def _show(document: Mapping[str, Any]) -> None:
-    from labkit import prediction
+    from labctl.recordings import prediction
 
     rows, header = prediction.prediction_table(document)
     click.echo(format_table(rows, header, right=range(1, len(header))))
@@ -390,7 +389,7 @@ def _say(remarks: Sequence[str]) -> None:
 
 def show_kept(results: Sequence[Path], json_output: bool) -> tuple[Path, ...]:
     """Show the predictions that results hold beside what was measured; the results that hold none (`compare`)."""
-    from labkit import prediction
+    from labctl.recordings import prediction
 
     documents = {path: document for path in results if (document := prediction.read_prediction(path))}
     if json_output and documents and len(results) > 1:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 
 import click
 
 from labctl.cli import completion
 from labctl.cli import options as opt
-from labctl.cli.console import say, say_folder
+from labctl.cli.console import is_terminal, say, say_folder
+from labctl.cli.guess import ask_guess, show_guess
 from labctl.labs.run import RunResult, run_lab
 from labctl.labs.verdicts import BUSY, MET, NOT_MET, UNMEASURED
+from labctl.learn.progress import Progress
 from labctl.options import Options
 from labctl.pages.live import replay
 from labkit.errors import LabError
+from labkit.evidence.results import flatten
 
 COLORS = {MET: "green", NOT_MET: "red", UNMEASURED: "yellow", BUSY: "yellow"}
 WIDTH = max(map(len, COLORS))
@@ -27,6 +29,7 @@ WIDTH = max(map(len, COLORS))
 @click.option("--quick", is_flag=True, help="A shorter run, at most 90 s with everything cached.")
 @click.option("--keep", is_flag=True, help="Leave the last stack up.")
 @click.option("--texts", is_flag=True, help="Record every answer's text for timeline.html (up to 0.1 ms a step).")
+@click.option("--no-guess", is_flag=True, help="Do not ask for a guess first, as is done at a terminal.")
 @click.option("--strict", is_flag=True, help="Exit 1 when a verdict is not met.")
 @opt.replica_option
 @opt.result_output
@@ -37,22 +40,26 @@ def run_command(
     quick: bool,
     keep: bool,
     texts: bool,
+    no_guess: bool,
     strict: bool,
     replica: int | None,
     shown: opt.ResultOutput,
     verbose: bool,
 ) -> None:
-    """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
+    """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number or a short name."""
     session = opt.open_session(verbose)
-    began = time.monotonic()
     taught = session.catalog.lab(lab)
-    only = lab if lab in taught.stacks and len(taught.stacks) > 1 else ""
-    outcome = run_lab(session, taught, options, quick, keep, only, texts, replica)
+    asks = taught.guess and is_terminal() and not no_guess and not shown.json_output
+    guessed = ask_guess(taught.guess) if taught.guess and asks else None
+    began = time.monotonic()
+    outcome = run_lab(session, taught, options, quick, keep, texts, replica)
     replay.write_timeline_page(outcome.folder)
-    document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}
-    shown.write(json.dumps(document, indent=2))
+    shown.write(json.dumps(outcome.result, indent=2))
     if not shown.json_output:
         _show(outcome, time.monotonic() - began)
+    if taught.guess and guessed is not None:
+        measured = show_guess(taught.guess, guessed, flatten(outcome.result.get("metrics", {})))
+        Progress(session.workspace).record_guess(taught.number, guessed, measured)
     if strict and outcome.missed:
         raise LabError(
             "a verdict was not met",

@@ -20,11 +20,11 @@ from labctl.stack import door, faults
 from labctl.stack.down import down, down_all
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.status import Status, status
+from labctl.stack.status import Status, absent, ready_status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
-from labkit.printable import printable
 from labkit.tables import format_table
+from labsched.printable import printable
 
 SPREAD = {
     "l4": "Connections are spread in turn: all requests of one go to one replica.",
@@ -55,7 +55,7 @@ def up_command(stack: str, options: Options, with_openai: bool, json_output: boo
         session.listener.note(f"{name} was already up with these settings")
     if with_openai:
         door.start_door(session, handle.record, options)
-    _print(status(session, name, ask=False), json_output)  # they have just answered
+    _print(ready_status(handle), json_output)
 
 
 @click.command("status")
@@ -73,10 +73,11 @@ def status_command(stack: str | None, json_output: bool) -> None:
         _print(status(session, name), json_output)
         return
     of_labs = {name for lab in session.catalog.labs for name in lab.stacks}
-    names = sorted(of_labs | session.known() - {EXERCISE})
+    known, silent = session.look()
+    names = sorted(of_labs | known - {EXERCISE})
     if session.may_run(EXERCISE):
         names.append(EXERCISE)
-    stacks = [status(session, name) for name in names]
+    stacks = [status(session, name) if name in known else absent(session, name) for name in names]
     if json_output:
         click.echo(json.dumps([shown for shown in stacks if shown["state"] != "absent"], indent=2))
         return
@@ -91,7 +92,7 @@ def status_command(stack: str | None, json_output: bool) -> None:
         for shown in stacks
     ]
     click.echo(format_table(rows, ("stack", "state", "runtime", "profile", "http")))
-    for error in session.silences().values():
+    for error in silent.values():
         if shutil.which("docker") or "unknown" in {shown["state"] for shown in stacks}:
             session.listener.note(f"{error.what} ({error.why}): stacks in containers are not shown")
 

@@ -9,7 +9,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.errors import LabError
-from labkit.printable import printable
+from labsched.printable import printable
 
 
 @click.group("trace")
@@ -29,7 +29,7 @@ def convert_command(source: Path, file: Path, phase: str, block_size: int | None
     SOURCE is a recording (a folder below results/, or of a vLLM of your own), or a trace. A Mooncake trace also has the
     prefixes that prompts share: blocks of 512 tokens, times in ms.
     """
-    from labkit.predict import traces
+    from labctl.labs import traces
     from labsched import recording
     from labsched.vllm import reader
 

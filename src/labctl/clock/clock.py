@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal, Required, TypedDict, cast
 
 from labkit import disk
+from labkit.client import metrics
 from labkit.errors import LabError
-from labkit.evidence import metrics
 from labsched.files import open_to_read
 
 CONTROL = "clock.json"

@@ -84,7 +84,7 @@ def _engine_disk() -> DoctorCheck:
 
 def _check_layer(found: Layer, plan: Plan | None) -> DoctorCheck:
     """Whether the packages of an engine are installed; only a stack that is served with them needs them."""
-    if plan and plan.stack.packages == found.name:
+    if plan and plan.served.packages == found.name:
         return from_error(found.name, lambda: f"installed in {found.require()}")
     state = f"installed in {found.path}" if found.ready else f"not installed ({found.elsewhere or found.remedy})"
     return DoctorCheck(found.name, "ok", state)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,11 +19,12 @@ from labbuild.protocol import GpuInfo
 from labbuild.tensorrt_llm import check_target, require
 from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
-from labctl.doctor.gpu_memory import MemoryShape
+from labctl.doctor.gpu_memory import MemoryShape, memory_parts
 from labctl.doctor.machine import MORE_DISK, DoctorCheck, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
 from labctl.runtimes.images import PACKAGES_CUDA, gpu_target
+from labctl.runtimes.layers import cuda_of
 from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import Workspace
 from labkit.disk import free_bytes
@@ -29,7 +34,11 @@ GPU_SHM = "2g"  # as compose.gpu.yaml has it
 SHM_NEEDED = 2**30
 BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
 BUILD_COPIES = 2  # of the weights in the machine's memory at a time: read and converted, or converted and serialised
-BF16, VLLM_CHIP = (8, 0), (7, 5)  # compute capabilities: with bf16, and the oldest that vLLM's wheel has kernels for
+CACHE_STEP = 512 * 2**20  # bytes: what a smaller KV cache is named in
+CACHE_LEAST = 2048  # MiB: a sequence of 4,096 tokens of Llama-2 7B
+CACHE = "--set kv_cache_memory_mib"
+SMALL_MODEL = "--set model=random:llama-100m"
+BF16 = (8, 0)  # compute capability
 
 
 def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[DoctorCheck]:
@@ -46,29 +55,30 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
         return gpus[0].driver
 
     checks = [from_error("NVIDIA driver", ask)]
-    if gpus and runtime != "local":  # the local runtime itself checks the driver for PyTorch
-        checks = [driver(gpus[0].driver, *_computes(plan))]
+    cuda = _cuda(plan, runtime, workspace)
+    if gpus:
+        loaded = nvidia.loaded_driver(gpus[0]) if runtime == "local" else gpus[0].driver
+        checks = [driver(loaded, cuda, plan is not None and plan.trtllm)]
     if runtime == "compose":
         hands = "the Docker engine hands GPUs to containers"
         checks.append(from_error("container toolkit", docker_engine.require_gpu, found=hands))
     if plan:
-        checks += _of_plan(plan, gpus, runtime, workspace)
+        checks += _of_plan(plan, gpus, runtime, workspace, cuda)
     return checks
 
 
-def _computes(plan: Plan | None) -> tuple[bool, bool]:
-    """What computes on the GPU: TensorRT-LLM of its image, and whether PyTorch of the package index does."""
-    if plan is None or plan.trtllm:
-        return plan is not None, False
-    return False, not plan.stack.image_only
+def _cuda(plan: Plan | None, runtime: str, workspace: Workspace) -> int:
+    """The CUDA that what computes on the GPU is built for: NVIDIA's image, or PyTorch of the package index."""
+    if plan and (plan.trtllm or plan.served.image_only):
+        return PLAIN_CUDA
+    return cuda_of(plan.served.packages if plan else "", workspace) if runtime == "local" else PACKAGES_CUDA
 
 
-def driver(version: str, trtllm: bool, pytorch: bool = False) -> DoctorCheck:
-    """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
+def driver(version: str, cuda: int, trtllm: bool = False) -> DoctorCheck:
+    """Whether the driver is new enough for what is built for that CUDA (0: not known)."""
     name = "NVIDIA driver"
-    cuda = PACKAGES_CUDA if pytorch else PLAIN_CUDA
-    if oldest := nvidia.too_old(version, cuda):
-        return DoctorCheck(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
+    if cuda and (why := nvidia.too_old(version, cuda)):
+        return DoctorCheck(name, "fail", f"{version} ({why})", nvidia.newer_driver(cuda))
     if trtllm and nvidia.numbers(version) < nvidia.numbers(release.DRIVER):
         made_for = f"CUDA {release.CUDA}, driver {release.DRIVER}"
         found = f"{version}; the image of TensorRT-LLM {release.RELEASE} is made for {made_for}"
@@ -78,18 +88,20 @@ def driver(version: str, trtllm: bool, pytorch: bool = False) -> DoctorCheck:
     return DoctorCheck(name, "ok", version)
 
 
-def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[DoctorCheck]:
+def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace, cuda: int) -> Iterator[DoctorCheck]:
     builds = plan.image_builds
     first = gpus[0] if gpus else None
     if first and not builds:
-        yield _chip(first, plan)
+        yield _chip(first, cuda)
     if first:
         info = GpuInfo(first.name, first.compute_capability, first.driver, "")
         chip = f"{info.gpu_name}, compute capability {info.compute_capability}"
         for build in builds:
             yield from_error("GPU", partial(require, build.options, info), found=chip)
-        if builds or plan.stack.copies:
+        if builds or plan.served.copies:
             yield _memory(first, plan, workspace)
+    if runtime == "local" and plan.served.packages:
+        yield _compiler()
     if (host := _host_memory(plan, bool(builds), workspace)) is not None:
         yield host
     if runtime == "compose":
@@ -103,14 +115,24 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
         yield from_error("model hub", partial(_hub, weights.parse_source(str(spec)), workspace))
 
 
-def _chip(gpu: Gpu, plan: Plan) -> DoctorCheck:
-    """The chip's number formats, and whether the engine has kernels for it."""
+def _compiler() -> DoctorCheck:
+    """What Triton, the compiler, needs at vLLM's first step: it compiles a module for Python."""
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or ""
+    missing = [name for name, there in (("a C compiler", compiler), (str(header), header.is_file())) if not there]
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    remedy = f"apt-get install gcc libc6-dev libpython{version}-dev (Debian, Ubuntu), or CC=COMPILER"
+    found = f"there is no {' and no '.join(missing)}: vLLM fails at its first step" if missing else compiler
+    return DoctorCheck.of(not missing, "C compiler", found, remedy, "warn")
+
+
+def _chip(gpu: Gpu, cuda: int) -> DoctorCheck:
+    """The chip's number formats, and whether there are kernels for it."""
     capability = nvidia.numbers(gpu.compute_capability)
     precision = "bf16 and fp16" if capability >= BF16 else "fp16: bf16 needs compute capability 8.0"
     found = f"{gpu.name}, compute capability {gpu.compute_capability}: {precision}"
-    able = plan.settings.get("engine") != "vllm" or capability >= VLLM_CHIP
-    remedy = f"--set engine=transformers: vLLM needs compute capability {'.'.join(map(str, VLLM_CHIP))}"
-    return DoctorCheck.of(able, "GPU", found, remedy)
+    why = nvidia.without_kernels(gpu, cuda)
+    return DoctorCheck.of(not why, "GPU", f"{found}; {why}" if why else found, nvidia.WITHOUT_CUDA_13)
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
@@ -123,34 +145,32 @@ def _memory(gpu: Gpu, plan: Plan, workspace: Workspace) -> DoctorCheck:
     found = "the driver does not say how much is free"
     if gpu.free is not None:
         found = f"{gpu.free / 1e9:.1f} of {(gpu.memory or 0) / 1e9:.1f} GB free"
-    try:
-        sizes = _memory_needed(plan, workspace)
-    except ValueError as error:
-        return DoctorCheck("GPU memory", "fail", str(error), "a larger --set kv_cache_memory_mib")
-    if sizes is None:
+    shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
+    if plan.trtllm or shape is None:
         return DoctorCheck("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
+    mib = plan.settings.get("kv_cache_memory_mib")
+    smaller = SMALL_MODEL if shape.kind == "llama" else "a smaller --set model"
+    try:
+        sizes = memory_parts(shape, plan.served, plan.settings, gpu.free, gpu.memory)
+    except ValueError as error:
+        return DoctorCheck("GPU memory", "fail", str(error), f"a larger {CACHE}")
     needed = sum(sizes.values())
     parts = " + ".join(f"{part} {size / 1e9:.1f}" for part, size in sizes.items())
     needs = f"{found}; needed {needed / 1e9:.1f} GB ({parts})"
     if gpu.free is None:
         return DoctorCheck("GPU memory", "warn", needs, "see that the GPU has that much")
-    ways = "a smaller --set kv_cache_memory_mib, a smaller model, or free the GPU"
-    return DoctorCheck.of(gpu.free >= needed, "GPU memory", needs, ways)
-
-
-def _memory_needed(plan: Plan, workspace: Workspace) -> dict[str, int] | None:
-    """The bytes that each part of a stack takes on a GPU; None for TensorRT-LLM, and if a model's size is not known."""
-    copies, shape = plan.stack.copies, MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
-    if plan.trtllm or shape is None:
-        return None
-    tokens, cache = shape.kv_cache(plan.settings)
-    copied = f"{copies} copies of the weights" if copies > 1 else "the weights"
-    return {copied: shape.copies(copies), f"the KV cache of {tokens:,} tokens": cache}
+    *_, cache = sizes.values()
+    if mib and gpu.free >= needed - cache:
+        room = gpu.free - (needed - cache)
+        fitting = int(room / float(plan.settings.get("kv_cache_free_gpu_mem_fraction", 1))) // CACHE_STEP
+        if (fitting := fitting * (CACHE_STEP // 2**20)) >= CACHE_LEAST:
+            smaller = f"{CACHE}={fitting}"
+    return DoctorCheck.of(gpu.free >= needed, "GPU memory", needs, f"{smaller}, or free the GPU")
 
 
 def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck | None:
     """Weights pass through the machine's memory: all copies at the same time, or those of an engine's build."""
-    copies = max(plan.stack.copies, BUILD_COPIES * builds)
+    copies = max(plan.served.copies, BUILD_COPIES * builds)
     shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace) if copies else None
     if shape is None:
         return None
@@ -161,7 +181,7 @@ def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck 
 
 def _shm(plan: Plan) -> DoctorCheck:
     """The container's /dev/shm lies in the machine's memory."""
-    size = plan.stack.server.shm_size or os.environ.get("LABS_SHM_SIZE") or GPU_SHM
+    size = plan.served.shm_size or os.environ.get("LABS_SHM_SIZE") or GPU_SHM
     limit, free = _bytes(size), psutil.virtual_memory().available
     if limit < SHM_NEEDED:
         return DoctorCheck("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from labctl.contention import own_processors
 from labctl.doctor.machine import DoctorCheck
-from labkit.contention import own_processors
 from labkit.disk import free_bytes
 
 REFERENCE_S = 0.006  # the yardstick on the EPYC of docs/develop/measurements.md

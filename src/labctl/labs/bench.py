@@ -11,30 +11,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labctl.labs import paced
+from labctl.lab import BareEngine, Lab
+from labctl.labs import overhead, paced, workloads
 from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.listener import Listener
-from labctl.manifest.schema import BareEngine, Lab
 from labctl.options import Options
 from labctl.runtimes.layers import layer
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import death_of_stack
+from labctl.stack.status import death_of_stack
 from labctl.triton import server_api
-from labkit import results
-from labkit.clients import model_config
-from labkit.clients.stream import TextStream
-from labkit.clients.text_model import TextModel
+from labkit.client import dataset, metrics
+from labkit.client.ask import TextStream
+from labkit.client.text_model import TextModel
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.evidence import metrics, overhead, steplog
-from labkit.records import RequestRecord
-from labkit.tables import markdown
+from labkit.evidence import results, steplog
+from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
-from labkit.workloads import bench as workloads
-from labkit.workloads import dataset
+from labsched.markdown import markdown
 
 ALONE = ("-m", "labserve.alone")
 TIMEOUT_S = 600.0
@@ -263,8 +260,8 @@ class OverheadWork:
 
     def __init__(self, stack: RunningStack, engine: BareEngine, items: Items) -> None:
         self._stack, self._endpoints, self._engine = stack, stack.record.endpoints, engine
-        self._env = dict(stack.lab.stacks[stack.name].server.env)
-        if packages := stack.plan.stack.packages:
+        self._env = dict(stack.plan.served.env)
+        if packages := stack.plan.served.packages:
             if stack.runtime.name != "local":
                 why = "what runs there without Triton has the packages of the server image alone"
                 raise LabError(
@@ -277,8 +274,9 @@ class OverheadWork:
         bench = stack.lab.stacks[stack.name].bench
         assert bench is not None
         self.model = TextModel.of(self._endpoints.grpc, bench.model)
-        self._parameters = model_config.parameters(self._endpoints.grpc, engine.model)
-        order = model_config.models_on_the_way(self._endpoints.grpc, bench.model)
+        config = server_api.model_config(self._endpoints.http, engine.model)
+        self._parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
+        order = server_api.models_on_the_way(self._endpoints.http, bench.model)
         place = order.index(engine.model)
         self._before, self._after = order[:place], order[place + 1 :]
         from tokenizers import Tokenizer
@@ -304,7 +302,7 @@ class OverheadWork:
         tokens = sum(item.output_tokens for item in self._items)
         for _ in attempts(SETTLE_S, LOOK_S):  # until all tokens are in the log
             steps = steplog.read_step_log(self._stack.folder.run_dir(), self._engine.model, began)
-            if sum(sum(step.more.get("made", ())) for step in steps) >= tokens:
+            if sum(sum(step.made) for step in steps) >= tokens:
                 break
         for _ in attempts(SETTLE_S, LOOK_S):  # until Triton has counted every request
             counted = metrics.scrape(self._endpoints.metrics).since(before).models

@@ -11,22 +11,21 @@ from functools import partial
 from pathlib import Path
 
 from labctl.clock.clock import PATIENCE_S
+from labctl.lab import Lab
 from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral_stack
-from labctl.manifest.schema import Lab
-from labctl.manifest.settings import condition_holds, format_setting, same_value
 from labctl.options import Options
+from labctl.settings import format_setting, holds
 from labctl.stack.session import Session
-from labkit import results
+from labkit.client import load
+from labkit.client.trtllm import EngineStream
 from labkit.errors import LabError
-from labkit.evidence import steplog
-from labkit.records import RequestRecord
+from labkit.evidence import results, steplog
+from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
-from labkit.workloads import load
-from labkit.workloads.engine_stream import EngineStream
-from labsched.counting import Tokens
 from labsched.lines import RECORD
 from labsched.recording import Arrival, Recording, read_recording
+from labsched.replay import Tokens
 
 LOOK_S = 0.005
 PHASE = "rerun"
@@ -148,18 +147,18 @@ class Recorded:
 
     def carried(self, lab: Lab, assignments: Mapping[str, str]) -> dict[str, str]:
         """Every recorded setting that a stack of ``lab`` has and that means something beside ``assignments``."""
-        served = {key for key, setting in lab.settings.items() if setting.scope == "stack"} - {*OWN}
+        served = {key for key, setting in lab.declared.items() if not setting.of_run} - {*OWN}
         kept = {name: value for name, value in self.settings.items() if name in served and value}
-        together = {**kept, **assignments, "profile": self.profile}
-        return {name: value for name, value in kept.items() if condition_holds(lab.settings[name].when, together)}
+        together = {**kept, **assignments}
+        return {name: value for name, value in kept.items() if holds(lab.declared[name], together, self.profile)}
 
     def command(self, session: Session, assignments: Mapping[str, str], *words: str) -> str:
         """The ``labctl bench`` that records such a server again with these settings, as a line for a terminal."""
         lab, stack = session.catalog.stack(self.stack)
-        usual = {key: setting.default_for(self.profile) for key, setting in lab.settings.items()}
-        usual |= lab.stacks[stack].settings_for(self.profile)
+        usual = {key: setting.default[self.profile] for key, setting in lab.declared.items()}
+        usual |= lab.stacks[stack].settings
         carried = self.carried(lab, assignments)
-        settings = {name: value for name, value in carried.items() if not same_value(usual[name], value)}
+        settings = {name: value for name, value in carried.items() if format_setting(usual[name]) != value}
         settings |= assignments
         profile = [] if self.profile == "cpu" else ["--profile", self.profile]
         pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -176,7 +175,7 @@ def rerun_recording(session: Session, recording: Recording, assignments: Mapping
     lab, stack = session.catalog.stack(STACKS[batching] if batching else recorded.stack)
     changed = {name: value for name, value in assignments.items() if name not in OWN}
     settings = {**recorded.carried(lab, changed), **changed, "decoupled_mode": "true"}
-    left_out = sorted(name for name, value in recorded.settings.items() if value and name not in lab.settings)
+    left_out = sorted(name for name, value in recorded.settings.items() if value and name not in lab.declared)
     sent = [replace(a, name=str(number)) for number, a in enumerate(as_sent(recording.arrivals), 1)]
     if not sent:
         raise LabError(

@@ -1,4 +1,4 @@
-"""``labctl run``: for each phase of a lab a server, its client, and down again; then the report and the verdicts."""
+"""``labctl run``: the program of a lab, with the servers that it opens, its clients, its report and its verdicts."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from labbuild import release
 from labbuild.tensorrt_llm import TensorRtLlm
+from labctl import contention
 from labctl.clock.texts import keep_texts
+from labctl.lab import Lab, ServerOfRun, Stack
 from labctl.labs import paced
-from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge_verdict, verdict_section
-from labctl.manifest.schema import Lab, Phase
 from labctl.options import Options
 from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import describe_exit
+from labctl.settings import format_setting, holds, resolve
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import death_of_stack
-from labkit import contention
+from labctl.stack.status import death_of_stack
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
-from labkit.results import flatten
+from labkit.evidence.results import flatten
 
 SCRIPT = ("-m", "labkit.script")
 
@@ -44,7 +44,7 @@ class RunResult:
     folder: Path
     result: Mapping[str, Any]
     verdicts: Sequence[VerdictResult]
-    whole: bool  # every phase was run, so that nothing may be unmeasured
+    whole: bool  # so that nothing may be unmeasured
     edited: Sequence[str] = ()  # files that were not as shipped
     paced: str = ""  # what to say of times that a model of a GPU made
 
@@ -60,64 +60,138 @@ def run_lab(
     options: Options,
     quick: bool,
     keep: bool,
-    only: str = "",
     texts: bool = False,
     replica: int | None = None,
 ) -> RunResult:
-    """Run a lab whole.
+    """Run a lab's program whole.
 
     Args:
-        only: a stack's name: only the phases on it are run.
-        keep: the last phase's stack stays up.
+        keep: its last server stays up.
         texts: the step log has every request's text, which takes a model up to 0.1 ms a step.
         replica: the clients talk to this server alone.
 
-    Raises LabError: a phase failed; nothing is left and nothing is averaged.
+    Raises LabError: a client failed; nothing is left and nothing is averaged.
     """
+    if lab.run is None:
+        raise LabError(
+            f"lab {lab.folder} has no program", "", f"labctl up {lab.serves[0].name}", code="lab-not-runnable"
+        )
+    chosen = resolve(lab, options.profile, options.set, what=f"lab {lab.short}")
     runtime = session.choose(options.runtime, options.profile)
-    phases = resolve_phases(session, lab, options, runtime, quick, only)
     out = new_results_folder(session, lab)
-    edited: set[str] = set()
-    taken: list[float] = []  # shares of the machine's processors, by other programs
-    with ThreadPoolExecutor(2, "stagehand") as hands, Servers(session, lab) as servers:
-        for number, phase_run in enumerate(phases, 1):
-            phase = phase_run.phase
-            for note in phase_run.notes:
-                session.listener.note(note)
-            last = number == len(phases)
-            session.listener.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
-            handle = servers.next(phase.stack, phase_run.options, keep and last)
-            runtime, stack = handle.runtime, handle.name
-            client_stack = replace(handle, record=handle.record.only(replica)) if replica else handle
-            client = partial(run_client, client_stack, phase, out, quick)
-            edited.update(edits.not_shipped(session, handle.plan))
-            explain = faults.stack_explainer(handle)
-            before = len(faults.whole_log(runtime, stack))
-            try:
-                kept_texts = keep_texts(handle.folder.run_dir()) if texts else nullcontext()
-                stagehand = Stagehand(hands, handle, phase, out)
-                with faults.watch_for_stalls(session, stack, explain), kept_texts, stagehand:
-                    taken.append(contention.share_taken_by_others())  # the server is ready and idle
-                    run_script(client, session, f"the client of phase {phase.name} failed", stack)
-                    taken.append(contention.share_taken_by_others())
-            except LabError as error:
-                log = faults.whole_log(runtime, stack)[before:]
-                details = [*error.details, *map(explain, faults.log_entries(log))]
-                raise LabError(error.what, error.why, error.remedy, details, code=error.code) from error
-    report = partial(run_report, session, lab, runtime, out)
-    run_script(report, session, f"the report of lab {lab.short} could not be made")
+    with ThreadPoolExecutor(2, "stagehand") as hands, Servers(session, lab, keep) as servers:
+        run = _Run(session, lab, options, quick, texts, replica, runtime, out, hands, servers)
+        verdicts = list(lab.run(run, chosen))
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     if options.profile == "gpu":
         result = add_gpus(result, options)
-    if options.profile == "gpu" or edited:
-        result = {**result, "edited": sorted(edited)}
-        atomic_write(out / "result.json", json.dumps(result, indent=1))
+    if options.profile == "gpu" or run.edited:
+        result = {**result, "edited": sorted(run.edited)}
     flat = flatten(result.get("metrics", {}))
-    judged = [verdict for verdict in lab.verdicts if options.profile in verdict.profiles]
-    verdicts = [judge_verdict(verdict, flat, max(taken)) for verdict in judged]
-    _complete_report(out / "report.md", verdict_section(verdicts), paced.pace_section(out), edits.edits_section(edited))
-    whole = len(phases) == len(chosen_phases(lab, options.profile, False, ""))
-    return RunResult(out, result, verdicts, whole, sorted(edited), paced.describe_pace(out))
+    judged = [judge_verdict(verdict, flat, max(run.taken, default=0.0)) for verdict in verdicts]
+    result = {**result, "verdicts": [asdict(verdict) for verdict in judged]}
+    atomic_write(out / "result.json", json.dumps(result, indent=1))
+    pace = paced.pace_section(out)
+    _complete_report(out / "report.md", verdict_section(judged), pace, edits.edits_section(run.edited))
+    whole = not quick and not options.set  # with other settings a program may leave something out
+    return RunResult(out, result, judged, whole, sorted(run.edited), paced.describe_pace(out))
+
+
+@dataclass
+class _Run:
+    """What the program of a lab runs with (:class:`labctl.lab.LabRun`).
+
+    Attributes:
+        edited: the files of its servers that are not as shipped.
+        taken: shares of the machine's processors that other programs took.
+    """
+
+    session: Session
+    lab: Lab
+    options: Options
+    quick: bool
+    texts: bool
+    replica: int | None
+    runtime: Runtime
+    out: Path
+    hands: ThreadPoolExecutor
+    servers: Servers
+    edited: set[str] = field(default_factory=set)
+    taken: list[float] = field(default_factory=list)
+
+    @property
+    def profile(self) -> str:
+        return self.options.profile
+
+    def require(self, profile: str) -> None:
+        if self.profile != profile:
+            raise LabError(
+                f"lab {self.lab.short} is not run on the {self.profile} profile",
+                "",
+                f"labctl run {self.lab.short} --profile {profile}",
+                code="run-not-on-profile",
+            )
+
+    @contextlib.contextmanager
+    def serving(
+        self, stack: Stack, *, replicas: int | None = None, balance: str = "", **settings: Any
+    ) -> Iterator[ServerOfRun]:
+        options = replace(self.options, set=self._together(stack, settings))
+        if replicas or balance:
+            options = replace(options, replicas=replicas, balance=balance)
+        self.session.listener.note(f"{self.lab.short}: {self._in_words(stack, settings)}")
+        yield _Opened(self, self.servers.next(stack.name, options))
+
+    def report(self, script: str) -> None:
+        make = partial(run_report, self.session, self.lab, script, self.runtime, self.out)
+        run_script(make, self.session, f"the report of lab {self.lab.short} could not be made")
+
+    def _together(self, stack: Stack, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Lay the program's settings over a person's; one that has no effect with the others is left out and told."""
+        asked, declared = self.options.set, self.lab.declared
+        usual = {key: setting.default[self.profile] for key, setting in declared.items()}
+        together = {**usual, **stack.settings, **asked, **own}
+        given = {**asked, **own}
+        idle = [key for key in given if key in declared and not holds(declared[key], together, self.profile)]
+        for key in idle:
+            self.session.listener.note(f"{key} is left out: it means nothing beside the other settings here")
+        for key, value in own.items():
+            if key in asked and key not in idle and format_setting(value) != format_setting(asked[key]):
+                self.session.listener.note(f"this part is about {key}={format_setting(value)}, whatever --set says")
+        return {key: value for key, value in given.items() if key not in idle}
+
+    @staticmethod
+    def _in_words(stack: Stack, settings: Mapping[str, Any]) -> str:
+        return " ".join([f"stack {stack.name}", *(f"{key}={format_setting(value)}" for key, value in settings.items())])
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A server of a run (:class:`labctl.lab.ServerOfRun`)."""
+
+    run: _Run
+    handle: RunningStack
+
+    def client(self, script: str, phase: str) -> None:
+        run, handle, session = self.run, self.handle, self.run.session
+        runtime, stack = handle.runtime, handle.name
+        session.listener.note(f"phase {phase}")
+        client_stack = replace(handle, record=handle.record.only(run.replica)) if run.replica else handle
+        client = partial(run_client, client_stack, script, phase, run.out, run.quick)
+        run.edited.update(edits.not_shipped(session, handle.plan))
+        explain = faults.stack_explainer(handle)
+        before = len(faults.whole_log(runtime, stack))
+        try:
+            kept_texts = keep_texts(handle.folder.run_dir()) if run.texts else nullcontext()
+            stagehand = Stagehand(run.hands, handle, phase, run.out)
+            with faults.watch_for_stalls(session, stack, explain), kept_texts, stagehand:
+                run.taken.append(contention.share_taken_by_others())  # the server is ready and idle
+                run_script(client, session, f"the client of phase {phase} failed", stack)
+                run.taken.append(contention.share_taken_by_others())
+        except LabError as error:
+            log = faults.whole_log(runtime, stack)[before:]
+            details = [*error.details, *map(explain, faults.log_entries(log))]
+            raise LabError(error.what, error.why, error.remedy, details, code=error.code) from error
 
 
 def _complete_report(page: Path, *sections: str) -> None:
@@ -160,15 +234,15 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
-def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool) -> int:
-    """Run the client of a phase; its exit status."""
-    from labkit.context import Context  # with its clients: nothing before a run's first phase needs them
+def run_client(stack: RunningStack, script: str, phase: str, out: Path, quick: bool) -> int:
+    """Run a client of a lab; what it writes is named after the phase. Returns its exit status."""
+    from labkit.client.context import Context
 
     runtime, record = stack.runtime, stack.record
     context = Context(
         lab=stack.lab.folder,
         stack=record.stack,
-        phase=phase.name,
+        phase=phase,
         profile=record.profile,
         runtime=record.runtime,
         endpoints=vars(runtime.client_endpoints(record)),  # of the metrics, each server's
@@ -179,18 +253,17 @@ def run_client(stack: RunningStack, phase: Phase, out: Path, quick: bool) -> int
         tokenizer_dir=runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
         replicas=replica_endpoints(stack),
     )
-    path = out / f"context-{phase.name}.json"
-    script = stack.session.workspace.labs / stack.lab.folder / phase.client
-    arguments, listener = [runtime.client_path(script), runtime.client_path(path)], stack.session.listener
+    path = out / f"context-{phase}.json"
+    client = stack.session.workspace.labs / stack.lab.folder / script
+    arguments, listener = [runtime.client_path(client), runtime.client_path(path)], stack.session.listener
     context.write(path)
     return runtime.client(listener, [*SCRIPT, *arguments], record.stack)
 
 
-def run_report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> int:
+def run_report(session: Session, lab: Lab, script: str, runtime: Runtime, out: Path) -> int:
     """Have a lab's report made from the results in ``out``; its exit status."""
-    assert lab.run is not None  # a lab without a run has no phases, and was refused for that
-    script = session.workspace.labs / lab.folder / lab.run.report
-    return runtime.client(session.listener, [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
+    path = session.workspace.labs / lab.folder / script
+    return runtime.client(session.listener, [*SCRIPT, runtime.client_path(path), runtime.client_path(out)], "")
 
 
 def run_script(script: Callable[[], int], session: Session, failed: str, stack: str = "") -> None:

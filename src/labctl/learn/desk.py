@@ -1,4 +1,4 @@
-"""The learner's folder: the starter is laid out, put back, and nothing that a person wrote is ever lost."""
+"""The learner's folder: lay the starter out, or put it back, and lose nothing that a person wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASK = "task.md"
 
 
 def lay_out_exercise(exercise: Exercise, workspace: Workspace) -> Path:
-    """The learner's folder with the starter in it; one that is there is left as it is."""
+    """Return the learner's folder, with the starter in it. An existing folder stays as it is."""
     folder = exercise.yours(workspace)
     if not folder.is_dir():
         with replace_dir(folder) as fresh:
@@ -26,7 +26,7 @@ def lay_out_exercise(exercise: Exercise, workspace: Workspace) -> Path:
 
 
 def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
-    """The starter again. Returns where the learner's own files are kept; None where there were none."""
+    """Put the starter back. Returns where the learner's own files are kept; None where there were none."""
     folder = exercise.yours(workspace)
     kept = None
     if folder.is_dir():

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from labctl.catalog import Catalog
+from labctl.course import core_of
+from labctl.lab import Lab
 from labctl.litter import files_in
-from labctl.manifest.catalog import Catalog
-from labctl.manifest.schema import Edit, Lab
 from labctl.stack.faults import LOOP
+from labctl.texts import Replacement, parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.strict_yaml import parse_yaml
 
 FOLDER = re.compile(r"(?P<id>\d\d[a-z])-[a-z0-9-]+")
 PARTS = ("starter", "solution", "wrong", "check.py", "task.md")
@@ -36,17 +37,17 @@ class ExerciseManifest(BaseModel):
     stack: str
     # Each file that the learner may change, and its place in the model repository; "" for one that is not served.
     files: dict[str, str] = Field(min_length=1)
-    settings: dict[str, Any] = {}  # the stack is brought up with, as --set would say it
+    settings: dict[str, Any] = {}  # settings of the stack, as --set takes them
     models: list[str] = []  # of the stack that the exercise needs; none means all of them
-    replicas: int | None = Field(default=None, ge=1, le=4)  # two or more stand behind Envoy, as `labctl up` does it
+    replicas: int | None = Field(default=None, ge=1, le=4)  # two or more stand behind Envoy
     fresh: bool = False  # each trial needs a new server, because it breaks the one that it has
-    replacements: list[Edit] = []  # literal texts of the other templates that are replaced, as in lab.yaml
+    replacements: list[Replacement] = []  # literal texts of the other templates that are replaced
     hints: list[str] = Field(min_length=2)  # from a nudge to nearly the answer
-    says: Sentence  # with which the starter fails
+    says: Sentence  # the sentence with which the starter fails
     wrong: dict[str, Sentence] = Field(min_length=2)  # a patch for each likely wrong answer, and its sentence
     stuck: str = LOOP  # what it probably means if a request is not answered
     patience: float = Field(default=10.0, gt=0)  # seconds after which a request without an answer counts as stuck
-    memory_mib: int = Field(default=3072, ge=256)  # that one model may take before it is stopped
+    memory_mib: int = Field(default=3072, ge=256)  # memory that one model may take before it is stopped
 
     @model_validator(mode="after")
     def _places(self) -> ExerciseManifest:
@@ -60,13 +61,19 @@ class ExerciseManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a lab. ``id`` is two digits of the lab and a letter."""
+    """One exercise of a lab. ``id`` is two digits of the lab and a letter.
+
+    Attributes:
+        home: the lab whose stack it runs on.
+        core: whether it is one of the course's few; the others are more of them.
+    """
 
     id: str
     folder: Path
     lab: Lab
     manifest: ExerciseManifest
-    home: Lab  # whose stack it runs on
+    home: Lab
+    core: bool = False
 
     @property
     def title(self) -> str:
@@ -90,18 +97,20 @@ class Exercise:
 def find_exercises(
     workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], None] | None = None
 ) -> list[Exercise]:
-    """Every exercise of the checkout, in the order of their ids.
+    """Every exercise of the checkout, in the order of the course: of each lab first the core, then the others.
 
     ``leave_out``: called with each problem; the exercises that have one are left out. Raises LabError: some are broken,
     and nobody leaves them out; all problems are listed.
     """
     exercises: list[Exercise] = []
     problems: list[str] = []
+    core = core_of(catalog.course)
     for lab in catalog.labs:
         for path in files_in(workspace.labs / lab.folder / "exercises", "*/exercise.yaml"):
             where = path.relative_to(workspace.root).as_posix()
             try:
-                exercises.append(_read(path, lab, catalog.labs))
+                exercise = _read(path, lab, catalog.labs)
+                exercises.append(replace(exercise, core=exercise.id in core))
             except ValidationError as error:
                 problems += [f"{where}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
             except (yaml.YAMLError, OSError, ValueError) as error:
@@ -115,7 +124,9 @@ def find_exercises(
         raise LabError(
             "an exercise is broken", "", "correct the keys named above", details=problems, code="exercise-broken"
         )
-    return sorted(exercises, key=lambda exercise: exercise.id)
+    places = {id: place for place, id in enumerate(core)}
+    labs = [lab.folder for lab in catalog.labs]
+    return sorted(exercises, key=lambda e: (labs.index(e.lab.folder), places.get(e.id, len(places)), e.id))
 
 
 def _read(path: Path, lab: Lab, labs: Sequence[Lab]) -> Exercise:

@@ -17,7 +17,7 @@ from labkit.evidence.steplog import run_folders
 from labsched.files import json_object, open_to_read
 
 MOST_LINES = 10
-FRAME = re.compile(r"\s+\S+\(\d+\): ")  # of Triton's "At:"
+FRAME = re.compile(r"\s+\S+\(\d+\): ")  # a line below Triton's "At:"
 WHOSE = re.compile(r"Failed to process the request\(s\) for model '[^']*', message: ")
 KIND = re.compile(r"^(Internal|Invalid argument|Unavailable): ")
 
@@ -33,14 +33,14 @@ class ObservedFault:
 
 
 def read_faults(run_dir: Path, since: float) -> list[ObservedFault]:
-    """The faults of all models of a run folder since then (``time.monotonic()`` seconds), in order of time."""
+    """The faults that the models of a run folder noted since ``since`` (``time.monotonic()``), oldest first."""
     found = []
     paths = [path for folder in run_folders(run_dir) for path in folder.glob("faults-*.jsonl")]
     for path in paths:
         try:
             with open_to_read(path) as stream:
                 lines = stream.read(disk.MOST_JSON).splitlines()
-        except OSError:  # the observer wrote no such thing
+        except OSError:  # not a line of the observer's
             continue
         for line in lines:
             try:

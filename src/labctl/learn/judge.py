@@ -34,8 +34,8 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 SEEDS = 2
-MOST_SHOWN = 200  # characters of a value that a learner's file gave
-# What ends a start or a load on a busy machine; of one that never ends, the model's watchdog says so before.
+MOST_SHOWN = 200  # characters that are shown of a value from a learner's file
+# Ends a start or a load on a busy machine. Where a model's own code never ends, its watchdog says so before.
 SLOW = ("model-load-slow", "not-ready-in-time", ABORTED)
 
 
@@ -54,12 +54,8 @@ class Outcome:
         return f"{'passed' if self.passed else 'not yet'}: {self.sentence}"
 
     def rows(self) -> list[str]:
-        """A line for each expectation, and for what it measured in more than one."""
-        return [
-            f"{'ok' if check.ok else 'NO'}  {check.name}: expected {check.expected}, measured "
-            + "\n    ".join(check.measured.splitlines())
-            for check in self.checks
-        ]
+        """A row for each expectation, with what each trial measured."""
+        return [check.row() for check in self.checks]
 
 
 def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seeds: Sequence[int] = ()) -> Outcome:

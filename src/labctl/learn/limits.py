@@ -1,4 +1,4 @@
-"""What one model may take of memory while it is checked: one that takes more is stopped, and that is said."""
+"""Limit the memory that a model may take while it is checked: a model that takes more is stopped."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOOK_S = 0.25
 def memory_limit(runtime: Runtime, record: Record, memory_mib: int) -> Iterator[Callable[[], str]]:
     """Watch a server's processes for the time of a block; yields what says in words what happened, "" for nothing.
 
-    On this machine the one that takes too much is killed, and the server lives. Of a container's processes only the
-    engine may kill one, and by its number there, which it does not tell: there the server goes too.
+    On this machine the process that takes too much is killed, and the server lives. In a container its number is not
+    known here, so the whole server is killed.
     """
     limit, stopped = memory_mib * 2**20, False
 

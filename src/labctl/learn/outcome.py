@@ -9,13 +9,23 @@ from labkit.errors import LabError
 
 @dataclass(frozen=True)
 class Check:
-    """One expectation: in words, what was measured, and what it means where it does not hold."""
+    """One expectation: in words, what was measured, and what it means where it does not hold.
+
+    ``predicted``: `expected` is what the server did, and `measured` what the learner's file foresaw.
+    """
 
     name: str
     expected: str
     measured: str
     ok: bool
     sentence: str = ""
+    predicted: bool = False
+
+    def row(self) -> str:
+        """The expectation and what was measured, as a row."""
+        words = ("server", "yours") if self.predicted else ("expected", "measured")
+        shown = "\n    ".join(self.measured.splitlines())
+        return f"{'ok' if self.ok else 'NO'}  {self.name}: {words[0]} {self.expected}, {words[1]} {shown}"
 
 
 class Explained(LabError):

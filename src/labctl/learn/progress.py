@@ -1,19 +1,21 @@
-"""How far a learner is: ``.labs/exercises.json``, one entry for each exercise that was begun."""
+"""How far a learner is: ``.labs/exercises.json``, an entry for each exercise that was begun, and guesses."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from labctl.learn.exercise import Exercise
 from labctl.workspace import Workspace, key_lock
 from labkit.disk import atomic_write
 from labsched.files import json_object
 
 LOCK_S = 10.0
+GUESSES = "guesses"  # a list, and so no entry of an exercise
 NEW, STARTED, PASSED = "new", "started", "passed"
 
 
@@ -56,7 +58,7 @@ class Progress:
         return last_started(self.entries())
 
     def start(self, id: str) -> None:
-        """Begun, or begun again: what was passed stays passed."""
+        """Note that an exercise was begun, or begun again: a pass stays a pass."""
 
         def change(before: Entry) -> Entry:
             state = PASSED if before.state == PASSED else STARTED
@@ -81,38 +83,71 @@ class Progress:
         self._change(id, change)
 
     def show_hint(self, id: str, of: int) -> int:
-        """How many hints of so many are shown from now on: one more each time."""
+        """Show one more hint. Returns how many are shown from now on, at most ``of``."""
         shown = min(self.of(id).hints + 1, of)
         self._change(id, lambda before: replace(before, hints=shown))
         return shown
 
-    def first_open(self, ids: Sequence[str], after: str = "") -> str:
-        """The first exercise that has not passed, or the first one ``after`` another; "" where all have."""
-        begin = ids.index(after) + 1 if after in ids else 0
-        entries = self.entries()
-        order = (*ids[begin:], *ids[:begin])
-        return next((id for id in order if entries.get(id, Entry()).state != PASSED), "")
+    @property
+    def all_passed(self) -> set[str]:
+        """The ids of the exercises that have passed."""
+        return {id for id, entry in self.entries().items() if entry.state == PASSED}
 
-    def next_open(self, ids: Sequence[str]) -> str:
-        """The exercise to go on with: the current one where it was only opened, else the first open one after it."""
+    def passed(self, exercises: Iterable[Exercise]) -> int:
+        """How many of these have passed."""
+        passed = self.all_passed
+        return sum(exercise.id in passed for exercise in exercises)
+
+    def next_open(self, exercises: Sequence[Exercise], after: str = "") -> Exercise | None:
+        """The exercise to do ``after`` another: the next of the course's core, or the next of the same lab after one
+        that is not of the core. Where the core has passed, any that has not; None where all have.
+        """
+        passed = self.all_passed
+        at = next((at for at, exercise in enumerate(exercises) if exercise.id == after), None)
+        order = exercises if at is None else [*exercises[at + 1 :], *exercises[:at], exercises[at]]
+        left = [exercise for exercise in order if exercise.id not in passed]
+        aside = None if at is None or exercises[at].core else exercises[at].lab
+        first = [exercise for exercise in left if exercise.core or (aside and exercise.lab.folder == aside.folder)]
+        return next(iter(first or left), None)
+
+    def to_go_on(self, exercises: Sequence[Exercise]) -> Exercise | None:
+        """The exercise to go on with: the current one where it was only opened, else the next open one."""
         current, entry = self.current, self.of(self.current)
-        opened = current in ids and entry.state == STARTED and not entry.checks
-        return current if opened else self.first_open(ids, current)
+        opened = [e for e in exercises if e.id == current and entry.state == STARTED and not entry.checks]
+        return opened[0] if opened else self.next_open(exercises, current)
+
+    def record_guess(self, lab: str, guessed: float, measured: float | None) -> None:
+        """Keep what a person guessed before a run, beside what the run measured (None: nothing)."""
+        guess = {"lab": lab, "at": time.time(), "guessed": guessed, "measured": measured}
+
+        def change(data: dict[str, Any]) -> None:
+            kept = data.get(GUESSES)
+            data[GUESSES] = [*(kept if isinstance(kept, list) else []), guess]
+
+        self._rewrite(change)
 
     def _change(self, id: str, change: Callable[[Entry], Entry]) -> None:
-        """One entry anew; the lock is for two commands at once."""
+        """Rewrite one entry."""
+
+        def change_entry(data: dict[str, Any]) -> None:
+            data[id] = asdict(change(entry_of(data.get(id)) or Entry()))
+
+        self._rewrite(change_entry)
+
+    def _rewrite(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Rewrite the file. The lock is for two commands at once."""
         with key_lock(self._path, LOCK_S):
             data = self._read()
             if data is None:
                 aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
                 self._path.rename(aside)
                 data = {}
-            data[id] = asdict(change(entry_of(data.get(id)) or Entry()))
+            change(data)
             atomic_write(self._path, json.dumps(dict(sorted(data.items())), indent=1))
 
 
 def last_started(entries: Mapping[str, Entry]) -> str:
-    """The id of the exercise that was started last; "" where none was."""
+    """The id of the exercise that was started last; "" if none was."""
     started = {id: entry.started for id, entry in entries.items() if entry.started}
     return max(started, key=lambda id: started[id], default="")
 

@@ -9,13 +9,14 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from labctl.learn.outcome import Missing, TooBusy
-from labctl.runtimes import docker_engine, processes, whales
+from labctl.runtimes import docker_engine, images, processes
 from labkit.errors import LabError
 
 PROGRAM, RULES, TESTS = "promtool", "rules.yaml", "tests.yaml"
@@ -24,7 +25,6 @@ SECONDS = 120.0  # the image may have to be pulled
 INSTALL = (
     "apt-get install prometheus (Debian, Ubuntu), or a Docker engine with Prometheus' image (LABS_PROMETHEUS_IMAGE)"
 )
-NO_CONTAINER = 125  # the docker command's own exit status
 # An expectation that does not hold, and an expression that gave no result at one moment.
 GOT = re.compile(r'got:\s*\{recording="(\d+)"\} (\S+)')
 ERROR = re.compile(r"rule: .*, err: (.*)")
@@ -81,36 +81,45 @@ def first_firings(
 
 
 def _run(folder: Path, *words: str) -> tuple[int, str]:
-    """Promtool's exit status and all that it said, in that folder. Raises Missing."""
-    argv = [PROGRAM]
+    """Promtool's exit status and all that it said, in that folder. Raises Missing, TooBusy."""
     if shutil.which(PROGRAM) is None:
-        try:
-            docker_engine.engine()
-        except LabError as error:
-            raise Missing(
-                "this check needs Prometheus' promtool",
-                f"it is not installed, and {error.what}",
-                INSTALL,
-                code="promtool-missing",
-            ) from error
-        image = os.environ.get("LABS_PROMETHEUS_IMAGE", IMAGE)
-        mounts = [(folder, "/work", "ro")]
-        argv = whales.docker_argv(
-            lambda docker: docker.run(
-                image, remove=True, networks=["none"], volumes=mounts, workdir="/work", entrypoint=PROGRAM
-            )
-        )
-    ended = processes.run_short([*argv, *words], cwd=folder, seconds=SECONDS)
-    if ended is None:
+        code, said = _run_in_container(folder, words)
+    elif ended := processes.run_short([PROGRAM, *words], cwd=folder, seconds=SECONDS):
+        code, said = ended.code, ended.out + ended.err
+    else:
+        code, said = None, ""
+    if code is None:
         raise TooBusy(f"promtool has not ended within {SECONDS:g} s")
-    if ended.code == NO_CONTAINER:
+    return code, said
+
+
+def _run_in_container(folder: Path, words: Sequence[str]) -> tuple[int | None, str]:
+    """Do :func:`_run` in Prometheus' image, which is pulled if it is not here. Raises Missing.
+
+    Returns:
+        Its exit status (None: it has not ended within SECONDS), and all that it said.
+    """
+    image = os.environ.get("LABS_PROMETHEUS_IMAGE", IMAGE)
+    deadline = time.monotonic() + SECONDS
+    mounts = {str(folder): {"bind": "/work", "mode": "ro"}}
+    try:
+        with docker_engine.engine_failures(f"running {image}"):
+            if not images.exists(image):
+                for _ in docker_engine.engine().api.pull(image, stream=True):
+                    if time.monotonic() > deadline:
+                        return None, ""
+            left = deadline - time.monotonic()
+            with docker_engine.ended_container(
+                image, words, left, entrypoint=PROGRAM, volumes=mounts, working_dir="/work"
+            ) as (container, code):
+                return code, container.logs().decode(errors="replace")
+    except LabError as error:
         raise Missing(
             "this check needs Prometheus' promtool",
-            f"it is not installed, and {ended.err.strip()}",
+            f"it is not installed, and {error.what}" + (f": {error.why}" if error.why else ""),
             INSTALL,
             code="promtool-missing",
-        )
-    return ended.code, ended.out + ended.err
+        ) from error
 
 
 def _last_words(said: str) -> str:

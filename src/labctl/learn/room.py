@@ -1,6 +1,6 @@
 """A class's room, ``.labs/hub``: its two passwords, and the folder in which each learner's work stands.
 
-JupyterHub keeps its own state in the same folder (deploy/hub/jupyterhub_config.py). Nobody but its owner can look in.
+JupyterHub keeps its own state in the same folder (deploy/hub/jupyterhub_config.py). Only its owner can open the folder.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from labkit import disk
 from labkit.disk import atomic_write
 
 TEACHER = "teacher"
-NAME = re.compile(r"[a-z][a-z0-9-]{0,30}\Z")  # a learner's, which is also a folder's and a container's
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}\Z")  # a learner's name is also the name of a folder and of a container
 HOME, LABS = "work", "labs"  # work/NAME is a learner's home, and labs in it the working folder
-NOBODY = 65534  # the user of JupyterHub's and the learners' containers, where root called
+NOBODY = 65534  # the user in JupyterHub's and the learners' containers, if root called labctl
 
 
 @dataclass(frozen=True)
 class Room:
-    """The folder of one class; ``owner`` is the user who works in it, which is nobody where root has called."""
+    """The folder of one class. ``owner`` is the user who works in it: `nobody` (65534) if root called."""
 
     path: Path
 
@@ -41,7 +41,7 @@ class Room:
         return sorted({*found} - {TEACHER})
 
     def open_home(self, name: str) -> Path:
-        """A learner's folder, made at the first login: Docker would make it root's."""
+        """Make a learner's folder at the first login: Docker would make one that belongs to root."""
         home = self.path / HOME / name
         home.mkdir(mode=0o700, exist_ok=True)
         self._give(home)
@@ -62,11 +62,11 @@ class Room:
         return bytes.fromhex(self._secret("cookie_secret", 32))
 
     def lay_token(self, name: str, token: str) -> None:
-        """What a learner's server shows JupyterHub, as a file: the environment of a container can be looked at."""
+        """Write the token that a learner's server shows JupyterHub: others can read a container's environment."""
         self._keep(f"tokens/{name}", token)
 
     def prepare(self) -> None:
-        """Make the folder, its owner's alone."""
+        """Make the folder, which only its owner can open."""
         self.path.mkdir(parents=True, exist_ok=True)
         for folder in (self.path, self.path / HOME, self.path / "tokens"):
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from labctl.contention import Patience
 from labctl.learn.outcome import Stuck, TooBusy
 from labctl.runtimes import processes
 from labctl.stack.faults import LOOP
-from labkit.contention import Patience
 from labkit.errors import LabError
 
 MEMORY_BYTES = 1 << 30
@@ -20,6 +22,7 @@ FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 RUNNER = """
 import importlib.util, json, resource, sys
 resource.setrlimit(resource.RLIMIT_DATA, ({memory}, {memory}))
+resource.setrlimit(resource.RLIMIT_CPU, ({seconds}, {seconds} + 1))
 path, function, arguments = sys.argv[1], sys.argv[2], json.load(sys.stdin)
 spec = importlib.util.spec_from_file_location("learner", path)
 module = importlib.util.module_from_spec(spec)
@@ -35,7 +38,8 @@ def call_in_sandbox(path: Path, function: str, arguments: Sequence[Any], patienc
     Raises LabError: it raised, with the learner's own file and line; it took too long or too much memory.
     Raises TooBusy.
     """
-    argv = [sys.executable, "-B", "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
+    seconds = math.ceil(patience.seconds)  # of processor time, which a loop takes on a busy machine too
+    argv = [sys.executable, "-B", "-c", RUNNER.format(memory=MEMORY_BYTES, seconds=seconds), str(path), function]
     name = f"{function} in {path.name}"
     late = LabError(f"{name} has not returned within {patience.seconds:g} s", LOOP, code="answer-unended")
     return _ask(argv, path, patience, name, late, json.dumps(list(arguments)))
@@ -55,6 +59,8 @@ def _ask(argv: Sequence[str], path: Path, patience: Patience, name: str, late: L
     if ended is None:
         raise TooBusy(late.what) if patience.stretched else late
     code, out, err = ended
+    if code == -signal.SIGXCPU:
+        raise late
     if code:
         raise LabError(f"{name} failed", own_lines(err, path.parent), code="answer-failed")
     try:

@@ -1,7 +1,7 @@
 """A learner's seat: what JupyterHub starts for each (deploy/hub/jupyterhub_config.py). It becomes JupyterLab.
 
 The first time it copies the class's checkout, lays out the first exercise and opens the lesson, the task, the learner's
-file and a terminal beside each other. What the room has of weights and engines is linked to, not copied.
+file and a terminal beside each other. The room's weights and engines are links, not copies.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-TOKEN = Path("/run/secrets/jupyterhub_token")  # in a container; without one it is in the environment
-SHARED = Path("/labs/cache")  # in a container: the teacher's cache, to be read
+TOKEN = Path("/run/secrets/jupyterhub_token")  # in a container; without one, the environment has the token
+SHARED = Path("/labs/cache")  # in a container: the teacher's cache, which is read-only
 KINDS = ("weights", "engines", "layers")
 TERMINAL = {"shell_command": ["/bin/bash", "-i"]}  # a login shell would take another PATH
 QUIET = {"@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}}
 PREVIEW = "markdownviewer-widget"
-# Of the class's checkout, in a learner's folder; a learner's container sees these.
+# The parts of the class's checkout that a learner's folder has, and that a learner's container sees.
 FOLDERS = ("labs", "model_repos", "docs", "src", "requirements", "scripts")
 FILES = ("pyproject.toml", "Makefile", "README.md", ".gitignore")
 GIT = ("git", "-c", "user.name=labs", "-c", "user.email=labs@localhost")
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
         copy_checkout(Workspace.find().root, root)
     as_after_setup(root)
     os.chdir(root)
-    os.environ["LABS_ROOT"] = str(root)  # wherever a learner's terminal stands
+    os.environ["LABS_ROOT"] = str(root)  # so that labctl finds the checkout from any folder of a learner's terminal
     workspace = Workspace.find()
     link_shared(workspace.cache)
     if not layouts().list_workspaces():
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str]) -> None:
         exercises = find_exercises(workspace, session.catalog, lambda problem: None)
         progress = Progress(workspace)
         first = os.environ.get("HUB_LAB", "")  # "02": the class begins with 02a
-        ids = sorted((each.id for each in exercises), key=lambda id: not id.startswith(first))
-        if id := progress.current or progress.first_open(ids):
-            exercise = find_exercise(exercises, id)
+        of_lab = [each for each in exercises if each.id.startswith(first)]
+        begun = find_exercise(exercises, progress.current) if progress.current else None
+        if exercise := begun or progress.next_open(of_lab) or progress.next_open(exercises):
             desk.lay_out_exercise(exercise, workspace)
             progress.start(exercise.id)
             lay_side_by_side(exercise)
@@ -88,7 +88,7 @@ def copy_checkout(source: Path, root: Path) -> None:
 
 
 def as_after_setup(root: Path) -> None:
-    """The lessons' `make lab-...` find their environment: the one that this runs in."""
+    """Let the lessons' `make lab-...` find their environment: the one in which this program runs."""
     (root / ".venv").mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
         (root / ".venv" / "bin").symlink_to(Path(sys.prefix) / "bin")
@@ -96,7 +96,7 @@ def as_after_setup(root: Path) -> None:
 
 
 def link_shared(cache: Path) -> None:
-    """What the room has made of weights and engines, in the learner's own cache, where more can be made."""
+    """Link the room's weights and engines into the learner's own cache, where more can be made."""
     for kind in KINDS:
         for made in (SHARED / kind).glob("*"):
             (cache / kind).mkdir(parents=True, exist_ok=True)

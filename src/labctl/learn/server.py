@@ -5,59 +5,64 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from labctl.lab import Lab, LabSettings, Place, Served
 from labctl.learn import overlay
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.progress import Progress
-from labctl.manifest.schema import Lab
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack import faults
+from labctl.stack.build import refuse_unservable
 from labctl.stack.down import take_down
 from labctl.stack.edits import find_edits, reload
 from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import refuse_unservable, up
+from labctl.stack.up import up
 from labctl.triton import readiness, server_api
 from labctl.workspace import Workspace
+from labkit.client import metrics
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.evidence import metrics
 from labkit.waiting import call_repeatedly
 
 STACK = EXERCISE
 LOOK_S = 0.5
-LOAD_S = 150.0  # a model may take so long to load, at least; of one that never will, its watchdog says so before
-STUCK_S = 3.0  # an execution that takes longer is named where an answer is missing; nothing is asked here that takes it
+LOAD_S = 150.0  # a model may take at least this long to load; if it never will, its watchdog says so before
+STUCK_S = 3.0  # no request of a check takes this long: where an answer is missing, a longer execution is named
 
 
 def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
-    """The exercise's lab with a stack more: its own, with the learner's files laid over it, without probes."""
+    """The exercise's lab with one more stack: the learner's files laid over the lab's, without probes."""
     stack, manifest = exercise.home.stacks[exercise.manifest.stack], exercise.manifest
     models = manifest.models or stack.models
     layers = [exercise.folder / "models"] if (exercise.folder / "models").is_dir() else []
     if exercise.served:
         layers.append(workspace.folder(STACK).overlay)
-    own = stack.model_copy(
-        update={
-            "repository": [*stack.repository, *map(str, layers)],
-            "models": models,
-            "replacements": [
-                edit for edit in (*stack.replacements, *manifest.replacements) if edit.file.split("/", 1)[0] in models
-            ],
-            "probes": {},
-            "server": stack.server.model_copy(update={"env": {**stack.server.env, "LABS_STUCK_S": f"{STUCK_S:g}"}}),
-        }
-    )
-    return exercise.home.model_copy(update={"stacks": {**exercise.home.stacks, STACK: own}})
+
+    def serve(settings: LabSettings, at: Place) -> Served:
+        served = stack.serve(settings, at)
+        edits = [*served.replacements, *manifest.replacements]
+        return replace(
+            served,
+            repository=[*served.repository, *map(str, layers)],
+            models=models,
+            replacements=[edit for edit in edits if edit.file.split("/", 1)[0] in models],
+            probes={},
+            env={**served.env, "LABS_STUCK_S": f"{STUCK_S:g}"},
+        )
+
+    own = replace(stack, name=STACK, models=models, serve=serve)
+    return replace(exercise.home, serves=[*exercise.home.serves, own])
 
 
 def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> RunningStack:
-    """The exercise's stack, up, with the learner's files as they are now.
+    """Bring the exercise's stack up with the learner's files as they are now.
 
     Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
@@ -91,7 +96,7 @@ def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
     """Raises LabError where an engine of its own cannot be served, whatever the learner has written."""
     options = Options(set=exercise.manifest.settings)
     plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options, str)
-    if plan.stack.packages:
+    if plan.served.packages:
         refuse_unservable(plan, session.choose(runtime, "cpu"), session.workspace)
 
 
@@ -100,7 +105,7 @@ def _ended_by_a_loop(session: Session) -> Iterator[None]:
     """Take the server down when a model says that its import or ``initialize`` does not come back.
 
     Triton has no way to end such a load, and would load nothing else after it. Raises LabError: the file and the line,
-    in the place of what the load says.
+    instead of what the load says.
     """
     loops: list[str] = []
 
@@ -128,7 +133,7 @@ def _free(record: Record) -> bool:
 
 
 def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain:
-    """What puts the learner's files in the place of the served copies, for the exercise that was begun last."""
+    """A function that names the learner's files in a text instead of the served copies; for the last begun exercise."""
     exercises = find_exercises(session.workspace, session.catalog, lambda problem: None)
     current = Progress(session.workspace).current
     exercise = next((e for e in exercises if e.id == current and e.home.folder == record.lab), None)
@@ -144,15 +149,15 @@ def resolve_stack(session: Session, word: str) -> str:
 
 
 def stop_exercise_server(session: Session) -> bool:
-    """Take the exercise server down; False where none was up. Nobody waits for an answer of it, so at once."""
+    """Take the exercise server down at once: no client waits for it. Returns False if none was up."""
     running = session.find(STACK)
     if running:
         take_down(session, running.runtime, STACK, force=True)
-    for runtime in session.runtimes:  # of one that was ended, a container may be left
+    for runtime in session.runtimes:  # a server that was ended may have left a container
         with contextlib.suppress(LabError):
             if runtime.leftovers(STACK):
                 take_down(session, runtime, STACK, force=True)
-    for note in session.workspace.folder(STACK).run_dir().glob("stuck-*.json"):  # of a process that is gone
+    for note in session.workspace.folder(STACK).run_dir().glob("stuck-*.json"):  # a process that is gone wrote it
         with contextlib.suppress(OSError):
             note.unlink(missing_ok=True)
     return running is not None
@@ -177,7 +182,7 @@ def _for_this(exercise: Exercise, lab: Lab, options: Options, running: RunningSt
 
 
 def _purpose(exercise: Exercise, plan: Plan) -> dict[str, object]:
-    """What a server must have been brought up for to be this exercise's."""
+    """What the exercise's server is brought up for: a server with another purpose is not this exercise's."""
     return {
         "lab": exercise.home.folder,
         "stack": exercise.manifest.stack,

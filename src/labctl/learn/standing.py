@@ -1,7 +1,6 @@
 """Where each learner of a room stands, read from files that the learners can write.
 
-Nothing in them is believed: no link is followed on the way to one, one that is no plain file is not waited for, and
-sizes, types and texts are limited.
+Nothing in them is believed: no link is followed, only plain files are read, and sizes, types and texts are limited.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ BEGUN = "nothing written yet"  # the mistake of a learner who checks the starter
 
 @dataclass(frozen=True)
 class ClassStanding:
-    """A learner: each exercise that was begun, and of those that failed at the last check the foreseen mistake."""
+    """A learner: the exercises that were begun; the foreseen mistake of each that failed its last check."""
 
     name: str
     entries: Mapping[str, Entry]

@@ -12,35 +12,31 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labctl.clock.clock import Clock, PauseLimit
+from labctl.contention import STRETCHED, Patience
 from labctl.learn import faults, promtool, sandbox
 from labctl.learn.outcome import Check, Explained, Slow, Stuck, TooBusy
 from labctl.learn.server import LOAD_S
 from labctl.runtimes.record import Endpoints
 from labctl.stack.faults import stuck_sentences
 from labctl.triton import server_api
-from labkit.clients import trtllm
-from labkit.clients.base import InFlightClient
-from labkit.clients.sequences import SequenceClient
-from labkit.clients.stream import TextStream
-from labkit.clients.tensors import kind_of
-from labkit.clients.text_model import TextModel
-from labkit.clients.unary import UnaryClient
-from labkit.contention import STRETCHED, Patience
+from labkit.client import identity, metrics, trtllm
+from labkit.client.ask import InFlightClient, TextStream, UnaryClient, kind_of
+from labkit.client.load import closed_loop
+from labkit.client.sequences import SequenceClient
+from labkit.client.text_model import TextModel
 from labkit.errors import LabError
-from labkit.evidence import metrics, steplog
-from labkit.records import RequestRecord
+from labkit.evidence import steplog
+from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
-from labkit.workloads import identity
-from labkit.workloads.load import closed_loop
 from labsched.run_queue import RunQueue
-from labsched.steplog import StepRecord
+from labsched.step import Step
 
 SLOWER = 3  # times its patience a check waits while answers still come
 LOOK_S = 0.01
 THERE_S = 60.0  # a request has arrived by then, on however busy a machine
 WRITTEN_S = 10.0  # a step is written down by then
-HELD = PauseLimit(400.0, "would wait for ever")  # should nobody be there any more to let the clock go on
-QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited for at most so long
+HELD = PauseLimit(400.0, "would wait for ever")  # should the check die, the clock goes on by itself
+QUIET_S, LATE_S = 0.1, 2.0  # a step log that has not grown for QUIET_S is complete; LATE_S is the longest wait
 # Token ids of the prompt, tokens to generate; and parameters of the request, where it has any.
 Request = tuple[Sequence[int], int] | tuple[Sequence[int], int, Mapping[str, Any]]
 
@@ -64,7 +60,7 @@ class Trial:
     pids: Callable[[], Iterable[int]] | None = None  # the processes that serve and ask; None where that is not known
     checks: list[Check] = field(default_factory=list)
     Error: ClassVar[type[LabError]] = LabError  # what every way of asking raises
-    TooBusy: ClassVar[type[TooBusy]] = TooBusy  # what a check raises that cannot judge on so busy a machine
+    TooBusy: ClassVar[type[TooBusy]] = TooBusy  # raised where the machine is too busy to judge
     since: float = field(default_factory=time.monotonic)  # its beginning: `steps` reads from there on
     given: tuple[str, Any] | None = None  # what the learner's script or function gave last, and its name
 
@@ -124,7 +120,7 @@ class Trial:
         return records
 
     def all_there(self, requests: Sequence[tuple[str, int]], model: str) -> list[RequestRecord]:
-        """Requests (prompt, tokens) to a model in front of ``tensorrt_llm``, where all of them are before it begins."""
+        """Send requests (prompt, tokens) through an ensemble, and hold the engine until all have arrived in it."""
         self._text_model(model)
         with self.stream() as stream:
             with self._held():
@@ -136,7 +132,7 @@ class Trial:
         return records
 
     def parameters(self, model: str) -> dict[str, str]:
-        """Those of the model's configuration, as the server has it now."""
+        """The parameters of the model's configuration, as the server has it now."""
         return {name: value["string_value"] for name, value in self.config(model)["parameters"].items()}
 
     def config(self, model: str) -> dict[str, Any]:
@@ -190,7 +186,7 @@ class Trial:
 
     def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
-    ) -> tuple[list[RequestRecord], list[StepRecord]]:
+    ) -> tuple[list[RequestRecord], list[Step]]:
         """Send all requests, in order, before the engine's first step; the answered requests, and their steps.
 
         ``later``: other requests, each with the number of steps after which it arrives.
@@ -204,7 +200,7 @@ class Trial:
                 run.send(request)
         return run.records, self._steps_of(run.records, [*requests, *(request for _, request in later)])
 
-    def in_turn(self, requests: Sequence[Request]) -> tuple[list[RequestRecord], list[StepRecord]]:
+    def in_turn(self, requests: Sequence[Request]) -> tuple[list[RequestRecord], list[Step]]:
         """Send each request when the one before it is answered; the answered requests, and the steps they were in."""
         length, records = self._length(), []
         with TextStream(self.endpoints.grpc) as stream:
@@ -230,7 +226,7 @@ class Trial:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """For the time of a block the engine begins no step but those that are granted one by one."""
+        """While the block runs, the engine begins only the steps that are granted one by one."""
         self._clock.pause(trtllm.MODEL)
         try:
             yield
@@ -260,19 +256,19 @@ class Trial:
     def _length(self) -> type[Any]:
         return kind_of(self.endpoints.grpc, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
 
-    def _steps_of(self, records: Sequence[RequestRecord], requests: Sequence[Request]) -> list[StepRecord]:
+    def _steps_of(self, records: Sequence[RequestRecord], requests: Sequence[Request]) -> list[Step]:
         """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
         tokens = sum(request[1] for request in requests)
         for _ in self._looks(WRITTEN_S):
             theirs = _with(records, self.steps(trtllm.MODEL))
-            if sum(sum(step.more["made"]) for step in theirs) >= tokens:
+            if sum(sum(step.made) for step in theirs) >= tokens:
                 break
         return theirs
 
     # -- waiting: too long is a fault of the model, and a busy machine is none ---------------------------------------
 
     def patient(self, seconds: float) -> Patience:
-        """A limit of so many seconds, without those in which the server or a client waited for a processor."""
+        """A limit in seconds. Time in which the server or a client waited for a processor does not count."""
         return Patience(seconds, RunQueue(self.pids).waited if self.pids else None)
 
     def is_over(self, patience: Patience) -> bool:
@@ -284,7 +280,7 @@ class Trial:
         return True
 
     def _looks(self, seconds: float, pause: float = LOOK_S) -> Iterator[None]:
-        """Looks with a pause between them until so many seconds are over. Raises as :meth:`is_over`."""
+        """Yield now and then until ``seconds`` are over. Raises as :meth:`is_over`."""
         patience = self.patient(seconds)
         while patience.left():
             yield
@@ -310,7 +306,7 @@ class Trial:
                 except LabError as error:
                     if record.end or record.error:
                         raise
-                    client.check()  # a connection that broke is no matter of time
+                    client.check()  # raises for a connection that broke: waiting longer would not help
                     if half.left():
                         continue
                     halves, came = halves + 1, sum(len(one.responses) for one in records)
@@ -324,7 +320,7 @@ class Trial:
                     half, before = (
                         self.patient(self.patience / 2),
                         came,
-                    )  # it still answers: a slow machine is no mistake
+                    )  # it still answers: a slow machine is not a mistake of the learner
         client.wait(*records, timeout=1.0)
 
     def wait_ended(self, client: InFlightClient, *records: RequestRecord) -> None:
@@ -351,20 +347,20 @@ class Trial:
                     raise self._stuck(record, patience, error.why) from error
 
     def _stuck(self, record: RequestRecord, patience: Patience, why: str = "") -> Stuck:
-        """What a silence says. Raises TooBusy where it is the machine's, and no model says of itself that it hangs."""
+        """The error for a silent model. Raises TooBusy if the machine was busy and no model says that it hangs."""
         if not stuck_sentences(self.run_dir):
             self.is_over(patience)
         return Stuck(f"{record.model} has not answered within {self.patience:g} s", why, code="model-silent")
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def steps(self, model: str = "") -> list[StepRecord]:
+    def steps(self, model: str = "") -> list[Step]:
         """What the models executed since the trial began, in order.
 
         A step's line is written after its answers are sent: what is read is what stays the same for a moment.
         """
         before = -1
-        for _ in attempts(LATE_S, QUIET_S):  # at its end somebody is still being answered
+        for _ in attempts(LATE_S, QUIET_S):  # at the end of that time a request may still be being answered
             steps = steplog.read_step_log(self.run_dir, model, self.since, self._behind)
             if len(steps) == before:
                 break
@@ -395,8 +391,12 @@ class Trial:
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
-    def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
+    def expect(
+        self, name: str, expected: str, measured: object, ok: bool, sentence: str, predicted: bool = False
+    ) -> bool:
         """Note one expectation; ``sentence`` says what it means, and where to look, if it does not hold.
+
+        ``predicted``: what the server did is expected of the learner's file.
 
         Raises LabError: it does not hold, and there is no sentence.
         """
@@ -406,7 +406,7 @@ class Trial:
                 "no sentence says why: this is a fault of the exercise",
                 code="exercise-broken",
             )
-        self.checks.append(Check(name, expected, str(measured), bool(ok), "" if ok else sentence))
+        self.checks.append(Check(name, expected, str(measured), bool(ok), "" if ok else sentence, predicted))
         return bool(ok)
 
     @contextmanager
@@ -440,13 +440,13 @@ class Stepped:
     length: type[Any]  # of the tensor that says how many tokens to generate
     records: list[RequestRecord]
 
-    def step(self, count: int = 1) -> list[StepRecord]:
-        """Grant so many steps; all steps of these requests so far."""
+    def step(self, count: int = 1) -> list[Step]:
+        """Grant ``count`` steps. Returns all steps of these requests so far."""
         self.trial._clock.step(count, trtllm.MODEL)
         return _with(self.records, self.trial.steps(trtllm.MODEL))
 
     def send(self, request: Request) -> None:
-        """One request more, when the engine waits for its next step or has nothing to do. Raises Stuck."""
+        """Send one more request, when the engine waits for its next step or has nothing to do. Raises Stuck."""
         clock = self.trial._clock
         for _ in self.trial._looks(THERE_S):
             if any(state["state"] == "held" or not state.get("left", 1) for state in clock.states(trtllm.MODEL)):
@@ -458,7 +458,7 @@ class Stepped:
         self.trial._await_arrived(there + 1, self.stream, self.records)
 
 
-def _with(records: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> list[StepRecord]:
+def _with(records: Sequence[RequestRecord], steps: Sequence[Step]) -> list[Step]:
     """The steps in which one of these requests was."""
     ids = {record.id for record in records}
     return [step for step in steps if ids & {*step.ids}]

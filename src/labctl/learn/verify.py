@@ -1,4 +1,4 @@
-"""An author's proof of an exercise: starter and wrong answers fail with the sentence foreseen, the solution passes."""
+"""Prove an exercise: its starter and wrong answers fail with the foreseen sentence, and its solution passes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.catalog import load_catalog
 from labctl.learn import judge, server
 from labctl.learn.attempts import SOLUTION, Attempt, exercise_attempts
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.outcome import Missing
 from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.runtimes import processes
 from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
@@ -41,7 +43,7 @@ class Proof:
 def judge_attempt(
     session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]
 ) -> judge.Outcome:
-    """What the check says of an attempt. The learner's folder of the checkout is written over: not for a person's."""
+    """What the check says of an attempt. Overwrites the learner's folder: use it in a copy of the checkout."""
     with replace_dir(exercise.yours(session.workspace)) as fresh:
         attempt.write(fresh)
     return judge.check_exercise(session, exercise, runtime, seeds)
@@ -102,7 +104,7 @@ def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str,
 def _copy(session: Session) -> Iterator[Session]:
     """A session in a copy of the checkout as it is now; its exercise server goes with it."""
     with tempfile.TemporaryDirectory(prefix="labs-verify-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # a server in a container may be another user
+        Path(folder).chmod(0o755)  # the server in a container may run as another user
         root = Path(folder) / "checkout"
         source = session.workspace.root
         hidden = {path.name for path in source.glob(".*") if path.name != ".dockerignore"}
@@ -138,8 +140,9 @@ def _touches(path: Path, exercise: Exercise, workspace: Workspace) -> bool:
     labs = [workspace.labs / lab.folder for lab in (exercise.lab, exercise.home)]
     if any(path.is_relative_to(lab) and not path.is_relative_to(lab / "exercises") for lab in labs):
         return path.suffix != ".md"
-    stack = exercise.home.stacks[exercise.manifest.stack]
-    return any(path.is_relative_to(workspace.templates(exercise.home.folder, name)) for name in stack.repository)
+    options = Options(set=exercise.manifest.settings)
+    templates = make_plan(workspace, exercise.home, exercise.manifest.stack, options, str).request.sources
+    return any(path.is_relative_to(folder) for folder in templates)
 
 
 def _git(workspace: Workspace, *arguments: str) -> str:

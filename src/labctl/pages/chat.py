@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from labctl.pages.address import CHAT, listening_socket
-from labkit.clients import conversation
-from labkit.clients.text_model import TextModel
+from labctl.triton import conversation
+from labkit.client.text_model import TextModel
 from labkit.errors import LabError
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when Gradio is imported: nothing is sent anywhere

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from labctl.manifest.schema import Lab
+from labctl.lab import Lab
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.door import door_url, start_door_server
 from labctl.runtimes.lock import hold_signals_back
@@ -26,13 +26,18 @@ from labkit.errors import LabError
 def restart(session: Session, lab: Lab, stack: str) -> Record:
     """Down and up with the same runtime, settings, release, templates and ports, and the OpenAI API if it was up.
 
-    Where replicas or what stands before the servers have died, only they are started; the others serve on.
+    Where replicas or what stands before the servers have died, only they are started; the others serve on. Also a stack
+    whose only server has died, as it does when its engine is dead.
 
-    Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
+    Raises LabError: it was not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    running = session.require_up(stack).in_lab(lab)
+    alive, kept = session.find(stack), session.remembered(stack)
+    if alive is None and kept is not None:
+        running = RunningStack.of(session, lab, session.runtime(kept.runtime), kept)
+    else:
+        running = session.require_up(stack).in_lab(lab)
     record = running.record
-    if record.balance and heal(running):
+    if alive and record.balance and heal(running):
         return record
     require_sound(session, running.plan)
     openai = door_url(session.workspace, record)
@@ -89,7 +94,7 @@ def _start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     plan = stack.plan
     try:
         server = runtime.start(session.listener, plan, record, numbers)
-        replicas.await_ready(stack, server.record, starting, server.exited)
+        replicas.await_ready(stack, record, starting, server.exited)
         runtime.spread(record)
         replicas.await_balancer(runtime, record)
     except BaseException:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from labctl.manifest.schema import Lab
+from labctl.lab import Lab
 from labctl.replicas.restart import require_balancer, start_replicas
 from labctl.replicas.signals import Signal, Waiting
 from labctl.runtimes.lock import Busy, hold_signals_back, holder

@@ -6,10 +6,10 @@ import contextlib
 import math
 from typing import Any, Protocol
 
+from labctl.replicas.goodput import WINDOW_S, GoodputMeter
 from labctl.runtimes.record import Record
+from labkit.client import metrics
 from labkit.errors import LabError
-from labkit.evidence import metrics
-from labkit.evidence.goodput import WINDOW_S, GoodputMeter
 
 
 class Signal(Protocol):

@@ -1,8 +1,8 @@
 """Acts on a phase's stack while its client runs: the client asks, and labctl carries them out.
 
 A client lives where it cannot kill or start a server, or stop a clock (a container), and times what it sees. So it
-writes what it asks into the results folder (``labkit.stage``), and is answered there. Only what the phase's
-``acts`` name is done, and only to the phase's own stack.
+writes what it asks into the results folder (``labkit.client.context``), and is answered there. It is done to its stack
+alone.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, Self
 
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
-from labctl.manifest.schema import CLOCK_ACTS, Phase
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale
 from labctl.stack import replicas
 from labctl.stack.stack import RunningStack
+from labkit.client.context import REQUEST_FILES, answer_of, folder_of
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.stage import REQUEST_FILES, answer_of, folder_of
 from labkit.waiting import attempts
 
+ACTS = ("kill", "restart", "roll", "scale", "follow", "pause", "run")
 LOOK_S = 0.05
 DRAIN_S = 20.0
 THERE_S = 120.0  # requests that were sent are in the engine by then, on however busy a machine
@@ -53,30 +53,28 @@ class _Until(Silent):
 
 
 class Stagehand:
-    """Use as a context manager around the client of one phase.
+    """Use as a context manager around one client.
 
     ``hands``: two threads that live as long as the servers do. A server that must not outlive labctl is ended by the
     kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
     """
 
-    def __init__(self, hands: Executor, stack: RunningStack, phase: Phase, out: Path) -> None:
+    def __init__(self, hands: Executor, stack: RunningStack, phase: str, out: Path) -> None:
         self._over = threading.Event()
         self._session = replace(stack.session, listener=_Until(self._over))
-        self._stack, self._phase, self._hands = stack, phase, hands
-        self._folder = folder_of(out, phase.name)
+        self._stack, self._hands = stack, hands
+        self._folder = folder_of(out, phase)
         self._busy: list[Future[None]] = []
 
     def __enter__(self) -> Self:
-        if self._phase.acts:
-            self._folder.mkdir()
-            self._busy.append(self._hands.submit(self._look))
+        self._busy.append(self._hands.submit(self._look))
         return self
 
     def __exit__(self, *raised: object) -> None:
         self._over.set()
         wait(self._busy[:1], END_S)  # the one that looks adds others
         wait(self._busy, END_S)
-        if "pause" in self._phase.acts and self._clock().paused:  # leave no clock stopped
+        if self._clock().paused:  # leave no clock stopped
             self._clock().run()
 
     # -- what a client may ask for, by the name of the act -----------------------------------------------------------
@@ -116,7 +114,7 @@ class Stagehand:
         )
 
     def _clock(self) -> Clock:
-        return Clock(self._stack.folder.run_dir(), tuple(self._stack.lab.stacks[self._stack.name].models))
+        return Clock(self._stack.folder.run_dir(), tuple(self._stack.record.models))
 
     def follow(self, least: int, most: int, target: float, settle: float, seconds: float) -> list[dict[str, Any]]:
         """Each decision of the loop, with the moment (``time.monotonic``) at which it was made.
@@ -171,12 +169,10 @@ class Stagehand:
         atomic_write(answer_of(path), json.dumps(answer))
 
     def _carry_out(self, act: str, **arguments: Any) -> Any:
-        if act not in self._phase.acts:
-            raise LabError(
-                f"phase {self._phase.name} may not ask for {act}", "", "its acts are in lab.yaml", code="act-forbidden"
-            )
+        if act not in ACTS:
+            raise LabError(f"labctl has no act {act}", f"it has: {', '.join(ACTS)}", code="act-unknown")
         outcome = getattr(self, act)(**arguments)
-        if act in CLOCK_ACTS:
+        if act in ("pause", "run"):
             return outcome
         sentences = [outcome] if isinstance(outcome, str) else [decision["text"] for decision in outcome]
         for sentence in sentences:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,11 +13,14 @@ from labctl.listener import Listener
 from labctl.plan import Plan
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.record import Endpoints, Record
+from labkit.errors import LabError
 
 FRONT = -1  # the number of what stands before the servers, where a server's is asked for
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
 UNLOADED = "Found 0 live models and 0 in-flight non-inference requests"
 LINGER_S = 1.0
+DEAD = re.compile(r"the engine is dead \(.*\)(?=: this server ends)")  # labserve/dead_engine.py
+EXIT_0 = "exit status 0"  # also Triton's where its engine is dead: it is told to end
 REMOVED = "its container was removed"  # and not by labctl
 POLL_S = 0.1
 Unloaded = Callable[[], bool]
@@ -27,8 +31,6 @@ class Server(Protocol):
 
     def exited(self) -> str | None:
         """None while it runs; otherwise how it ended: "exit status 1", "killed by SIGKILL", "OOM-killed"."""
-
-    record: Record  # completed with the runtime's own way to find the server
 
 
 class Runtime(Protocol):
@@ -149,3 +151,11 @@ def unloaded_check(log: Path) -> Unloaded:
 def too_late(grace: float) -> str:
     """The note that a server is killed because it did not end in time."""
     return f"the server did not stop within {grace:g} s and is killed"
+
+
+def why_it_ended(how: str, log: Iterable[str]) -> str:
+    """How a server ended; where Triton ended by itself, what the server's log says of a dead engine."""
+    if how == EXIT_0:
+        with contextlib.suppress(LabError):  # there is no log any more
+            return next((said[0] for line in log if (said := DEAD.search(line))), how)
+    return how

@@ -1,7 +1,7 @@
 """The compose runtime: a stack is a Compose project of its own, described by ``compose.yaml`` and found by labels.
 
-``docker compose`` is run for what changes things (build, up, run, down); the engine is asked directly for what is
-(docker_engine.py). Compose's exit status alone is never believed.
+``docker compose`` is called for what changes a project (docker_cli.py: build, up, run, down); the engine is asked for
+what there is (docker_engine.py), and for a container of an image alone. Compose's exit status alone is never believed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Any
 
 from labctl.listener import Listener
 from labctl.plan import Plan
-from labctl.runtimes import compose_commands, docker_engine, images, processes
-from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, Unloaded, too_late, wait_until_stopped
-from labctl.runtimes.compose_commands import BUILDER, NOBODY, REPORT, Projects, service
+from labctl.runtimes import compose_project, docker_engine, images
+from labctl.runtimes.base import FRONT, REMOVED, UNLOADED, Unloaded, too_late, wait_until_stopped, why_it_ended
+from labctl.runtimes.compose_project import BUILDER, NOBODY, REPORT, Projects, service
+from labctl.runtimes.docker_cli import DockerCall
 from labctl.runtimes.docker_engine import ComposeServer
 from labctl.runtimes.envoy import admin, config
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.envoy.container import CONFIG, SERVERS, servers_json
-from labctl.runtimes.processes import Command, as_they_come
+from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import CLIENT, Endpoints, Record, merge_records
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
@@ -36,6 +37,9 @@ from labkit.errors import LabError
 from labkit.evidence.steplog import run_folders
 
 KEPT_LINES = 20_000  # of a log, when its container goes
+# Its metadata says it; importing the package needs a GPU's driver.
+TRTLLM_VERSION = "from importlib.metadata import version; print(version('tensorrt_llm'))"
+ASKED_S = 300.0  # until an image of many gigabytes has said its version
 
 
 class ComposeRuntime:
@@ -61,34 +65,34 @@ class ComposeRuntime:
         return self._projects.inside(path, server=False)
 
     def client_endpoints(self, record: Record) -> Endpoints:
-        return compose_commands.network_endpoints(record)
+        return compose_project.network_endpoints(record)
 
     def minutes(self, profile: str, image: str, packages: str) -> list[int]:
-        return images.build_minutes(compose_commands.builds(self._projects, profile, image, packages), image)
+        return images.build_minutes(compose_project.builds(self._projects, profile, image, packages), image)
 
     def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
-        images.build_missing_images(listener, compose_commands.builds(self._projects, profile, image, packages), image)
+        images.build_missing_images(listener, compose_project.builds(self._projects, profile, image, packages), image)
 
     # -- a container of one command: weights, exports, engines, a lab's client, a copy out of an image -----------------
 
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
-        image = images.server_image(self.workspace, compose_commands.TOOLS)
+        image = images.server_image(self.workspace, compose_project.TOOLS)
         name, secret = self._name(BUILDER, "engine-builder"), self.workspace.folder(BUILDER).hub_token()
         token = hub_token()
         with pipe(secret, token) if token else contextlib.nullcontext() as token_file:
             words = self.inside(argv, strict=True)
-            command = compose_commands.one_shot(self._projects, name, image, words, token=token_file)
-            return self._one_shot(name, command, argv, listener)
+            call = compose_project.one_shot(self._projects, name, image, words, token=token_file)
+            return self._one_shot(name, call, argv, listener)
 
     def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name(BUILDER, "engine-builder")
-        command = compose_commands.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpu)
-        self._one_shot(name, command, argv, listener)
+        call = compose_project.one_shot(self._projects, name, server, self.inside(argv), "gpu", gpu)
+        self._one_shot(name, call, argv, listener)
 
-    def _one_shot(self, name: str, command: Command, argv: Sequence[str], listener: Listener) -> str:
+    def _one_shot(self, name: str, call: DockerCall, argv: Sequence[str], listener: Listener) -> str:
         with self._around(BUILDER, name, [self.workspace.cache]):
-            return processes.run_step(command, listener, argv)
+            return call.run_step(listener, argv)
 
     def _name(self, project: str, service: str) -> str:
         """The name of a container that only this process makes."""
@@ -118,17 +122,11 @@ class ComposeRuntime:
 
     def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
         server = images.server_image(self.workspace, "gpu", image)
-        name, failed = self._name("templates", "copy"), f"{path} cannot be copied out of {image}"
-        with replace_dir(target) as fresh:
-            commands = compose_commands.copy_out(server, name, path, fresh)
-            try:
-                processes.run_to_end(commands.create, listener, failed, code="copy-out-failed")
-                code, answer, _ = processes.run_tool(commands.start, listener, listener.progress)
-                processes.run_to_end(commands.copy, listener, failed, code="copy-out-failed")
-            finally:
-                stays = f"container {name} cannot be removed"
-                processes.run_to_end(commands.remove, listener, stays, code="container-not-removed")
-        found = "" if code else answer.strip()
+        with replace_dir(target) as fresh, docker_engine.engine_failures(f"copying {path} out of {image}"):
+            asking = docker_engine.ended_container(server, ["-c", TRTLLM_VERSION], ASKED_S, entrypoint="python3")
+            with asking as (container, code):
+                found = "" if code else container.logs(stderr=False).decode(errors="replace").strip()
+                docker_engine.copy_folder(container, path, fresh)
         if found != version:
             package = f"TensorRT-LLM {found}" if found else "a TensorRT-LLM of an unknown version"
             listener.note(
@@ -142,23 +140,22 @@ class ComposeRuntime:
         return self._foreground(listener, ("bash",), record.stack)
 
     def _foreground(self, listener: Listener, words: Sequence[str], stack: str) -> int:
-        terminal = os.isatty(0) and os.isatty(1)
         workspace, (project, service) = self.workspace, (stack, "client") if stack else (REPORT, "report")
         name = self._name(project, service)
-        command = compose_commands.client(self._projects, name, stack, words, terminal)
+        terminal = os.isatty(0) and os.isatty(1)
+        call = compose_project.client(self._projects, name, stack, words, terminal)
         mounted = (workspace.cache, workspace.folder(project).run_dir(), workspace.root / "results")
         with self._around(project, name, mounted):
-            return processes.run_foreground(command, listener)
+            return call.run_foreground(listener, terminal)
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> ComposeServer:
         stack = record.stack
-        record = dataclasses.replace(record, server={"project": self._projects.name(stack)})
         self.write_files(plan, record, only)
-        command = compose_commands.compose_up_servers(self._projects, record, only)
         failed = f"the containers of {stack} cannot be started"
-        processes.run_to_end(command, listener, failed, code="containers-not-started")
+        up = compose_project.compose_up_servers(self._projects, record, only)
+        up.run_to_end(listener, failed, code="containers-not-started")
         servers = docker_engine.containers(self._root, stack, "triton")
         if not servers:
             raise LabError(failed, "docker compose made none", code="containers-not-started")
@@ -167,9 +164,9 @@ class ComposeRuntime:
         for container in servers:
             if (number := docker_engine.replica(container)) in starting:
                 watched.append((f"replica {number}" if record.balance else "", container))
-        fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY)
+        fronts = docker_engine.containers(self._root, stack, compose_project.ENVOY)
         watched += [("its balancer", container) for container in fronts]
-        return ComposeServer(watched, record)
+        return ComposeServer(watched)
 
     def write_files(self, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
         """Write what Compose needs of a stack (compose.env, compose.json), for us and for a person."""
@@ -184,22 +181,21 @@ class ComposeRuntime:
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         if record.balance:
             self._configure(record)
-        values = self._projects.read(stack) if only else compose_commands.values(self._projects, plan, record)
-        services = compose_commands.services(self._projects, plan, record, only)
-        secrets = compose_commands.secrets(self._projects, record)
+        values = self._projects.read(stack) if only else compose_project.values(self._projects, plan, record)
+        services = compose_project.services(self._projects, plan, record, only)
+        secrets = compose_project.secrets(self._projects, record)
         self._projects.write(stack, values, services, record.profile, secrets)
 
     def front(self, listener: Listener, record: Record) -> None:
         self._configure(record)
-        command = compose_commands.compose_up(
-            self._projects, record, [compose_commands.ENVOY], dependencies=False, force_recreate=True
+        up = compose_project.compose_up(
+            self._projects, record, [compose_project.ENVOY], dependencies=False, force_recreate=True
         )
-        failed = f"the balancer of {record.stack} cannot be started"
-        processes.run_to_end(command, listener, failed, code="front-not-started")
+        up.run_to_end(listener, f"the balancer of {record.stack} cannot be started", code="front-not-started")
 
     def _configure(self, record: Record) -> None:
         """Write what Envoy's container reads: its configuration, and its servers' names."""
-        trace = receiver(str(record.settings.get("trace", "")))
+        trace = receiver(record.settings.get("trace"))
         configuration = config.in_container(record.balance, trace)
         folder = self.workspace.folder(record.stack).front
         atomic_write(folder / CONFIG, json.dumps(configuration, indent=1))
@@ -213,7 +209,7 @@ class ComposeRuntime:
 
     def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
         with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
-            for container in docker_engine.containers(self._root, record.stack, compose_commands.ENVOY):
+            for container in docker_engine.containers(self._root, record.stack, compose_project.ENVOY):
                 code, output = container.exec_run(["python3", "-m", admin.__name__, config.ADMIN])
                 if code == 0:
                     return admin.read_upstreams(json.loads(output), l4=record.balance == "l4")
@@ -222,7 +218,6 @@ class ComposeRuntime:
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
         if number:
             return self._stop_one(listener, stack, force, number)
-        command = compose_commands.compose_down(self._projects, stack, force)
         if not self.leftovers(stack):
             return None
         if not force:
@@ -231,7 +226,7 @@ class ComposeRuntime:
             if containers := self._logging(stack):  # the last words of a stack outlive its containers
                 words = b"".join(container.logs(tail=KEPT_LINES) for container in containers)
                 atomic_write(self.workspace.folder(stack).log_file(), words, mode=0o600)
-        processes.run_tool(command, listener, listener.progress)
+        compose_project.compose_down(self._projects, stack, force).run_tool(listener, listener.progress)
         # What still bears our label, whatever Compose thought of it.
         for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
             with contextlib.suppress(LabError):
@@ -298,7 +293,7 @@ class ComposeRuntime:
         if server:
             endpoints = docker_engine.published(server, record.endpoints)
             return dataclasses.replace(record, endpoints=endpoints, servers=())
-        for front in docker_engine.containers(self._root, record.stack, compose_commands.ENVOY):
+        for front in docker_engine.containers(self._root, record.stack, compose_project.ENVOY):
             endpoints = docker_engine.published(front, record.endpoints)
             grpc = record.endpoints.grpc if record.balance == CLIENT else endpoints.grpc
             return dataclasses.replace(record, endpoints=dataclasses.replace(endpoints, grpc=grpc))
@@ -318,13 +313,14 @@ class ComposeRuntime:
         with contextlib.suppress(LabError):
             servers = self._servers(stack, number)
             ends = (docker_engine.how_ended(container.attrs) for container in servers)
-            return next(filter(None, ends), "") if servers else REMOVED
+            ended = next(filter(None, ends), "") if servers else REMOVED
+            return why_it_ended(ended, self.logs(stack, number=number))
         return ""
 
     def front_death(self, record: Record) -> str:
         if not record.balance:
             return ""
-        fronts = docker_engine.containers(self._root, record.stack, compose_commands.ENVOY)
+        fronts = docker_engine.containers(self._root, record.stack, compose_project.ENVOY)
         how = docker_engine.how_ended(fronts[0].attrs) if fronts else REMOVED
         return f"its balancer: {how}" if how else ""
 
@@ -346,7 +342,7 @@ class ComposeRuntime:
 
     def _logging(self, stack: str, number: int = 0) -> list[Any]:
         """The containers with a log: what stands before the servers, then the servers, whose last lines matter most."""
-        fronts = docker_engine.containers(self._root, stack, compose_commands.ENVOY) if number < 1 else []
+        fronts = docker_engine.containers(self._root, stack, compose_project.ENVOY) if number < 1 else []
         servers = self._servers(stack, number) if number != FRONT else []
         return [*fronts, *sorted(servers, key=docker_engine.replica)]
 

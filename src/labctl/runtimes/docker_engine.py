@@ -1,13 +1,17 @@
-"""The Docker engine, asked through its SDK; what is ours is found by our labels there, never from a file."""
+"""The Docker engine, asked through its SDK. The labs' containers are found by their labels, never from a file."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import functools
+import json
 import os
 import platform
 import shutil
+import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +22,11 @@ from labctl.options import LOOPBACK
 from labctl.runtimes import processes
 from labctl.runtimes.base import REMOVED
 from labctl.runtimes.nvidia import numbers
-from labctl.runtimes.record import Endpoints, Record
+from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labkit.disk import typed_path
 from labkit.errors import LabError
+from labkit.waiting import attempts
 
 if TYPE_CHECKING:
     import docker
@@ -30,9 +35,12 @@ PROBE_S = 3
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
-SILENT_S = 3.0  # an engine may not answer while servers are awaited
-ENGINE_NEEDED = (25, 0)  # compose.yaml's start_interval is of this engine
-COMPOSE_NEEDED = (2, 24, 4)  # of which !override is (compose_commands.py)
+LOOK_S = 0.1  # seconds between two looks at a container
+LONGEST = 300  # characters of an engine's own words that are repeated
+NO_ENGINE = (json.JSONDecodeError, KeyError)  # what the SDK raises about an answer that no Docker engine gives
+SILENT_S = 3.0  # seconds that an engine may stay silent while a start waits for its servers
+ENGINE_NEEDED = (25, 0)  # compose.yaml uses start_interval, which came with this version
+COMPOSE_NEEDED = (2, 24, 4)  # the first Compose that knows !override, which compose.json uses (compose_project.py)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 REPLICA = "labs.replica"
 INSTALL_PACKAGES = "sudo scripts/docker_engine.sh install"
@@ -45,7 +53,7 @@ OUTSIDE = "ask outside of this container, or in it the server itself: labctl inf
 
 
 def engine_errors() -> tuple[type[Exception], ...]:
-    """What the SDK raises. It is imported only where the engine is asked: other commands do without its 140 ms."""
+    """The exceptions of the SDK. Importing it takes 140 ms, so only commands that ask the engine do."""
     import docker.errors
     import requests.exceptions
 
@@ -53,8 +61,11 @@ def engine_errors() -> tuple[type[Exception], ...]:
 
 
 @functools.cache
-def _client(host: str) -> docker.DockerClient | OSError:
-    """A client whose engine has answered, or why there is none; asked once per process and address."""
+def _client(host: str) -> docker.DockerClient | Exception:
+    """A client whose engine has answered, or why there is none; asked once per process and address.
+
+    Where something answered, that is the SDK's error about the answer, else the operating system's.
+    """
     kind, _, path = host.partition("://")
     try:
         if kind == "unix":
@@ -68,7 +79,7 @@ def _client(host: str) -> docker.DockerClient | OSError:
         client.api.timeout = ANSWER_S
         return client
     except engine_errors() as error:
-        return _cause(error)
+        return _about_answer(error) or _cause(error)
 
 
 def _address() -> str:
@@ -112,22 +123,58 @@ def engine_address() -> str:
 
 
 def engine() -> docker.DockerClient:
-    """The engine. Raises LabError where none answers within a few seconds, or the address leads elsewhere."""
+    """The engine.
+
+    Raises:
+        LabError: none answers within a few seconds, it refuses or cannot be used, or the address leads elsewhere.
+    """
     address = engine_address()
     client = _client(address)
-    if isinstance(client, OSError):
-        why = f"{client.strerror or _plain(str(client))} ({address})"
-        raise LabError("no Docker engine answers", why, _remedy(address, client), code="docker-missing")
-    return client
+    if not isinstance(client, Exception):
+        return client
+    if isinstance(client, NO_ENGINE):
+        why = f"it does not say which version it is ({address})"
+        raise LabError("what answers is not a Docker engine", why, _remedy(address), code="docker-failed")
+    why = f"{getattr(client, 'strerror', None) or _words(client)} ({address})"
+    sdk = sys.modules.get("docker.errors")  # imported where an engine was there to be asked: it takes half a second
+    if sdk and isinstance(client, sdk.InvalidVersion):
+        raise _too_old("the Docker engine is too old", why)
+    if sdk and isinstance(client, sdk.APIError):
+        what = f"the Docker engine answers with an error (HTTP {client.status_code})"
+        raise LabError(what, why, "docker version asks it the same; see also its log", code="docker-failed")
+    if getattr(client, "errno", None) in (errno.EACCES, errno.EPERM):
+        remedy = _elsewhere(address) or JOIN
+        raise LabError("this user may not ask the Docker engine", why, remedy, code="docker-denied")
+    raise LabError("no Docker engine answers", why, _remedy(address), code="docker-missing")
 
 
-def _remedy(address: str, error: OSError) -> str:
+def _about_answer(error: BaseException) -> Exception | None:
+    """The error in an error's causes that is about an answer; None where nothing answered."""
+    import docker.errors
+
+    cause: BaseException | None = error
+    while cause:
+        if isinstance(cause, (docker.errors.APIError, docker.errors.InvalidVersion, *NO_ENGINE)):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _too_old(what: str, why: str) -> LabError:
+    needed = ".".join(map(str, ENGINE_NEEDED))
+    return LabError(what, why, f"install Docker {needed} or newer", code="docker-too-old")
+
+
+def _elsewhere(address: str) -> str:
+    """What to do about an address that a person has set; "" for the usual one."""
+    origin = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
+    return "" if address == DEFAULT_SOCKET else f"correct or unset {origin}"
+
+
+def _remedy(address: str) -> str:
     """What to do about an engine that does not answer."""
-    if address != DEFAULT_SOCKET:
-        origin = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
-        return f"correct or unset {origin}"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return JOIN
+    if elsewhere := _elsewhere(address):
+        return elsewhere
     if os.environ.get("LABS_ROOT") == INSIDE:
         return OUTSIDE
     return START if shutil.which("dockerd") or shutil.which("docker") else INSTALL
@@ -147,7 +194,7 @@ def require_docker(instead: str = LOCAL) -> None:
 
 
 def require_engine() -> None:
-    """Raises LabError for an engine on which ``compose.yaml`` does not start as it is meant."""
+    """Raises LabError for an engine on which ``compose.yaml`` does not start as it should."""
     client = engine()
     with engine_failures("saying what it is"):
         answer, options = client.version(), options_of(client.info())
@@ -159,8 +206,7 @@ def require_engine() -> None:
     if numbers(version) < ENGINE_NEEDED:
         needed = ".".join(map(str, ENGINE_NEEDED))
         why = f"compose.yaml needs {needed} or newer (start_interval)"
-        remedy = f"install Docker {needed} or newer"
-        raise LabError(f"the Docker engine {version} is too old", why, remedy, code="docker-too-old")
+        raise _too_old(f"the Docker engine {version} is too old", why)
     if "userns" in options:
         why = "no user of a container is then one of this machine, and the server may not write where it has to"
         remedy = "start dockerd without userns-remap"
@@ -181,7 +227,7 @@ def describe_engine() -> str:
 
 
 def _info() -> dict[str, Any]:
-    """What the engine says of itself. Raises LabError as :func:`engine`."""
+    """The engine's information about itself (`docker info`). Raises LabError as :func:`engine`."""
     client = engine()
     with engine_failures("saying what it is"):
         return dict(client.info())
@@ -189,7 +235,7 @@ def _info() -> dict[str, Any]:
 
 @functools.cache
 def user_inside() -> str:
-    """``user:group`` that a container gets for its files to be the caller's: under a rootless engine its root is."""
+    """The ``user:group`` of a container whose files belong to the caller: 0:0 under a rootless engine."""
     with contextlib.suppress(LabError):
         if "rootless" in options_of(_info()):
             return "0:0"
@@ -204,7 +250,7 @@ def data_root() -> tuple[str, int | None]:
     info = _info()
     root = str(info.get("DockerRootDir", ""))
     with contextlib.suppress(OSError):
-        if info.get("Name") == platform.node():  # else a virtual machine's, or another machine's
+        if info.get("Name") == platform.node():  # else its disk is that of a virtual or another machine
             return root, shutil.disk_usage(root).free
     return root, None
 
@@ -234,7 +280,7 @@ def _missing_plugin() -> str:
 def require_gpu() -> None:
     """Raises LabError for an engine that cannot hand a GPU to a container."""
     info = _info()
-    if shutil.which(HOOK):  # older hosts: every container's start goes by it, and no runtime shows
+    if shutil.which(HOOK):  # on older hosts the hook hands GPUs to containers, and the engine lists no runtime for it
         return
     runtimes = info.get("Runtimes", {})
     if "nvidia" not in runtimes and not info.get("DiscoveredDevices"):
@@ -248,20 +294,20 @@ def require_gpu() -> None:
 
 @contextlib.contextmanager
 def engine_failures(what: str) -> Iterator[None]:
-    """Turn an engine that fails or dies in mid-sentence into a LabError."""
+    """Raise a LabError if the engine fails or dies during the block. ``what``: what the block asks it for."""
     try:
         yield
     except engine_errors() as error:
         raise LabError(
             f"the Docker engine failed while {what}",
-            _plain(str(error)),
+            _words(error),
             "check that it is still running: docker info",
             code="docker-failed",
         ) from error
 
 
 def containers(root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
-    """Our containers of one checkout, running or not."""
+    """The labs' containers of one checkout, running or not."""
     return _labelled("containers", root, stack, service, all=True, ignore_removed=True)
 
 
@@ -287,7 +333,7 @@ def replica(container: Any) -> int:
 
 
 def published(container: Any, endpoints: Endpoints) -> Endpoints:
-    """Where a container is reached now; as in ``endpoints`` where it publishes nothing."""
+    """The endpoints that a container publishes now; those of ``endpoints`` that it does not publish stay."""
     inner = {"http": HTTP, "grpc": GRPC, "metrics": METRICS}
     bindings = {name: container.ports.get(f"{port}/tcp") for name, port in inner.items()}
     places = {name: f"{LOOPBACK}:{found[0]['HostPort']}" for name, found in bindings.items() if found}
@@ -322,8 +368,44 @@ def discard(things: Sequence[Any]) -> None:
             thing.remove(**({"force": True, "v": True} if isinstance(thing, Container) else {}))
 
 
+@contextlib.contextmanager
+def ended_container(
+    image: str, words: Sequence[str], seconds: float, **options: Any
+) -> Iterator[tuple[Any, int | None]]:
+    """Run a command in a container of an image that is here, without a network; the container goes with the block.
+
+    Args:
+        seconds: that the command has.
+        options: of the SDK's ``containers.create``.
+
+    Yields:
+        The container, and its command's exit status; None where it has not ended in time.
+    """
+    container = engine().containers.create(image, list(words), network_mode="none", **options)
+    try:
+        container.start()
+        for _ in attempts(seconds, LOOK_S):
+            container.reload()
+            if container.status == "exited":
+                break
+        ended = container.status == "exited"
+        yield container, int(container.attrs["State"]["ExitCode"]) if ended else None
+    finally:
+        discard([container])
+
+
+def copy_folder(container: Any, path: str, target: Path) -> None:
+    """Copy what is in a folder of a container into ``target``, as files of the caller's."""
+    chunks, _ = container.get_archive(f"{path}/.")
+    with tempfile.TemporaryFile() as archive:
+        archive.writelines(chunks)
+        archive.seek(0)
+        with tarfile.open(fileobj=archive) as files:
+            files.extractall(target, filter="data")
+
+
 def running_containers(containers: Sequence[Any]) -> list[Any]:
-    """Those that still run."""
+    """The containers that still run."""
     for container in containers:
         container.reload()
     return [container for container in containers if container.status in ("running", "paused")]
@@ -334,7 +416,7 @@ def largest_process_bytes(container: Any) -> int:
     if container.status != "running":
         return 0
     with engine_failures("asking for a container's processes"):
-        table = container.top(ps_args="-eo pid,rss")  # in KiB, and without a pid the engine refuses
+        table = container.top(ps_args="-eo pid,rss")  # rss is in KiB; the engine refuses a table without pid
     return 1024 * max((int(row[1]) for row in table["Processes"] or ()), default=0)
 
 
@@ -360,8 +442,8 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
 class ComposeServer:
     """Watched containers of servers and of what stands before them, each with its name in errors ("": the only one)."""
 
-    def __init__(self, containers: Sequence[tuple[str, Any]], record: Record) -> None:
-        self.record, self._containers = record, containers
+    def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
+        self._containers = containers
         self._silent_since: float | None = None
 
     def exited(self) -> str | None:
@@ -392,10 +474,12 @@ def _cause(error: BaseException) -> OSError:
         error = inner
     if isinstance(error, TimeoutError):
         return OSError(errno.ETIMEDOUT, f"it did not answer within {PROBE_S} s")
-    return error if isinstance(error, OSError) and error.strerror else OSError(0, _plain(str(error)))
+    return error if isinstance(error, OSError) and error.strerror else OSError(0, _words(error))
 
 
-def _plain(text: str) -> str:
-    """The innermost sentence of the SDK's nested messages."""
-    lines = text.rpartition("Error while fetching server API version: ")[2].strip().splitlines()
-    return lines[0][:200] if lines else "it gives no reason"
+def _words(error: BaseException) -> str:
+    """The engine's own words in an error of the SDK's; else the innermost sentence of its nested messages."""
+    if explanation := getattr(error, "explanation", None):  # docker.errors.APIError
+        return str(explanation).strip()[:LONGEST]
+    lines = str(error).rpartition("Error while fetching server API version: ")[2].strip().splitlines()
+    return lines[0][:LONGEST] if lines else "it gives no reason"

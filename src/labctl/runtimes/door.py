@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, groups, processes
-from labctl.runtimes.compose_commands import Projects, compose_up, door_arguments, door_inside
+from labctl.runtimes.compose_project import Projects, compose_up, door_arguments, door_inside
+from labctl.runtimes.docker_cli import DockerCall
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
@@ -21,7 +22,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
-PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "jinja2")
+PACKAGES = ("starlette", "uvicorn", "uvloop", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
 SERVICE = "openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"
@@ -80,9 +81,10 @@ def door_url(workspace: Workspace, record: Record) -> str:
     return ""
 
 
-def door_container(workspace: Workspace, record: Record, port: int) -> Command:
-    """What starts the container in the stack's project, whose file gets what it needs. It speaks to the server, or to
-    the balancer before several.
+def door_container(workspace: Workspace, record: Record, port: int) -> DockerCall:
+    """Write what the container needs into the file of the stack's project; what starts it there.
+
+    It speaks to the server, or to the balancer before several.
     """
     projects = Projects(workspace)
     added = {"STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
@@ -93,10 +95,10 @@ def door_container(workspace: Workspace, record: Record, port: int) -> Command:
     return compose_up(projects, record, [SERVICE], wait=True, dependencies=first)
 
 
-def _start_container(command: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
+def _start_container(up: DockerCall, workspace: Workspace, record: Record, listener: Listener) -> None:
     """Start it, and wait until Compose finds it healthy."""
     try:
-        processes.run_to_end(command, listener, FAILED, f"labctl openai {record.stack}", code="openai-not-started")
+        up.run_to_end(listener, FAILED, f"labctl openai {record.stack}", code="openai-not-started")
     except LabError as error:
         with docker_engine.engine_failures("looking for the container of the OpenAI API"):
             containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from labctl.runtimes.processes import describe_exit
+from labctl.runtimes.processes import IF_PARENT_LIVES, describe_exit
 from labctl.runtimes.record import Proc
 from labctl.workspace import StackFolder
 from labkit import disk
@@ -30,7 +31,9 @@ ENDED_S = 10.0  # for all of them together; a process that cannot be killed must
 LOOK_S = 0.01
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 # The shell writes down how the server ended, and then ends its stubs. It survives the signals that end the server.
-KEEP = 'trap : TERM INT HUP; ended=$1; shift; "$@"; echo $? >"$ended.new"; mv "$ended.new" "$ended"; kill -KILL 0'
+KEEP = 'trap : TERM INT HUP; ended=$1; shift; {server}; echo $? >"$ended.new"; mv "$ended.new" "$ended"; kill -KILL 0'
+# The kernel ends what follows with its parent, whose number comes first.
+TIED = f"setpriv --pdeathsig KILL sh -c '{IF_PARENT_LIVES} \"$@\"'"
 
 
 def server_part(number: int) -> str:
@@ -100,12 +103,10 @@ def spawn(
         ended: the file that says how it ended.
     """
     words = list(argv)
-    if not outlive:
-        words = ["setpriv", "--pdeathsig", "KILL", *words]
     if ended:
-        words = ["sh", "-c", KEEP, "sh", str(ended), *words]
-    if not outlive and ended:
-        words = ["setpriv", "--pdeathsig", "KILL", *words]
+        words = ["sh", "-c", KEEP.format(server='"$@"' if outlive else f'{TIED} $$ "$@"'), "sh", str(ended), *words]
+    if not outlive:
+        words = [*shlex.split(TIED), str(os.getpid()), *words]
     with log.open("ab") as stream:
         process = subprocess.Popen(
             words,

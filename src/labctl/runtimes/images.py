@@ -16,8 +16,8 @@ from labbuild import release
 from labbuild.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.litter import files_in
-from labctl.runtimes import docker_engine, layers, nvidia, processes, whales
-from labctl.runtimes.processes import Command
+from labctl.runtimes import docker_engine, layers, nvidia, processes
+from labctl.runtimes.docker_cli import DockerCall
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -192,28 +192,28 @@ def remove_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in kept], kept
 
 
-def build_minutes(builds: Mapping[str, Command], base: str) -> list[int]:
+def build_minutes(builds: Mapping[str, DockerCall], base: str) -> list[int]:
     """About how long each takes of what :func:`build_missing_images` would make."""
     pulled = [PULL_MINUTES] if base and not exists(base) else []
     return pulled + [BUILD_MINUTES for name in builds if not exists(name)]
 
 
-def build_missing_images(listener: Listener, builds: Mapping[str, Command], base: str) -> None:
+def build_missing_images(listener: Listener, builds: Mapping[str, DockerCall], base: str) -> None:
     """Build those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
     if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
         pull_image(listener, base)
-    for name, command in builds.items():
+    for name, build in builds.items():
         if not exists(name):
-            _build(listener, name, command)
+            _build(listener, name, build)
 
 
 def pull_image(listener: Listener, image: str) -> None:
     """Pull an image from its registry."""
     listener.step(f"image {image} (many gigabytes)")
-    words = whales.docker_argv(lambda docker: docker.pull(image))
+    pull = DockerCall(lambda docker: docker.image.pull(image, stream_logs=True))
     failed = f"image {image} cannot be pulled"
     with told_why():
-        processes.run_to_end(Command(words), listener, failed, code="image-pull-failed")
+        pull.run_to_end(listener, failed, code="image-pull-failed")
     listener.done("pulled")
 
 
@@ -234,13 +234,12 @@ def remedy_for(lines: Sequence[str]) -> str:
     return next(found, processes.LOOK_ABOVE)
 
 
-def _build(listener: Listener, name: str, command: Command) -> None:
+def _build(listener: Listener, name: str, build: DockerCall) -> None:
     """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
     listener.step(f"image {name}")
     failed = f"image {name} cannot be built"
-    # Compose 2.26 reports a build on stdout.
     with told_why():
-        tail = processes.run_to_end(command, listener, failed, merged=True, code="image-build-failed")
+        tail = build.run_to_end(listener, failed, code="image-build-failed")
         if not image_digest(name):
             raise LabError(failed, "docker compose says that it was built", details=tail, code="image-build-failed")
     listener.done("built")

@@ -32,6 +32,7 @@ NEEDED = {"vllm": 2.5e9, "vllm-gpu": 16e9}  # bytes of free disk: a layer, and i
 LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
 OTHERS = "another engine (labctl list LAB shows them)"
 PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
+CUDNN = re.compile(r"^nvidia-cudnn-cu(\d+)==", re.MULTILINE)  # which each PyTorch for CUDA requires
 COMPILE = "import compileall, sys; compileall.compile_dir(sys.argv[1], quiet=2, workers=0)"
 
 
@@ -75,9 +76,15 @@ class Layer:
 
     @property
     def elsewhere(self) -> str:
-        """Why this machine cannot have it; "" where it can."""
+        """Why this machine cannot have it; "" where it can. The build for GPUs is for ARM too."""
         machine = architecture()
-        return "" if machine == X86 else f"its package is built for {X86}, and this machine is {machine}"
+        return "" if machine == X86 or self.gpu else f"its package is built for {X86}, and this machine is {machine}"
+
+    @property
+    def cuda(self) -> int:
+        """The first number of the CUDA that its PyTorch is built for; 0 for CPUs, and where its lock does not say."""
+        found = CUDNN.search(self.lock.read_text(encoding="utf-8")) if self.gpu else None
+        return int(found[1]) if found else 0
 
     @property
     def sizes(self) -> str:
@@ -134,6 +141,8 @@ class Layer:
             if self.ready:
                 return f"in {self.path}"
             self._require_room()
+            if self.cuda and (gpus := _gpus()):  # a cluster's login node has none
+                nvidia.require_cuda(gpus[0], self.cuda)
             with replace_dir(self.path) as fresh:
                 self._fill(listener, fresh)
             size = sum(path.lstat().st_size for path in self.path.rglob("*") if path.is_file())
@@ -189,14 +198,34 @@ def layer(name: str, workspace: Workspace, profile: str = "") -> Layer:
         raise LabError(
             f"there is no engine '{name}' to install", f"there are: {', '.join(NAMES)}", code="layer-unknown"
         )
-    return Layer(name, workspace, profile == "gpu" if profile else _has_gpu())
+    return Layer(name, workspace, profile == "gpu" if profile else bool(_gpus()))
 
 
-def _has_gpu() -> bool:
+def _gpus() -> list[nvidia.Gpu]:
     try:
-        return bool(nvidia.gpus())
+        return nvidia.gpus()
     except LabError:
-        return False
+        return []
+
+
+def cuda_of(stack_packages: str, workspace: Workspace) -> int:
+    """The CUDA of the PyTorch that computes on a GPU in the local runtime: this environment's, or that of the layer."""
+    return (0 if stack_packages else wheel.torch_cuda()) or Layer(NAMES[0], workspace, gpu=True).cuda
+
+
+def require_pytorch(workspace: Workspace) -> None:
+    """Raises LabError where nothing that is here, or that a layer would bring, can compute on this machine's GPU."""
+    gpu, found = nvidia.gpus()[0], Layer(NAMES[0], workspace, gpu=True)
+    if cuda := cuda_of("", workspace):
+        nvidia.require_cuda(gpu, cuda)
+    if not wheel.torch_cuda() and not found.ready:
+        raise LabError(
+            f"PyTorch of this environment cannot use {gpu.name}",
+            "it is a CPU build, or not installed",
+            f"{found.remedy}, which has a CUDA build; or rm -r .venv, then make setup with LABS_TORCH_INDEX naming an "
+            "index of CUDA builds",
+            code="torch-without-cuda",
+        )
 
 
 def packages_of(stack_packages: str, workspace: Workspace, profile: str) -> Layer | None:
@@ -206,6 +235,6 @@ def packages_of(stack_packages: str, workspace: Workspace, profile: str) -> Laye
     """
     if stack_packages:
         return layer(stack_packages, workspace, profile)
-    if profile == "gpu" and wheel.cpu_torch() and (found := Layer(NAMES[0], workspace, True)).ready:
+    if profile == "gpu" and not wheel.torch_cuda() and (found := Layer(NAMES[0], workspace, True)).ready:
         return found
     return None

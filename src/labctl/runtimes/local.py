@@ -25,8 +25,8 @@ from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
 from labctl.options import LOOPBACK
 from labctl.plan import Plan
-from labctl.runtimes import groups, layers, local_server, nvidia, processes, wheel
-from labctl.runtimes.base import Unloaded, too_late, unloaded_check, wait_until_stopped
+from labctl.runtimes import groups, layers, local_server, processes, wheel
+from labctl.runtimes.base import Unloaded, too_late, unloaded_check, wait_until_stopped, why_it_ended
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.local_server import LocalServer, admin_socket, start_front
 from labctl.runtimes.processes import Command, as_they_come
@@ -74,8 +74,8 @@ class LocalRuntime:
                 code="libpython-missing",
             )
 
-        if profile == "gpu" and not layers.Layer(layers.NAMES[0], self.workspace, gpu=True).ready:
-            wheel.require_cuda(nvidia.gpus())
+        if profile == "gpu":
+            layers.require_pytorch(self.workspace)
 
     def server_path(self, path: Path) -> str:
         return str(path)
@@ -118,51 +118,47 @@ class LocalRuntime:
         return processes.run_foreground(Command([os.environ.get("SHELL") or "sh"], env), listener)
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> LocalServer:
-        workspace = self.workspace
-        parts = start_front(workspace, record, listener) if record.balance and not only else {}
+        parts = start_front(self.workspace, record, listener) if record.balance and not only else {}
+        triton = wheel.find_wheel()
         for server in record.starting(only):
-            command = self._server(plan, record, server, arguments.SHOWN)
-            listener.command(command.argv, command.env)
-            process = self._spawn(plan, record, server)
-            parts[f"replica {server.number}" if record.balance else ""] = process
-        return LocalServer(parts, record, workspace)
+            name = f"replica {server.number}" if record.balance else ""
+            parts[name] = self._start(listener, triton, plan, record, server)
+        return LocalServer(parts, self.workspace.folder(record.stack))
 
-    def _server(self, plan: Plan, record: Record, server: Replica, secret: str) -> Command:
-        folder, triton = self.workspace.folder(record.stack), wheel.find_wheel()
-        number = record.folder(server.number)
-        prefix = shm_prefix(self.workspace.root, record.stack, number)
+    def _start(
+        self, listener: Listener, triton: wheel.Wheel, plan: Plan, record: Record, server: Replica
+    ) -> subprocess.Popen[bytes]:
+        """Start one server in a process group of its own, which the stack's folder then names."""
+        folder, number = self.workspace.folder(record.stack), record.folder(server.number)
         argv = plan.arguments(
             str(folder.repository),
             LOOPBACK,
             server.endpoints.ports,
-            prefix,
+            shm_prefix(self.workspace.root, record.stack, number),
             backend=str(triton.backends(self.workspace.backends_cache)),
             cache=str(triton.caches),
         )
-        # Triton takes the secret in no other way (docs/operate/security.md).
-        argv += arguments.closing_arguments(record.options.client_shm, secret)
-        argv = [str(triton.binary), *argv]
         env = {**plan.server_env, **({REPLICA: str(number)} if number else {})}
-        if layer := layers.packages_of(plan.stack.packages, self.workspace, record.profile):
+        if layer := layers.packages_of(plan.served.packages, self.workspace, record.profile):
             env |= layer.environment
         if plan.gpu:
             env["CUDA_VISIBLE_DEVICES"] = plan.gpu
-        return Command(argv, env, cwd=folder.run_dir())
 
-    def _spawn(self, plan: Plan, record: Record, server: Replica) -> subprocess.Popen[bytes]:
-        folder, number = self.workspace.folder(record.stack), record.folder(server.number)
-        folder.ended_file(number).unlink(missing_ok=True)
-        command = self._server(plan, record, server, folder.read_secret())
-        env = wheel.environment(wheel.find_wheel()) | dict(command.env)
+        def command(secret: str) -> list[str]:  # Triton takes it in no other way (docs/operate/security.md)
+            return [str(triton.binary), *argv, *arguments.closing_arguments(record.options.client_shm, secret)]
+
+        listener.command(command(arguments.SHOWN), env)
+        ended = folder.ended_file(number)
+        ended.unlink(missing_ok=True)
         return groups.spawn(
             folder,
             groups.server_part(number),
-            command.argv,
-            env,
+            command(folder.read_secret()),
+            wheel.environment(triton) | env,
             folder.log_file(number),
             folder.run_dir(),
             outlive=record.owner is None,
-            ended=folder.ended_file(number),
+            ended=ended,
         )
 
     def front(self, listener: Listener, record: Record) -> None:
@@ -226,6 +222,7 @@ class LocalRuntime:
         for path in (folder.ended_file(number), *([] if number else folder.ended_files)):
             if how := groups.how_it_ended(path):
                 replica = "" if number else path.stem.partition("-")[2]
+                how = why_it_ended(how, self.logs(stack, number=number or int(replica or 0)))
                 deaths.append(f"replica {replica}: {how}" if replica else how)
         return "; ".join(deaths)
 

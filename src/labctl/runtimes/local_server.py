@@ -20,7 +20,7 @@ from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.envoy.config import Address, BackendServer, Balance, Places, assignments
 from labctl.runtimes.record import Endpoints, Record
 from labctl.triton.arguments import receiver
-from labctl.workspace import Workspace
+from labctl.workspace import StackFolder, Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -32,15 +32,14 @@ TRIES, PAUSE_S = 10, 0.05  # the kernel takes one such value each 100 ms from al
 class LocalServer:
     """Watched processes of servers and of what stands before them, each with its name in errors ("": the only one)."""
 
-    def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], record: Record, workspace: Workspace) -> None:
-        self.record, self._parts, self._workspace = record, parts, workspace
+    def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], folder: StackFolder) -> None:
+        self._parts, self._folder = parts, folder
 
     def exited(self) -> str | None:
         for name, process in self._parts.items():
             if (code := process.poll()) is not None:
                 _, _, number = name.partition("replica ")
-                ended = self._workspace.folder(self.record.stack).ended_file(int(number or 0))
-                how = groups.how_it_ended(ended) or processes.describe_exit(code)
+                how = groups.how_it_ended(self._folder.ended_file(int(number or 0))) or processes.describe_exit(code)
                 return f"{name}: {how}" if name else how
         return None
 
@@ -71,7 +70,7 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
     spread_requests(workspace, record)
     admin_at = str(admin_socket(workspace.root, record.stack))
     balance = Balance(record.balance, _places(record.endpoints), folder.front, admin_at)
-    trace = receiver(str(record.settings.get("trace", "")))
+    trace = receiver(record.settings.get("trace"))
     atomic_write(path, json.dumps(config.envoy_configuration(balance, trace), indent=1))
     argv = [str(envoy_binary()), *config.envoy_arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)

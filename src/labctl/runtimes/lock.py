@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from types import FrameType
 
-from filelock import FileLock, Timeout
-
 from labctl.runtimes.record import Proc
 from labctl.workspace import Workspace
 from labkit import disk
-from labkit.disk import atomic_write, disk_errors
+from labkit.disk import disk_errors
 from labkit.errors import LabError
-from labkit.waiting import attempts
-
-NOTE_S = 1.0
 
 
 class Busy(LabError):
@@ -32,44 +29,48 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
 
     The kernel frees the lock when its holder dies, so it cannot go stale. Raises Busy where another command holds it.
     """
-    folder = workspace.folder(stack)
-    path = folder.lock
+    path = workspace.folder(stack).lock
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.parent.chmod(0o700)  # logs and step logs hold what clients ask and are answered
-    lock = FileLock(path)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise _busy(workspace, stack) from error
-    except OSError as error:
-        raise LabError(f"cannot lock {path}", error.strerror or str(error), code="lock-failed") from error
-    try:
-        with contextlib.suppress(LabError):  # `down` goes on where the disk is full
-            atomic_write(folder.lock_note, json.dumps({**asdict(Proc.current()), "action": action}))
-        yield
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _busy(workspace, stack) from error
+        except OSError as error:
+            raise LabError(f"cannot lock {path}", error.strerror or str(error), code="lock-failed") from error
+        _write(handle, json.dumps({**asdict(Proc.current()), "action": action}))
+        try:
+            yield
+        finally:
+            _write(handle, "")
     finally:
-        folder.lock_note.unlink(missing_ok=True)
-        lock.release()
+        os.close(handle)
+
+
+def _write(handle: int, note: str) -> None:
+    """Write the holder of a lock into its file."""
+    with contextlib.suppress(OSError):  # `down` goes on where the disk is full
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, note.encode(), 0)
 
 
 def _busy(workspace: Workspace, stack: str) -> Busy:
-    """Who holds the lock. It is taken a moment before its holder's note is written."""
+    """The error that names the holder of a lock, which it has perhaps taken a moment before it wrote its name."""
     why = "only one command at a time can change a stack"
-    for _ in attempts(NOTE_S, 0.02):
-        pid, action = holder(workspace, stack)
-        if pid:
-            what = f"another 'labctl {action}' of {stack} is in progress (pid {pid})"
-            return Busy(what, why, f"wait for it, or stop it: kill {pid}", code="stack-busy")
-    what = f"another labctl command on {stack} is in progress"
-    why += ", and this one has left no note of its pid"
-    return Busy(what, why, "wait for it, then try again", code="stack-busy")
+    pid, action = holder(workspace, stack)
+    if not pid:
+        return Busy(f"another labctl command on {stack} is in progress", why, "wait for it", code="stack-busy")
+    what = f"another 'labctl {action}' of {stack} is in progress (pid {pid})"
+    return Busy(what, why, f"wait for it, or stop it: kill {pid}", code="stack-busy")
 
 
 def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
     """(pid, action) of the process that changes the stack now; (0, "") if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        data = disk.read_object(workspace.folder(stack).lock_note)
+        data = disk.read_object(workspace.folder(stack).lock)
         if Proc(int(data["pid"]), float(data["started"])).alive():
             return int(data["pid"]), str(data["action"])
     return 0, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +13,14 @@ PATIENCE_S = 10
 FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "memory.free")
 MIB = 2**20
 MIG = "MIG-"  # how the UUID of a slice begins: a cluster may name one in CUDA_VISIBLE_DEVICES
-UNKNOWN = ("[N/A]", "N/A", "[Not Supported]")
 # The oldest driver for programs of each CUDA, by its first number: newer ones of that number run on it too.
 OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
+OLDEST_CHIP = {13: "7.5"}  # compute capability: PyTorch's builds for that CUDA have no kernels for older ones
+# What is left without it; no vLLM that the labs' code takes is on PyPI for CUDA 12 (docs/operate/gpu.md).
+WITHOUT_CUDA_13 = (
+    "--profile cpu; or rm -r .venv, then make setup with LABS_TORCH_INDEX naming PyTorch's builds for CUDA 12, and "
+    "--set engine=transformers"
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,8 @@ def gpus(wanted: str = "") -> list[Gpu]:
 def _gpu(line: str) -> Gpu:
     try:
         name, capability, driver, total, free = (part.strip() for part in line.split(","))
-        memory, left = (None if mib in UNKNOWN else int(mib) * MIB for mib in (total, free))
+        # Where chip and machine share it, and of a slice in a container, it says in words that it does not know.
+        memory, left = (int(mib) * MIB if mib.isdecimal() else None for mib in (total, free))
         return Gpu(name, capability, driver, memory, left)
     except ValueError:
         raise LabError("the answer of nvidia-smi cannot be read", line, code="nvidia-answer-unreadable") from None
@@ -73,7 +80,45 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
+def loaded_driver(gpu: Gpu) -> str:
+    """The version of libcuda that a process here loads: the driver's, or a newer one that LD_LIBRARY_PATH names.
+
+    That is NVIDIA's forward compatibility, which GPUs for games do not have.
+    """
+    folders = "" if "GeForce" in gpu.name else os.environ.get("LD_LIBRARY_PATH", "")
+    for folder in folders.split(":"):
+        if folder and (library := Path(folder) / "libcuda.so.1").exists():
+            return max(gpu.driver, library.resolve().name.removeprefix("libcuda.so."), key=numbers)
+    return gpu.driver
+
+
 def too_old(driver: str, cuda: int) -> str:
-    """The oldest driver that runs programs of that CUDA, where ``driver`` is older; "" where it is not."""
+    """Why a driver cannot run programs of that CUDA; "" where it can."""
     oldest = OLDEST_DRIVER[cuda]
-    return oldest if numbers(driver) < numbers(oldest) else ""
+    return f"CUDA {cuda} needs {oldest} or newer" if numbers(driver) < numbers(oldest) else ""
+
+
+def newer_driver(cuda: int) -> str:
+    """What to do about a driver that is too old for that CUDA."""
+    package = f"cuda-compat-{cuda}-0"
+    return (
+        f"install driver {OLDEST_DRIVER[cuda]} or newer; or, on a data-centre GPU, NVIDIA's package {package}, with "
+        f"its folder in LD_LIBRARY_PATH; or {WITHOUT_CUDA_13}"
+    )
+
+
+def without_kernels(gpu: Gpu, cuda: int) -> str:
+    """Why PyTorch's build for that CUDA computes nothing on a GPU; "" where it does."""
+    oldest = OLDEST_CHIP.get(cuda, "0")
+    old = numbers(gpu.compute_capability) < numbers(oldest)
+    return f"PyTorch for CUDA {cuda} needs compute capability {oldest}" if old else ""
+
+
+def require_cuda(gpu: Gpu, cuda: int) -> None:
+    """Raises LabError for a driver or a chip on which nothing that is built for that CUDA computes."""
+    if why := too_old(loaded_driver(gpu), cuda):
+        what = f"the NVIDIA driver {gpu.driver} is too old"
+        raise LabError(what, why, newer_driver(cuda), code="nvidia-driver-too-old")
+    if why := without_kernels(gpu, cuda):
+        what = f"{gpu.name} (compute capability {gpu.compute_capability}) is too old"
+        raise LabError(what, why, WITHOUT_CUDA_13, code="gpu-too-old")

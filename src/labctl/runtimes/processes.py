@@ -1,6 +1,7 @@
-"""The one place that starts processes. It tells the listener of each command and runs it.
+"""Start processes, and tell the listener of each command.
 
-Every child dies with us (``PR_SET_PDEATHSIG``); servers, which may outlive the command, are started in ``groups``.
+Every child dies with us (``PR_SET_PDEATHSIG``). Servers, which may outlive the command, are started in ``groups``, and
+``docker`` is started by python-on-whales (``docker_cli``).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import functools
 import os
 import queue
 import selectors
@@ -30,6 +32,9 @@ CHUNK, MOST_OUTPUT = 64 * 1024, 16 * 2**20  # bytes; of a child's output
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
 PR_SET_PDEATHSIG = 1  # prctl(2)
+# The start of a script for a shell that `setpriv --pdeathsig` runs; "$0" is the parent's number. If the parent ended
+# before setpriv asked the kernel for a signal, none comes: then the shell has another parent, and ends.
+IF_PARENT_LIVES = '[ "$PPID" = "$0" ] && exec'
 _LIBC = ctypes.CDLL(None)  # loaded before fork: the child may only call it
 
 
@@ -49,9 +54,11 @@ class Command:
     grace: float = 10.0
 
 
-def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send this process a signal when its parent has ended."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, number)
+def die_with(parent: int) -> None:
+    """Have the kernel send this process SIGTERM when its parent ends, and end it where that has ended already."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def describe_exit(code: int) -> str:
@@ -72,7 +79,7 @@ def _child(command: Command, listener: Listener, **options: Any) -> Iterator[sub
     options = {
         "stdin": subprocess.DEVNULL,
         "start_new_session": True,
-        "preexec_fn": die_with_parent,
+        "preexec_fn": functools.partial(die_with, os.getpid()),
         "env": {**inherited, **command.env},
         "cwd": command.cwd,
         **options,
@@ -87,7 +94,7 @@ def _child(command: Command, listener: Listener, **options: Any) -> Iterator[sub
 def _end(process: subprocess.Popen[Any], grace: float = 10.0) -> None:
     """End a child, and its group where that is its own: asked first, then forced."""
     if process.poll() is None:
-        _signal(process, signal.SIGTERM)
+        send_to_group(process.pid, signal.SIGTERM)
         try:
             process.wait(grace)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
@@ -95,16 +102,17 @@ def _end(process: subprocess.Popen[Any], grace: float = 10.0) -> None:
                 for started in psutil.Process(process.pid).children(recursive=True):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         started.kill()
-            _signal(process, signal.SIGKILL)
+            send_to_group(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def _signal(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+def send_to_group(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a child of ours that has not been waited for, and to its group where that is its own."""
     with contextlib.suppress(ProcessLookupError):
-        if os.getpgid(process.pid) == process.pid:
-            os.killpg(process.pid, number)
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
         else:
-            process.send_signal(number)
+            os.kill(pid, number)
 
 
 def run_tool(
@@ -154,16 +162,28 @@ def run_to_end(
     All of them are progress, where ``on_line`` does not say otherwise.
     """
     status, _, tail = run_tool(command, listener, on_line or listener.progress, merged)
+    require_success(status, tail, failed, remedy, code=code)
+    return tail
+
+
+def require_success(status: int, tail: Sequence[str], failed: str, remedy: str, *, code: str) -> None:
+    """Raise LabError ``failed``, with its last lines, for a command that has ended with another status than 0."""
     if status:
         raise LabError(failed, describe_exit(status), remedy, details=tail, code=code)
-    return tail
 
 
 def run_step(command: Command, listener: Listener, argv: Sequence[str]) -> str:
     """Run a step that makes weights or engines; its stdout. Raises its own LabError, one line of its stderr."""
-    code, out, tail = run_tool(
-        command, listener, lambda line: None if line.startswith(LabError.MARK) else listener.progress(line)
-    )
+    return step_output(*run_tool(command, listener, step_progress(listener)), argv)
+
+
+def step_progress(listener: Listener) -> Callable[[str], None]:
+    """Return what hears the lines of a step's stderr: all but its own LabError are progress."""
+    return lambda line: None if line.startswith(LabError.MARK) else listener.progress(line)
+
+
+def step_output(code: int, out: str, tail: Sequence[str], argv: Sequence[str]) -> str:
+    """Return a step's stdout. Raises LabError where it has failed: the step's own, if its last lines have one."""
     if not code:
         return out
     for line in tail:

@@ -63,7 +63,7 @@ class Record:
         balance: how requests are spread over its servers; "" for a single server without a balancer.
         options: what was asked when it was brought up, with the GPU that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
-        server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
+        server: of one that was found on the local runtime: the ``pid`` of its first server.
     """
 
     stack: str

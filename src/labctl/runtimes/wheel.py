@@ -13,12 +13,9 @@ import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.runtimes import nvidia
-from labctl.runtimes.nvidia import Gpu
 from labctl.unfinished import replace_dir
 from labkit.errors import LabError
 
@@ -128,37 +125,17 @@ def libpython() -> Path | None:
     return None
 
 
-def cpu_torch() -> bool:
-    """Whether this environment's PyTorch is a build for CPUs, as far as its version says."""
-    try:
-        return importlib.metadata.version("torch").endswith("+cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
+def torch_cuda() -> int:
+    """The first number of the CUDA that this environment's PyTorch is built for, as it says itself; 0: none.
 
-
-def require_cuda(gpus: Sequence[Gpu]) -> None:
-    """Raises LabError for an environment whose PyTorch cannot compute on these GPUs."""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        raise LabError("PyTorch is not installed in this Python environment", "", SETUP, code="torch-missing") from None
-    if version.endswith("+cpu"):
-        raise LabError(
-            f"PyTorch {version} of this environment cannot use {gpus[0].name}",
-            "it is a CPU build",
-            "labctl engines install vllm --profile gpu, which has a CUDA build; or rm -r .venv, then make setup "
-            "with LABS_TORCH_INDEX naming an index of CUDA builds",
-            code="torch-without-cuda",
-        )
-    requirements = " ".join(importlib.metadata.requires("torch") or ())
-    cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in requirements), 0)
-    if cuda and (oldest := nvidia.too_old(gpus[0].driver, cuda)):
-        raise LabError(
-            f"the driver {gpus[0].driver} is too old for PyTorch {version} of this environment",
-            f"it is built for CUDA {cuda}, which needs {oldest} or newer",
-            "install a newer driver, or rm -r .venv, then make setup with LABS_TORCH_INDEX for an older CUDA",
-            code="nvidia-driver-too-old",
-        )
+    Read from the file of ``torch.version.cuda``: importing PyTorch takes a second, and on ARM its version says nothing.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return 0
+    said = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    cuda = re.search(r"^cuda\b.*= *['\"](\d+)", said, re.MULTILINE)
+    return int(cuda[1]) if cuda else 0
 
 
 def site_packages() -> str:
@@ -174,7 +151,9 @@ def environment(wheel: Wheel) -> dict[str, str]:
     """
     env = dict(os.environ)
     libraries = [library.parent] if (library := libpython()) else []
-    env["LD_LIBRARY_PATH"] = ":".join(map(str, [*libraries, wheel.libraries]))
+    own = [*map(str, libraries), str(wheel.libraries)]
+    # The caller's come last: in a notebook or on a cluster, the driver's libraries may be found by this variable alone.
+    env["LD_LIBRARY_PATH"] = ":".join(filter(None, [*own, env.get("LD_LIBRARY_PATH")]))
     env["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), env.get("PATH", "")])
     env["PYTHONPATH"] = site_packages()
     # Packages are installed uncompiled: a stub that kept no bytecode would compile PyTorch again at each start (6 s).

@@ -1,4 +1,7 @@
-"""What must be there before a server can start: images, templates, weights, engines; each made once, in order."""
+"""What must be there before a server can start: images, templates, weights, engines; each made once, in order.
+
+A machine or a runtime that cannot serve what is planned is refused before.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,102 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from labbuild import release
+from labbuild.protocol import Builder
+from labbuild.tensorrt_llm import check_target
 from labctl import repository
 from labctl.artifacts import weights
 from labctl.artifacts.engines import Build
-from labctl.manifest.schema import Lab
+from labctl.artifacts.store import Artifact
+from labctl.doctor.gpu import gpu_checks
+from labctl.lab import Lab
 from labctl.options import Options
-from labctl.plan import make_plan
-from labctl.runtimes import compose_commands, images
+from labctl.plan import Plan, make_plan
+from labctl.runtimes import compose_project, images
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.compose_project import Projects
+from labctl.runtimes.images import gpu_target
+from labctl.runtimes.layers import layer
+from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.lock import stack_lock
+from labctl.stack.ports import named_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import Stack, named_endpoints
-from labctl.stack.up import (
-    check_machine,
-    make_artifact,
-    preparation_minutes,
-    prepare_artifacts,
-    record_of,
-    refuse_unservable,
-)
+from labctl.stack.stack import PlannedStack, record_of
+from labctl.workspace import Workspace
 from labkit.errors import LabError
+
+
+def prepare_artifacts(session: Session, plan: Plan, runtime: Runtime) -> bool:
+    """Make the serving environment and every artifact that is not there yet, each in its turn.
+
+    Returns whether an artifact was made.
+
+    Raises LabError: something cannot be made, or something that is there is damaged.
+    """
+    listener = session.listener
+    session.say_how_long(runtime.minutes(plan.profile, plan.image, plan.served.packages))
+    runtime.prepare(listener, plan.profile, plan.image, plan.served.packages)
+    if plan.fetched and not plan.fetched.is_dir():
+        listener.step(f"templates of TensorRT-LLM {release.RELEASE}")
+        runtime.copy_out(listener, plan.image, release.TEMPLATES, plan.fetched, release.PACKAGE)
+        listener.done("copied out of the image")
+    made = [make_artifact(session, artifact, runtime, plan) for artifact in plan.artifacts]
+    return any(made)
+
+
+def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
+    """Repeat the notes of the plan, and look at this machine's GPUs. Raises LabError where they cannot serve it."""
+    for notice in plan.notices:
+        session.listener.note(notice)
+    if plan.profile == "gpu":
+        for check in gpu_checks(plan, runtime.name, session.workspace):
+            if check.state == "fail":
+                raise LabError(f"{check.name}: {check.found}", "", check.remedy, code="check-failed")
+            if check.state == "warn":
+                session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
+
+
+def make_artifact(session: Session, artifact: Artifact, runtime: Runtime, plan: Plan | None = None) -> bool:
+    """Make it where it is not there yet: in the serving environment, or in the image that serves it. Was it made?"""
+    listener, cached = session.listener, artifact.ready(session.workspace)
+    listener.step(artifact.title)
+    if plan and isinstance(artifact, Build) and artifact.of_image:
+        _make_engine(session, plan, artifact, runtime)
+    elif not cached:
+        runtime.tool(listener, artifact.argv)
+    listener.done("cached" if cached else "made")
+    return not cached
+
+
+def refuse_unservable(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
+    """Raises LabError for a runtime that cannot serve what was planned."""
+    if runtime.name != "local":
+        return
+    if plan.served.packages:
+        layer(plan.served.packages, workspace, plan.profile).require()
+    if plan.trtllm:
+        raise LabError(*NEEDS_IMAGE, code="image-needed")
+    if plan.served.image_only:
+        raise LabError(
+            f"{plan.name} is served by backends of NVIDIA's image",
+            "the local runtime takes Triton from its wheel, which has the python backend alone",
+            f"use --runtime compose, or --set {plan.served.image_only}",
+            code="image-needed",
+        )
+
+
+def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -> None:
+    """An engine that is built in the image that serves it, and belongs to this machine's GPU."""
+    listener, workspace = session.listener, session.workspace
+
+    def run(argv: Sequence[str]) -> None:
+        runtime.in_image(listener, argv, plan.image, plan.gpu)
+
+    gpu = gpu_target(plan.image, plan.gpu)
+    if not build.ready(workspace):
+        build.make(workspace, listener.progress, Builder(gpu, run))
+    check_target(build.manifest(workspace), gpu)
 
 
 def build_engines(session: Session, lab: Lab, stack: str, options: Options, runtime: str) -> list[Path]:
@@ -41,7 +118,6 @@ def build_engines(session: Session, lab: Lab, stack: str, options: Options, runt
         raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
     refuse_unservable(plan, runner, session.workspace)
     check_machine(session, plan, runner)
-    session.say_how_long(preparation_minutes(plan, runner))
     prepare_artifacts(session, plan, runner)
     return [build.locate(session.workspace) for build in built]
 
@@ -52,7 +128,7 @@ def build_images(session: Session, lab: Lab, stack: str, options: Options) -> li
     Raises LabError: the stack cannot have these options, or an image cannot be built.
     """
     plan = make_plan(session.workspace, lab, stack, options, session.runtime("compose").server_path)
-    builds = compose_commands.builds(Projects(session.workspace), plan.profile, plan.image, plan.stack.packages)
+    builds = compose_project.builds(Projects(session.workspace), plan.profile, plan.image, plan.served.packages)
     for notice in plan.notices:
         session.listener.note(notice)
     images.build_missing_images(session.listener, builds, plan.image)
@@ -62,12 +138,12 @@ def build_images(session: Session, lab: Lab, stack: str, options: Options) -> li
 def render_stack(
     session: Session, lab: Lab, stack: str, options: Options, runtime: Runtime, output: Path | None
 ) -> str:
-    """Only the model repository of a stack, with the paths of that runtime; what was rendered, in words.
+    """Render the model repository of a stack, with the paths of that runtime. Returns what was rendered, in words.
 
-    In its own place for containers, also what else ``docker compose --env-file`` needs to serve it by hand.
+    For containers, without a folder of the caller's, it also writes what ``docker compose --env-file`` needs.
 
     Raises:
-        LabError: it cannot be rendered, the folder is somebody else's, or the server of a stack that is up reads it.
+        LabError: it cannot be rendered, the folder is not labctl's, or the server of a stack that is up reads it.
     """
     plan = make_plan(session.workspace, lab, stack, options, runtime.server_path, output)
     folder, own, listener = plan.request.output, session.workspace.folder(stack), session.listener
@@ -84,7 +160,7 @@ def render_stack(
     with _require_unserved(session, folder):
         models = repository.render_repository(plan.request)
         if by_hand:
-            planned = Stack(session, lab, stack, by_hand, options)
+            planned = PlannedStack(session, lab, stack, by_hand, options)
             endpoints = named_endpoints(planned.options.ports)
             assert endpoints
             by_hand.write_files(planned.plan, record_of(planned, endpoints))
@@ -94,9 +170,9 @@ def render_stack(
 
 @contextlib.contextmanager
 def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
-    """For the time of a block no server reads that folder, and none comes up on it.
+    """While the block runs, no server reads that folder, and none comes up on it.
 
-    Raises LabError: the stack whose folder it is is up, or another command changes it.
+    Raises LabError: the folder's stack is up, or another command changes it.
     """
     stack = folder.resolve().parent.name
     if folder.resolve() != session.workspace.folder(stack).repository.resolve():

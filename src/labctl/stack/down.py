@@ -9,7 +9,7 @@ from labctl.clock.clock import CONTROL
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.stack import faults
-from labctl.stack.session import Session
+from labctl.stack.session import Session, Unknown
 from labkit.errors import LabError
 from labkit.evidence.steplog import run_folders
 from labkit.waiting import attempts
@@ -40,7 +40,7 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
     folders = run_folders(session.workspace.folder(stack).run_dir())
     for folder in folders:
-        with contextlib.suppress(OSError):  # Triton ends when what it executes has ended: that must not stand still
+        with contextlib.suppress(OSError):  # Triton ends after its executions, so the clock must not hold one
             (folder / CONTROL).unlink(missing_ok=True)
     stuck = [] if force else [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]
     if stuck:
@@ -60,15 +60,15 @@ def down(session: Session, stack: str) -> bool:
     Raises LabError: something of it is still there, or its runtime cannot be asked (Unknown): its state is kept.
     """
     with stack_lock(session.workspace, stack, "down"):
-        kept = session.remembered(stack)
-        was_up = session.find(stack) is not None or kept is not None
-        for runtime in session.runtimes:
+        was_up, files = session.remembered(stack) is not None, session.container_files(stack)
+        local, compose = session.runtimes
+        for runtime in [local] if was_up and not files else [local, compose]:
             try:
                 left = runtime.leftovers(stack)
-            except LabError:
-                if session.traces(stack, runtime.name):
-                    raise
-                continue  # an engine that does not answer, and nothing says that the stack is on it
+            except LabError as silence:
+                if files:
+                    raise Unknown.of(stack, silence, files) from silence
+                continue  # no file says that the stack has containers
             if left:
                 was_up = True
                 take_down(session, runtime, stack)
@@ -79,14 +79,14 @@ def down(session: Session, stack: str) -> bool:
 def down_all(session: Session) -> Sequence[str]:
     """Take every stack of this checkout down; the names of the stacks that were up.
 
-    Raises LabError: one of them cannot be taken down, when all others are.
+    Raises LabError: one of them cannot be taken down; all others are taken down first.
     """
     names = {folder.name for folder in session.workspace.folders() if folder.was_up}
     for runtime in session.runtimes:
         try:
             names |= runtime.stacks()
         except LabError:  # no engine answers
-            names |= session.possible(runtime.name)
+            names |= session.possible()
     taken, failed = [], None
     for name in sorted(names):
         try:

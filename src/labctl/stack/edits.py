@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import TypedDict
 
 from labctl import repository, unfinished
+from labctl.lab import Lab
 from labctl.litter import files_in
-from labctl.manifest.schema import Lab
 from labctl.plan import Plan
-from labctl.runtimes.lock import hold_signals_back, stack_lock
+from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
 from labctl.stack import faults, shipped
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
+from labctl.stack.stack import PlannedStack, RunningStack
 from labctl.triton import readiness, server_api
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
-LOG_S, LOOK_S = 1.0, 0.05  # until what Triton said of a load stands in its log
+LOG_S, LOOK_S = 1.0, 0.05  # seconds until Triton's words about a load stand in its log
 LOAD_S = 60.0  # a model that is not loaded by then will not be
-LAYER_S = 300.0  # one with a layer of packages: vLLM's import takes 8 s on a quiet machine, and minutes on a busy one
-UNDO_S = 15.0  # for the former version, on each server, where a person has interrupted or Triton does not answer
+LAYER_S = 300.0  # a model with a layer of packages: importing vLLM takes 8 s, and minutes on a busy machine
+UNDO_S = 15.0  # for loading the former version on each server, after an interrupt or without an answer of Triton
 
 
 class EditedFile(TypedDict):
@@ -40,7 +40,7 @@ class EditedFile(TypedDict):
     loaded: bool
 
 
-def find_edits(stack: Stack) -> dict[str, list[Path]]:
+def find_edits(stack: PlannedStack) -> dict[str, list[Path]]:
     """What a person has edited since the stack was brought up or last reloaded: the files of each model.
 
     Raises LabError where it cannot be rendered.
@@ -49,7 +49,7 @@ def find_edits(stack: Stack) -> dict[str, list[Path]]:
         return _differences(stack.plan, fresh)
 
 
-def edit_report(stack: Stack) -> list[EditedFile]:
+def edit_report(stack: PlannedStack) -> list[EditedFile]:
     """Every edited file of a running stack, and whether the server has it.
 
     A file that is not loaded differs from what the server has; a loaded one differs from what was shipped.
@@ -124,14 +124,14 @@ def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: fl
         wanted = [*models] or [*_differences(plan, fresh)]
         for model in wanted:
             listener.step(f"loading {model}")
-            _load(stack, fresh, model, max(patience, LAYER_S if plan.stack.packages else 0.0))
+            _load(stack, fresh, model, max(patience, LAYER_S if plan.served.packages else 0.0))
             listener.done("READY")
     return wanted
 
 
 @contextlib.contextmanager
 def _render_fresh(plan: Plan) -> Iterator[Path]:
-    """The repository as it would be rendered now, beside the one that is served (one rename away)."""
+    """Render the repository again, beside the served one, so that a rename swaps a model's folder."""
     output = plan.request.output
     with unfinished.temporary_folder(output) as folder:
         repository.render_repository(replace(plan.request, output=folder / output.name))
@@ -141,7 +141,7 @@ def _render_fresh(plan: Plan) -> Iterator[Path]:
 def _differences(plan: Plan, fresh: Path) -> dict[str, list[Path]]:
     served, origins = plan.request.output, repository.origins(plan.request)
     edited = {}
-    for model in plan.stack.models:
+    for model in plan.served.models:
         names = sorted({name for root in (fresh, served) for name in _names(root / model)})
         _, differing, missing = filecmp.cmpfiles(fresh / model, served / model, names, shallow=False)
         if changed := sorted(differing + missing):
@@ -157,10 +157,10 @@ def _names(folder: Path) -> set[str]:
 def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None:
     """Swap the model's folder in and have Triton load it; on failure the former folder comes back."""
     session, plan, record, name = stack.session, stack.plan, stack.record, stack.name
-    key, probe = stack.folder.read_secret(), stack.plan.stack.probes.get(model)
+    key, probe = stack.folder.read_secret(), stack.plan.served.probes.get(model)
     served = plan.request.output / model
     former = fresh.parent / f"{model}.former"
-    loaded: list[str] = []  # the servers that have it, or may have it
+    loaded: list[str] = []  # the servers that have the new version, or may have it
 
     def undo(patience: float) -> str:
         """Bring the former version back, and say which version serves then."""
@@ -190,7 +190,7 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
                 readiness.start_once_more(load, session.listener.note)
             except LabError as refusal:
                 if not isinstance(refusal.__cause__, server_api.Unreachable):
-                    loaded.pop()  # Triton keeps what it has; where it did not answer, it may be loading still
+                    loaded.pop()  # Triton keeps the former version; without an answer it may still be loading
                 raise
             if probe:
                 run_dir = stack.folder.run_dir(record.folder(server.number))
@@ -200,24 +200,23 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
         why = _cause(stack, model, error, refused)
         explain = faults.stack_explainer(stack)
         remedy = f"correct it, then labctl reload {name}"
-        if faults.LOOP in why:  # the former version serves, but Triton cannot end an execution that never returns
+        if faults.LOOP in why:  # the former version serves, but Triton cannot end an import that never returns
             remedy = f"correct it, then labctl restart {name}"
         raise LabError(explain(error.what), explain(why), remedy, details=[serves], code=error.code) from error
     except BaseException:  # Ctrl-C or SIGTERM: the server may be loading it just now
-        with hold_signals_back():
-            session.listener.note(f"interrupted: the former version of {model} comes back")
-            session.listener.note(undo(min(patience, UNDO_S)))
+        session.listener.note(f"interrupted: the former version of {model} comes back")
+        session.listener.note(undo(min(patience, UNDO_S)))
         raise
 
 
-def _refusals(stack: Stack, model: str) -> list[str]:
+def _refusals(stack: PlannedStack, model: str) -> list[str]:
     """Why Triton refused the model's configuration, each time; a log line may come after the client's answer."""
     with contextlib.suppress(LabError):  # there is no log yet
         return [why for name, why in readiness.each_refusal(stack.runtime.logs(stack.name)) if name == model]
     return []
 
 
-def _cause(stack: Stack, model: str, error: LabError, refused: int) -> str:
+def _cause(stack: PlannedStack, model: str, error: LabError, refused: int) -> str:
     """What Triton says of a failed load, or where it says nothing, its log: ``refused`` are the refusals before.
 
     Raises LabError: the server has aborted.
@@ -254,7 +253,7 @@ def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool,
     record, key = running.record, running.folder.read_secret()
     failed: dict[int, str] = {}
     _require_model(record, model)
-    probe = running.plan.stack.probes.get(model)
+    probe = running.plan.served.probes.get(model)
     with running.lock("load" if load else "unload"):
         for server in record.servers:
             http = server.endpoints.http

@@ -1,7 +1,7 @@
 """What went wrong in a model, for the person who edits it: type, message, and the line of a file of theirs.
 
-A client is told no more than "internal error in MODEL (see the server's log, entry N)" (labserve.guard): it may be a
-stranger's. Here the log is at hand, and its owner is asking.
+A client, which may be a stranger's, is told only "internal error in MODEL (see the server's log, entry N)"
+(labserve.guard). Here the owner of the log asks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labctl.clock.clock import Clock
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
+from labctl.stack.stack import PlannedStack, RunningStack
 from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
 from labkit import disk
@@ -32,7 +32,7 @@ SHORT = re.compile(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)")
 MODEL_FILE = re.compile(r"/\d+/[\w-]+\.py:\d+$")
 
 Explain = Callable[[str], str]
-FRESH_S = 6.0  # a model writes its note again every second; an older note is of a process that has ended
+FRESH_S = 6.0  # a model rewrites its note every second; the process of an older note has ended
 LOOK_S, LOG_S = 0.5, 1.0  # the server may write its log a moment after its client's answer
 LOOP = "is there a loop without an end?"
 Look = Callable[[], list[str]]
@@ -40,7 +40,7 @@ GPU_DEVICE = Path("/dev/nvidiactl")
 NO_GPU = re.compile(r"NVML|CudaDriverHelper|pinned system memory|CUDA memory pool|DCGM|no CUDA-capable device")
 
 
-def stack_explainer(stack: Stack, names: Mapping[str, str] | None = None) -> Explain:
+def stack_explainer(stack: PlannedStack, names: Mapping[str, str] | None = None) -> Explain:
     """A function that puts an error of the stack into the words and the files of the person who edits its models.
 
     The server's log is read only where an entry of it is named. ``names`` are as of :func:`stack_files`.
@@ -85,11 +85,11 @@ def find_exception(log: Sequence[str], entry: str) -> str:
 
 
 def log_entries(log: Iterable[str]) -> list[str]:
-    """Every entry that the log has, once."""
+    """Every error entry of the log, once."""
     return list(dict.fromkeys(match[0] for line in log if (match := ENTRY.search(line))))
 
 
-def stack_files(stack: Stack, names: Mapping[str, str] | None = None) -> Explain:
+def stack_files(stack: PlannedStack, names: Mapping[str, str] | None = None) -> Explain:
     """A function that replaces the paths of the rendered repository by those that a person edits.
 
     ``names``: other names for files, by their path in the repository; else paths below the checkout.
@@ -97,7 +97,7 @@ def stack_files(stack: Stack, names: Mapping[str, str] | None = None) -> Explain
     try:
         request = stack.plan.request
         origins = repository.origins(request)
-    except LabError:  # today's templates make no plan, or are gone
+    except LabError:  # today's templates are gone, or no plan follows from them
         return str
     served = re.compile(re.escape(stack.runtime.server_path(request.output)) + r"/(?P<place>[\w./-]+)")
 
@@ -148,11 +148,11 @@ def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
 def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
     """The last lines of that log: the errors, where there are any.
 
-    On a machine without a GPU, what Triton says of that is left out.
+    On a machine without a GPU, Triton's lines about that are left out.
     """
     has_gpu = GPU_DEVICE.exists()
     every = [line for line in whole_log(runtime, stack, number) if has_gpu or not NO_GPU.search(line)]
-    errors = [line for line in every if re.match(r"E\d{4} ", line) or "error" in line.lower()]  # E and month and day
+    errors = [line for line in every if re.match(r"E\d{4} ", line) or "error" in line.lower()]  # E, month, day
     return (errors or every)[-LOG_TAIL:]
 
 

@@ -7,7 +7,7 @@ import itertools
 import random
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -15,15 +15,32 @@ import psutil
 
 from labctl.options import LOOPBACK
 from labctl.runtimes.record import Endpoints, Record
-from labctl.stack.stack import named_endpoints
 from labkit.errors import LabError
 
 NAMES = ("HTTP", "gRPC", "metrics")
 LOWEST, ENOUGH = 10_000, 1_000
 CLIENTS_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports of connections to elsewhere, see ip(7)
-CLIENTS_FROM = 32_768  # where nothing says so
+CLIENTS_FROM = 32_768  # where the kernel does not say
 # Triton's words, the kernel's (Envoy, Docker), and Docker's own.
 LOST = re.compile(r"Socket '\S+' already in use|address already in use|port is already allocated", re.IGNORECASE)
+
+Running = Callable[[], Sequence[Record]]  # the stacks that run: asked for where a port is taken
+
+
+def named_endpoints(ports: str) -> Endpoints | None:
+    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError if the text is not three ports."""
+    if ports == "auto":
+        return None
+    with contextlib.suppress(ValueError):
+        numbers = [int(item) for item in ports.split(",")]
+        if len(numbers) == len(set(numbers)) == 3 and all(0 < number < 65536 for number in numbers):
+            return Endpoints(*(f"{LOOPBACK}:{number}" for number in numbers))
+    raise LabError(
+        f"--ports {ports} cannot be used",
+        "it takes three different ports (HTTP, gRPC, metrics) or auto",
+        "--ports 8000,8001,8002, or --ports auto",
+        code="ports-invalid",
+    )
 
 
 def chosen_endpoints(wanted: str) -> Endpoints:
@@ -31,21 +48,16 @@ def chosen_endpoints(wanted: str) -> Endpoints:
     return named_endpoints(wanted) or free_endpoints(1)[0]
 
 
-def claim_endpoints(wanted: str, running: Sequence[Record]) -> Endpoints:
-    """The endpoints for a new stack. Raises LabError as :func:`require_endpoints` does."""
+def claim_endpoints(wanted: str, running: Running = tuple) -> Endpoints:
+    """The endpoints for a new stack. Raises LabError as :func:`require_free` does."""
     endpoints = chosen_endpoints(wanted)
-    require_endpoints(endpoints, running)
+    named = dict(zip(NAMES, endpoints.ports, strict=True))
+    require_free(named, running, "--ports auto takes free ones, --ports H,G,M takes yours")
     return endpoints
 
 
-def require_endpoints(endpoints: Endpoints, running: Sequence[Record]) -> None:
-    """Raise LabError where one of these is taken; it is named, with who listens there."""
-    named = dict(zip(NAMES, endpoints.ports, strict=True))
-    require_free(named, running, "--ports auto takes free ones, --ports H,G,M takes yours")
-
-
-def require_free(named: Mapping[str, int], running: Sequence[Record], remedy: str) -> None:
-    """Raise LabError where one of these ports is taken; it is named, with who listens there."""
+def require_free(named: Mapping[str, int], running: Running, remedy: str) -> None:
+    """Raise LabError where one of these ports is taken; the error names it, and the program that listens there."""
     taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(port)]
     if taken:
         why = "; ".join(f"so is {text}" for text in taken[1:])
@@ -63,13 +75,13 @@ def _is_free(port: int) -> bool:
 
 
 def free_endpoints(count: int) -> list[Endpoints]:
-    """Endpoints for so many servers, no port twice."""
+    """Endpoints for ``count`` servers; no port stands twice."""
     picked = iter(free_ports(3 * count))
     return [Endpoints(*(f"{LOOPBACK}:{next(picked)}" for _ in NAMES)) for _ in range(count)]
 
 
 def are_still_free(endpoints: Endpoints) -> bool:
-    """Whether nobody has taken the ports of a server that has gone."""
+    """Whether the ports of a server that has ended are still free."""
     return all(_is_free(port) for port in endpoints.ports)
 
 
@@ -92,7 +104,7 @@ def free_ports(count: int) -> list[int]:
 
 @cache
 def _offered() -> tuple[Iterator[int], int]:
-    """Ports in random order, and how many: above the usual ones, which the next stack may be about to take.
+    """Ports in random order, and how many there are: above the usual ones, which the next stack may be about to take.
 
     Ports that the kernel gives to outgoing connections are left out: a server listens only seconds after the choice.
     """
@@ -103,9 +115,9 @@ def _offered() -> tuple[Iterator[int], int]:
     return itertools.cycle(random.SystemRandom().sample(numbers, len(numbers))), len(numbers)
 
 
-def _who(port: int, running: Sequence[Record]) -> str:
+def _who(port: int, running: Running) -> str:
     """ " (by ...)": the stack or the program that listens on a port, where that can be known."""
-    for record in running:
+    for record in running():
         places = [record.endpoints, *(server.endpoints for server in record.servers)]
         if any(port in place.ports for place in places):
             return f" (by stack {record.stack}: labctl down {record.stack})"

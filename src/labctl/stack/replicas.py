@@ -12,15 +12,16 @@ from labctl.runtimes.record import CLIENT, Record, Replica
 from labctl.stack import faults
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack, with_servers
+from labctl.stack.stack import PlannedStack, RunningStack, with_servers
 from labctl.triton.readiness import ServerOutside, wait_ready
+from labctl.triton.server_api import ModelState
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
 LOOK_S = 0.1
-SEEN_S = 30.0  # a balancer that has not found a ready server by then will not
+SEEN_S = 30.0  # seconds; a balancer that has not found a ready server by then never will
 DRAIN_S = 120.0
 LET_GO_S = 5.0
 SCALE = "scale"  # what `labctl scale` calls itself in the lock's note, with the number that it wants
@@ -32,16 +33,16 @@ def replicas_in_words(count: int) -> str:
 
 
 def cut_off(streams: int) -> str:
-    """What becomes of the streams that are still open when a server has been drained."""
+    """A sentence about the streams that are still open when a server's draining ends."""
     if not streams:
         return "nothing is in flight"
     return f"{streams} streams are cut" if streams > 1 else "1 stream is cut"
 
 
 def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
-    """Have requests spread in another way: the servers stay, and their balancer is started again.
+    """Spread requests in another way: the servers stay, and their balancer is started again.
 
-    ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
+    ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` the balancer has no gRPC port.
     Returns the record as it is then. Raises LabError where the balancer does not find every server.
     """
     session.listener.step(f"the balancer of {record.stack}, {policy}")
@@ -56,7 +57,7 @@ def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, a
 
 
 def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) -> None:
-    """What each replica writes into is there: a folder for its step logs, and its log."""
+    """Make what each replica writes into: a folder for its step logs, and its log."""
     folder = workspace.folder(record.stack)
     for server in servers:
         if number := record.folder(server.number):
@@ -65,7 +66,7 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
 
 
 def missing_servers(stack: RunningStack) -> str | None:
-    """Which servers, or what before them, of a stack that was up before this command are gone; None if none is."""
+    """The replicas, or the balancer, that have died of a stack that was up before; None if all of them are there."""
     if ended := stack.runtime.front_death(stack.record):
         return ended
     gone = missing_replicas(stack)
@@ -81,21 +82,24 @@ def missing_replicas(stack: RunningStack) -> list[Replica]:
     return [server for server in stack.record.servers if server.number not in numbers]
 
 
-def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited: Callable[[], str | None]) -> None:
-    """Return when every model of the ``wanted`` ones answers; they load side by side.
+def await_ready(
+    stack: PlannedStack, record: Record, wanted: Sequence[Replica], exited: Callable[[], str | None]
+) -> Sequence[ModelState]:
+    """Return the models once every one of them answers on the ``wanted`` servers, which load side by side.
 
     Raises LabError: one ended (``exited`` says how), cannot load a model, or the stack's patience is over for all.
     """
     runtime, name, folder = stack.runtime, stack.name, stack.folder
     began = time.monotonic()
+    states: Sequence[ModelState] = ()
     for server in wanted:
         number = record.folder(server.number)
         where = f"replica {number}: " if number else ""
         endpoints = server.endpoints if number else record.endpoints
-        wait_ready(
+        states = wait_ready(
             endpoints.http,
-            stack.plan.stack.models,
-            stack.plan.stack.probes,
+            stack.plan.served.models,
+            stack.plan.served.probes,
             ServerOutside(
                 exited,
                 tail=functools.partial(faults.tail, runtime, name, number),
@@ -107,6 +111,7 @@ def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited:
             progress=functools.partial(_report, stack.session, where),
             secret=folder.read_secret(),
         )
+    return states
 
 
 def _report(session: Session, where: str, text: str) -> None:
@@ -148,7 +153,7 @@ def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: 
     """Give those servers nothing new, and wait until they have answered all.
 
     Returns requests (streams; connections under l4) that were still open after ``patience`` seconds. Raises
-    LabError: the balancer does not answer. Whatever ends the wait, Ctrl-C too: they get requests again.
+    LabError: the balancer does not answer. If the wait does not end well (Ctrl-C too), they get requests again.
     """
     runtime.spread(record, numbers)
     try:
@@ -159,7 +164,7 @@ def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: 
 
 
 def _await_drained(runtime: Runtime, record: Record, numbers: Collection[int], patience: float) -> int:
-    """What is still open on them, at the end of that time at the latest."""
+    """Wait until nothing is open on them, for ``patience`` seconds at most. Returns how many requests still are."""
     quiet = active = 0
     for _ in attempts(patience, LOOK_S):
         if not (seen := runtime.balancer_view(record)):

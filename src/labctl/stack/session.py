@@ -1,4 +1,4 @@
-"""What every command works with: the checkout, its labs, the runtime, and a listener."""
+"""What every command works with: the checkout, its labs, the runtimes, and a listener."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Self
 
+from labctl.catalog import Catalog, load_catalog
 from labctl.listener import Listener
-from labctl.manifest.catalog import Catalog, load_catalog
 from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
@@ -24,8 +25,7 @@ from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-T = TypeVar("T")
-EXERCISE = "exercise"  # the stack that exercises are checked on; it is no lab's
+EXERCISE = "exercise"  # the stack that exercises are checked on; it belongs to no lab
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,30 @@ class Session:
     """What one command works with."""
 
     workspace: Workspace
-    catalog: Catalog
+    given: Catalog | None
     listener: Listener
-    _told: set[str] = field(default_factory=set)  # so that what was chosen is said once, however many phases there are
+    whatever_is_broken: bool = False
 
     @classmethod
     def open(cls, listener: Listener, whatever_is_broken: bool = False) -> Session:
         """The session of the current folder.
 
-        ``whatever_is_broken``: a lab whose manifest is broken is left out, with a note, instead of refused:
+        ``whatever_is_broken``: a lab that cannot be read is left out, with a note, also where all labs are asked for:
         so that a running stack can be looked at and taken down while a person writes a lab.
         """
-        workspace = Workspace.find()
-        leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
-        return cls(workspace, load_catalog(workspace, leave_out, at_use=not whatever_is_broken), listener)
+        return cls(Workspace.find(), None, listener, whatever_is_broken)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The labs, which are read when they are first asked for."""
+        if self.given:
+            return self.given
+        catalog = load_catalog(self.workspace)
+        if not self.whatever_is_broken:
+            return catalog
+        for where, why in catalog.broken.items():
+            self.listener.note(f"left out: {where}: {why}")
+        return replace(catalog, broken={})
 
     def lock(self, stack: str, action: str) -> AbstractContextManager[None]:
         """Hold a stack against other commands. Raises Busy where another command holds it."""
@@ -55,23 +65,31 @@ class Session:
     # ----------------------------------------------------------------------------------------------------------------
 
     def stacks_named(self, word: str) -> list[str]:
-        """The stacks of a lab, or the one of that name: also one that was brought up and is in no manifest (any more).
+        """The stacks of a lab, or the one of that name: also one that was brought up and is in no lab (any more).
 
-        Raises LabError: there is none.
+        For one that was brought up no lab is read. Raises LabError: there is none.
         """
+        if word in {folder.name for folder in self.workspace.folders() if folder.was_up}:
+            return [word]
         try:
             lab = self.catalog.lab(word)
         except LabError:
-            if word in self.known():
+            if word in self.look()[0]:
                 return [word]
             raise
         return [word] if word in lab.stacks else list(lab.stacks)
 
-    def known(self) -> set[str]:
-        """The stacks that run, and the stacks that may: brought up and not taken down, or on a silent engine."""
-        remembered = {folder.name for folder in self.workspace.folders() if folder.was_up}
-        silent = {name for runtime in self.silences() for name in self.possible(runtime)}
-        return remembered | silent | {record.stack for record in self.running()}
+    def look(self) -> tuple[set[str], dict[str, LabError]]:
+        """The stacks that run or may run, and why a runtime cannot say now which of them do, by its name."""
+        names = {folder.name for folder in self.workspace.folders() if folder.was_up}
+        silent: dict[str, LabError] = {}
+        for runtime in self.runtimes:
+            try:
+                names |= {record.stack for record in runtime.running()}
+            except LabError as error:
+                silent[runtime.name] = error
+                names |= self.possible()
+        return names, silent
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
@@ -79,7 +97,7 @@ class Session:
 
     @property
     def runtimes(self) -> tuple[Runtime, Runtime]:
-        """Both, local first."""
+        """Both runtimes, local first."""
         return self.runtime("local"), self.runtime("compose")
 
     def choose(self, wanted: str, profile: str) -> Runtime:
@@ -97,53 +115,49 @@ class Session:
             count = f"{len(slow)} images are" if len(slow) > 1 else "1 image is"
             self.listener.note(f"{count} made first: about {sum(slow)} minutes, once")
 
-    def find(self, stack: str) -> RunningStack | None:
-        """A stack that runs now, on whichever runtime; None where there is none.
+    def find(self, stack: str, unrecorded: bool = False) -> RunningStack | None:
+        """A stack that runs now; None where there is none.
 
-        Raises Unknown: it may run on a runtime that cannot be asked now.
+        The engine is asked only for a stack whose files say that it has containers.
+
+        Args:
+            unrecorded: the engine is asked as well where no file says anything of the stack.
+
+        Raises Unknown: it may run in containers, and the engine does not answer.
         """
-        silent: dict[str, LabError] = {}
-        for runtime in self.runtimes:
-            try:
-                if record := runtime.find(stack):
-                    return RunningStack.of(self, None, runtime, self._as_set(record))
-            except LabError as error:
-                silent[runtime.name] = error
-        for name, silence in silent.items():
-            if memory := self.traces(stack, name):
-                raise _unknown(stack, silence, memory)
-        return None
+        local, compose = self.runtimes
+        if record := local.find(stack):
+            return RunningStack.of(self, None, local, self._as_set(record))
+        files = self.container_files(stack)
+        if not files and (not unrecorded or self.remembered(stack)):
+            return None
+        try:
+            record = compose.find(stack)
+        except LabError as silence:
+            if files:
+                raise Unknown.of(stack, silence, files) from silence
+            return None
+        return RunningStack.of(self, None, compose, self._as_set(record)) if record else None
 
-    def traces(self, stack: str, runtime: str) -> list[Path]:
-        """The files that say that a stack may run on a runtime: it was brought up there, or its files are rendered."""
+    def container_files(self, stack: str) -> list[Path]:
+        """The files that say that a stack may run in containers: it was brought up there, or rendered by hand."""
         folder, kept = self.workspace.folder(stack), self.remembered(stack)
-        brought_up = [folder.state_file] if kept and kept.runtime == runtime else []
-        by_hand = [folder.env_file] if runtime == ComposeRuntime.name and folder.env_file.exists() else []
-        return brought_up + by_hand
+        brought_up = [folder.state_file] if kept and kept.runtime == ComposeRuntime.name else []
+        return brought_up + ([folder.env_file] if folder.env_file.exists() else [])
 
-    def possible(self, runtime: str) -> set[str]:
-        """The stacks that may run on a runtime, as far as files tell."""
-        return {folder.name for folder in self.workspace.folders() if self.traces(folder.name, runtime)}
-
-    def silences(self) -> dict[str, LabError]:
-        """The runtimes that cannot say now what runs on them, and why."""
-        silent: dict[str, LabError] = {}
-        for runtime in self.runtimes:
-            try:
-                runtime.running()
-            except LabError as error:
-                silent[runtime.name] = error
-        return silent
+    def possible(self) -> set[str]:
+        """The stacks that may run in containers, as far as files tell."""
+        return {folder.name for folder in self.workspace.folders() if self.container_files(folder.name)}
 
     def may_run(self, stack: str) -> bool:
-        """Whether a stack runs, as far as that can be known: one of a runtime that cannot be asked may."""
+        """Whether a stack runs. True as well if its runtime cannot be asked."""
         try:
             return self.find(stack) is not None
         except Unknown:
             return True
 
     def require_up(self, stack: str) -> RunningStack:
-        """A stack that runs now. Raises LabError where it is not up, or nobody can tell (Unknown)."""
+        """A stack that runs now. Raises LabError: it is not up; Unknown: its runtime cannot be asked."""
         if running := self.find(stack):
             return running
         raise LabError(
@@ -154,12 +168,19 @@ class Session:
         )
 
     def _as_set(self, record: Record) -> Record:
-        """The record, updated from the state file: settings loaded since the start, dead replicas, the balancer now."""
+        """The record with what the state file knows: settings loaded since the start, dead replicas, the balancer now.
+
+        On the local runtime the state file is the record. A container carries the record of its own start.
+        """
         kept = self.remembered(record.stack)
-        if kept is None or bool(kept.balance) != bool(record.balance):
+        if kept is None:
+            return record
+        if record.runtime == LocalRuntime.name:
+            return replace(kept, server=record.server)
+        if bool(kept.balance) != bool(record.balance):
             return record
         if kept.balance != record.balance and not set(kept.servers) & set(record.servers):
-            return record  # of others, that had the stack's name before
+            return record  # the file is about earlier servers of that name
         if not record.balance and kept.endpoints != record.endpoints:
             return record
         servers = {server.number: server for server in (*kept.servers, *record.servers)} if record.balance else {}
@@ -208,11 +229,11 @@ class Session:
 
 
 class Unknown(LabError):
-    """It is unknown whether a stack runs: a runtime that it may run on does not answer."""
+    """It is unknown whether a stack runs: its files say that it has containers, and the engine does not answer."""
 
-
-def _unknown(stack: str, error: LabError, memory: Sequence[Path]) -> Unknown:
-    files = shlex.join(map(str, memory))
-    forget = "" if error.remedy == docker_engine.OUTSIDE else f"; where that engine is gone for good: rm {files}"
-    what = f"whether {stack} runs is not known: {error.what}"
-    return Unknown(what, error.why, error.remedy + forget, code="stack-unknown")
+    @classmethod
+    def of(cls, stack: str, silence: LabError, files: Sequence[Path]) -> Self:
+        removal = f"; where that engine is gone for good: rm {shlex.join(map(str, files))}"
+        forget = "" if silence.remedy == docker_engine.OUTSIDE else removal
+        what = f"whether {stack} runs is not known: {silence.what}"
+        return cls(what, silence.why, silence.remedy + forget, code="stack-unknown")

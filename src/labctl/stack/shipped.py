@@ -19,7 +19,7 @@ GIT_S = 30.0
 
 
 def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
-    """Those of the files that are not as they were shipped.
+    """The files among these that are not as they were shipped.
 
     Templates outside of the checkout were never shipped, and neither was a lab that a person adds: they have no edits.
     Raises LabError: this checkout does not know what was shipped.
@@ -45,7 +45,7 @@ def _lab_of(workspace: Workspace, path: Path) -> str:
 
 
 def _shipped_commit(workspace: Workspace) -> str:
-    """The newest commit that came from where the checkout was cloned: what a person commits is not shipped.
+    """The newest commit of the repository that was cloned: what a person commits is not shipped.
 
     In a repository that was cloned from nowhere it is the last commit.
     """
@@ -83,7 +83,7 @@ def require_sound(session: Session, plan: Plan) -> None:
 
 
 def syntax_error(path: Path) -> tuple[int | None, str] | None:
-    """The line and the words of what Python cannot read in a file; None where it can, or it is no Python."""
+    """The line and the message of a file's syntax error; None without one, or if the file is not Python."""
     if path.suffix != ".py":
         return None
     try:

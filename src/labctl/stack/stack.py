@@ -10,30 +10,32 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from labctl import repository
-from labctl.manifest.schema import Lab
-from labctl.options import LOOPBACK, Options
+from labctl.lab import Lab
+from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import CLIENT, Endpoints, Record, Replica
+from labctl.stack.ports import free_endpoints
+from labctl.triton.server_api import ModelState
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from labctl.stack.session import Session
 
-# The options on the command line that are not called as their field in Options.
+# Options whose name on the command line differs from their field in Options.
 FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}
 
 
 @dataclass(frozen=True)
-class Stack:
+class PlannedStack:
     """One stack of a lab as it is asked for, on the runtime that would serve it.
 
-    It is a value: with other options it is another one. It does not say whether anything of it is up
+    It is a value: other options make another one. It does not say whether the stack is up
     (:class:`RunningStack`), and making one makes nothing.
 
     Attributes:
-        own: the lab, if it is not the catalogue's: an exercise's or a case's, with a stack changed.
+        own: the lab, if it is not the catalogue's but an exercise's or a case's, with a changed stack.
     """
 
     session: Session
@@ -44,7 +46,7 @@ class Stack:
 
     @property
     def lab(self) -> Lab:
-        """The lab that it belongs to. Raises LabError: it is in no manifest (any more)."""
+        """The lab that it belongs to. Raises LabError: it is in no lab (any more)."""
         return self.own or self.session.catalog.stack(self.name)[0]
 
     @property
@@ -53,7 +55,7 @@ class Stack:
 
     @cached_property
     def plan(self) -> Plan:
-        """Everything that follows from the manifest and the options; made once. Raises LabError."""
+        """Everything that follows from the lab and the options; made once. Raises LabError."""
         return make_plan(self.session.workspace, self.lab, self.name, self.options, self.runtime.server_path)
 
     def with_options(self, options: Options) -> Self:
@@ -71,18 +73,20 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class RunningStack(Stack):
+class RunningStack(PlannedStack):
     """A stack that is up: the runtime that has it, and its record, which travels with the server and lies on disk.
 
-    Its options are the ones it was started with. Its plan follows from today's lab.yaml, and may differ from what is
+    Its options are the ones it was started with. Its plan follows from today's lab.py, and may differ from what is
     served (edits.py). It is up, but not necessarily ready (status.py).
 
     Attributes:
         already: it was up before the command.
+        answered: its models, where this command has seen each of them answer.
     """
 
     record: Record
     already: bool = False
+    answered: Sequence[ModelState] = ()
 
     @classmethod
     def of(cls, session: Session, lab: Lab | None, runtime: Runtime, record: Record, already: bool = False) -> Self:
@@ -98,20 +102,25 @@ class RunningStack(Stack):
         return replace(self.record, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
 
 
-def named_endpoints(ports: str) -> Endpoints | None:
-    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError if the text is not three ports."""
-    if ports == "auto":
-        return None
-    with contextlib.suppress(ValueError):
-        numbers = [int(item) for item in ports.split(",")]
-        if len(numbers) == len(set(numbers)) == 3 and all(0 < number < 65536 for number in numbers):
-            return Endpoints(*(f"{LOOPBACK}:{number}" for number in numbers))
-    raise LabError(
-        f"--ports {ports} cannot be used",
-        "it takes three different ports (HTTP, gRPC, metrics) or auto",
-        "--ports 8000,8001,8002, or --ports auto",
-        code="ports-invalid",
+def record_of(stack: PlannedStack, endpoints: Endpoints) -> Record:
+    """The record of the stack as it will be when it is up. Raises LabError: it cannot be balanced as asked."""
+    plan, options = stack.plan, stack.options
+    policy = balancing_policy(plan, options)
+    places = free_endpoints(options.replicas or 1) if policy else []
+    record = Record(
+        stack=stack.name,
+        lab=stack.lab.folder,
+        runtime=stack.runtime.name,
+        profile=plan.profile,
+        settings=plan.settings,
+        models=plan.served.models,
+        endpoints=endpoints,
+        tokenizer_dir=plan.tokenizer_dir,
+        effective=plan.effective,
+        balance=policy,
+        options=stack.settled,
     )
+    return with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
 
 
 def balancing_policy(plan: Plan, options: Options) -> str:
@@ -133,7 +142,7 @@ def balancing_policy(plan: Plan, options: Options) -> str:
 
 
 def has_sequences(plan: Plan) -> bool:
-    """Whether requests of one client belong together: a model has Triton's sequence batcher, and not for itself."""
+    """Whether the requests of a client belong together: they form a sequence of Triton's sequence batcher."""
     with contextlib.suppress(LabError, OSError):
         texts = (
             path.read_text("utf-8", "replace")
@@ -153,9 +162,9 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
 
 
 def option_differences(stack: RunningStack) -> list[str]:
-    """How a stack runs otherwise than with these options, one line for each option; [] if it does not.
+    """The options in which a running stack differs from these, one line each; [] if there are none.
 
-    What a person leaves open is as it is: the runtime, the replicas and their balancer. Ports and the time to wait
+    The runtime, the replicas and their balancer count only if a person names them. Ports and the time to wait
     are no reason to refuse a stack that runs.
     """
     plan, options, record, settled = stack.plan, stack.options, stack.record, stack.settled

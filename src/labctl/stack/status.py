@@ -9,22 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from labctl.clock.clock import Clock, Mode
-from labctl.manifest.schema import Probe
+from labctl.lab import Probe
 from labctl.runtimes.base import REMOVED
 from labctl.runtimes.door import door_url
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session, Unknown
+from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labkit import disk
+from labkit.client import metrics
 from labkit.errors import LabError
-from labkit.evidence import metrics
 from labkit.waiting import attempts
 
 LOOK_S = 0.1
 STALL_WINDOW_S = 1.5  # requests wait and nothing is executed for this long: longer than any step of ours
-UNDER_WAY = {"up": "starting", "down": "stopping"}  # the state of a stack by the command that holds it
+UNDER_WAY = {"up": "starting", "down": "stopping"}  # the state of a stack while that command holds it
 
 
 class _ModelRow(TypedDict):
@@ -37,7 +38,7 @@ class _ModelRow(TypedDict):
 
 
 class _ReplicaRow(TypedDict):
-    """A server; the last three are the balancer's."""
+    """A server. Its last three values come from the balancer."""
 
     number: int
     endpoints: dict[str, str]
@@ -73,7 +74,7 @@ class Status(TypedDict):
 
 @dataclass(frozen=True)
 class _Server:
-    """One server with its models, and what of them stands still."""
+    """One server with its models, and those of them that stand still."""
 
     row: _ReplicaRow
     models: list[_ModelRow]
@@ -81,25 +82,45 @@ class _Server:
     stuck: Sequence[str] = ()
 
 
+def ready_status(stack: RunningStack) -> Status:
+    """Describe a stack whose models have just answered, as :func:`status` does; Triton is asked its version alone."""
+    session, record = stack.session, stack.record
+    rows = {state.name: _model_row(state) for state in stack.answered}
+    shown = _object(record, "ready", [rows[name] for name in record.models], _effective(session, record))
+    shown["openai"] = door_url(session.workspace, record)
+    shown["env_file"] = _by_hand(session, record)
+    shown["replicas"] = [_row(server.number, server.endpoints, "ready") for server in record.servers]
+    if stack.already:  # one that was just started has loaded every file as it is
+        _add_edited(shown, stack)
+    return shown
+
+
+def _add_edited(shown: Status, running: RunningStack) -> None:
+    """Say which files a person has edited, and whether the server has them."""
+    with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
+        shown["edited"] = edits.edit_report(running)
+
+
 def status(session: Session, stack: str, ask: bool = True) -> Status:
     """The state of one stack.
 
-    ``ask``: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
+    ``ask``: ask each model of an idle stack for a tiny answer; else Triton's own word is believed.
     """
     _, action = holder(session.workspace, stack)
     try:
-        running = session.find(stack)
+        running = session.find(stack, unrecorded=True)
     except Unknown as error:
         kept = session.remembered(stack) or _nothing(session, stack)
         ended = f"{error.what} ({error.why}); try: {error.remedy}"
         return _object(kept, UNDER_WAY.get(action, "unknown"), ended=ended)
     if running is None:
-        return _not_there(session, stack, action)
+        return absent(session, stack)
     runtime, record = running.runtime, running.record
     front = "" if action else runtime.front_death(record)
-    explain, probes = faults.stack_explainer(running), dict[str, Probe]()
-    with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
-        probes = running.plan.stack.probes
+    explain = faults.stack_explainer(running)
+    probes: Mapping[str, Probe] = {}
+    with contextlib.suppress(LabError):  # the stack is in no lab any more, or it was changed since
+        probes = running.plan.served.probes
     gone = replicas.missing_replicas(running) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
     scaling, _, count = action.partition(" ")
@@ -114,7 +135,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
             servers.append(_server(session, record, replica, probes if ask else {}, action, explain))
             if replica in leaving:
                 servers[-1].row["state"] = "stopping"
-    # While the stack is scaled, a server that comes or goes says nothing of the others.
+    # While the stack is scaled, a server that comes or goes does not make the stack degraded.
     comes_or_goes = UNDER_WAY.values() if scaling == replicas.SCALE else ()
     settled = [server for server in servers if server.row["state"] not in comes_or_goes] or servers
     state = UNDER_WAY.get(action) or _common_state({server.row["state"] for server in settled})
@@ -126,8 +147,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     shown["openai"] = door_url(session.workspace, record)
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for server in servers for sentence in server.stuck]
-    with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
-        shown["edited"] = edits.edit_report(running)
+    _add_edited(shown, running)
     shown["replicas"] = [server.row for server in servers]
     for row in shown["replicas"]:
         if health := seen.get(row["number"]):
@@ -149,6 +169,24 @@ def trouble(session: Session, stack: str, ask: bool) -> str:
     return ": ".join([shown["state"], shown["ended"] or next(reasons, f"labctl status {stack}")])
 
 
+def death_of_stack(session: Session, stack: str) -> LabError | None:
+    """The error for a stack that was brought up and has died: how it ended, and its last words. None if it lives.
+
+    Raises Unknown: its runtime cannot be asked.
+    """
+    record = session.remembered(stack)
+    if record is None or session.find(stack):
+        return None
+    runtime = session.runtime(record.runtime)
+    how = runtime.death_of(stack) or "nobody saw how"
+    if how == REMOVED:
+        remedy = f"labctl down {stack}, labctl up {stack}"
+        return LabError(f"the server of {stack} is gone: {how}", "not by labctl", remedy, code="server-removed")
+    remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
+    details = faults.tail(runtime, stack)
+    return LabError(f"the server of {stack} died: {how}", "", remedy, details=details, code="server-died")
+
+
 def _common_state(states: Set[str]) -> str:
     """The state of a stack whose servers are in these states."""
     if len(states) == 1:
@@ -156,8 +194,9 @@ def _common_state(states: Set[str]) -> str:
     return next((state for state in ("stalled", "paused") if states == {state, "ready"}), "degraded")
 
 
-def _not_there(session: Session, stack: str, action: str) -> Status:
-    """A stack that no runtime has."""
+def absent(session: Session, stack: str) -> Status:
+    """The state of a stack that no runtime has: it may have died, or be on its way."""
+    _, action = holder(session.workspace, stack)
     record = session.remembered(stack)
     if record is None:
         return _object(_nothing(session, stack), "starting" if action == "up" else "absent")
@@ -167,8 +206,8 @@ def _not_there(session: Session, stack: str, action: str) -> Status:
 
 
 def _nothing(session: Session, stack: str) -> Record:
-    """What is known of a stack that labctl did not bring up."""
-    # The exercises' own stack is no lab's.
+    """The status of a stack that labctl did not bring up."""
+    # The stack that exercises are checked on belongs to no lab.
     lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
     return Record(stack, lab, "", "", {}, (), Endpoints("", "", ""))
 
@@ -209,12 +248,16 @@ def _row(number: int, endpoints: Endpoints, state: str, ended: str = "") -> _Rep
     return {"number": number, "endpoints": vars(endpoints), "state": state, "ended": ended}
 
 
+def _model_row(model: server_api.ModelState) -> _ModelRow:
+    return {"name": model.name, "version": model.version, "state": model.state, "reason": model.reason}
+
+
 def _unavailable(record: Record, reason: str) -> list[_ModelRow]:
     return [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name in record.models]
 
 
 def _of_all(model: int, servers: Sequence[_Server], several: bool) -> _ModelRow:
-    """A model's row: it is READY where every server's is; else it says whose is not, and why."""
+    """A model's row over all servers: READY if it is on each; else the row says on which it is not, and why."""
     worst = next((server for server in servers if server.models[model]["state"] != "READY"), servers[0])
     row = worst.models[model]
     if row["state"] == "READY" or not several:
@@ -255,13 +298,7 @@ def _models(record: Record, key: str) -> list[_ModelRow]:
     with contextlib.suppress(server_api.Unreachable):
         for model in server_api.model_states(record.endpoints.http, key):
             if model.name in rows:
-                row: _ModelRow = {
-                    "name": model.name,
-                    "version": model.version,
-                    "state": model.state,
-                    "reason": model.reason,
-                }
-                rows[model.name] = row
+                rows[model.name] = _model_row(model)
     return list(rows.values())
 
 

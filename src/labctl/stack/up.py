@@ -1,39 +1,27 @@
-"""Bring a stack up: plan → ports → weights → engine → repository → server → READY."""
+"""Bring a stack up: plan → what is left of it → ports → weights and engines → repository → server → READY."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from labbuild import release
-from labbuild.protocol import Builder
-from labbuild.tensorrt_llm import check_target
 from labctl import repository
-from labctl.artifacts.engines import Build
-from labctl.artifacts.store import Artifact
-from labctl.doctor.gpu import gpu_checks
-from labctl.manifest.schema import Lab
+from labctl.lab import Lab
 from labctl.options import Options
-from labctl.plan import Plan
-from labctl.runtimes.base import REMOVED, Runtime
-from labctl.runtimes.images import gpu_target
-from labctl.runtimes.layers import layer
-from labctl.runtimes.local import NEEDS_IMAGE
-from labctl.runtimes.record import Endpoints, Proc, Record, Replica
+from labctl.runtimes.record import Proc, Record
 from labctl.stack import edits, faults, replicas
+from labctl.stack.build import check_machine, prepare_artifacts, refuse_unservable
 from labctl.stack.down import take_down
-from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
+from labctl.stack.ports import claim_endpoints, lost_port
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack, balancing_policy, option_differences, with_servers
+from labctl.stack.stack import PlannedStack, RunningStack, option_differences, record_of
 from labctl.triton import readiness
-from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-TRIES = 3  # starts on ports that nobody had a moment before
+TRIES = 3  # starts at most, where another program takes a free port first
 
 
 def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> RunningStack:
@@ -44,37 +32,34 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
     """
     with session.lock(stack, "up"):
         running = session.find(stack)
-        if running and running.record.orphaned():  # its `run` was killed
-            take_down(session, running.runtime, stack, force=True)
-        elif running:
+        if running and not running.record.orphaned():
             return _already(replace(running, own=lab, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
-        endpoints = chosen_endpoints(options.ports)
-        wanted = Stack(session, lab, stack, runtime, options)
-        record = record_of(wanted, endpoints, Proc.current() if ephemeral else None)
+        wanted = PlannedStack(session, lab, stack, runtime, options)
         refuse_unservable(wanted.plan, runtime, session.workspace)
-        if runtime.leftovers(stack):  # its server died: what stood around it has its ports
-            take_down(session, runtime, stack, force=True)
-        require_endpoints(endpoints, session.running())
         check_machine(session, wanted.plan, runtime)
-        session.say_how_long(preparation_minutes(wanted.plan, runtime))
-        prepare_artifacts(session, wanted.plan, runtime)
-        wanted = wanted.with_options(options)  # now that the weights are here
+        left_on = running.runtime if running else runtime
+        if running or runtime.leftovers(stack):  # its `run` was killed, or its server died
+            take_down(session, left_on, stack, force=True)
+        record = record_of(wanted, claim_endpoints(options.ports, session.running))
+        record = replace(record, owner=Proc.current() if ephemeral else None)
+        if prepare_artifacts(session, wanted.plan, runtime):
+            wanted = wanted.with_options(options)  # planned again, with the vocabulary of the weights
         _render(wanted)
-        for left in reversed(range(TRIES)):
+        tries = TRIES
+        while True:
+            tries -= 1
             try:
-                record = readiness.start_once_more(partial(_start, wanted, record), session.listener.note)
-                break
+                return readiness.start_once_more(partial(_start, wanted, record), session.listener.note)
             except LabError as error:
-                if not (left and lost_port(error)):
+                if not (tries and lost_port(error)):
                     raise
             session.listener.note("another program took a port before the server listened on it: started again")
-            endpoints = claim_endpoints(options.ports, session.running())
-            record = record_of(wanted, endpoints, record.owner)
-        return RunningStack.of(session, lab, runtime, record)
+            endpoints = claim_endpoints(options.ports, session.running)
+            record = replace(record_of(wanted, endpoints), owner=record.owner)
 
 
-def _render(stack: Stack) -> None:
+def _render(stack: PlannedStack) -> None:
     """Render the stack's model repository."""
     listener = stack.session.listener
     listener.step("model repository")
@@ -88,156 +73,52 @@ def _render(stack: Stack) -> None:
     listener.done(f"{count}, every config.pbtxt valid")
 
 
-def record_of(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> Record:
-    """What will be known of the stack when it is up. Raises LabError: it cannot be balanced as asked."""
-    plan, options = stack.plan, stack.options
-    policy = balancing_policy(plan, options)
-    places = free_endpoints(options.replicas or 1) if policy else []
-    record = Record(
-        stack=stack.name,
-        lab=stack.lab.folder,
-        runtime=stack.runtime.name,
-        profile=plan.profile,
-        settings=plan.settings,
-        models=plan.stack.models,
-        endpoints=endpoints,
-        tokenizer_dir=plan.tokenizer_dir,
-        effective=plan.effective,
-        owner=owner,
-        balance=policy,
-        options=stack.settled,
-    )
-    return with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
-
-
-def preparation_minutes(plan: Plan, runtime: Runtime) -> Sequence[int]:
-    """About how long each thing takes that is made before the server, where that is long."""
-    return runtime.minutes(plan.profile, plan.image, plan.stack.packages)
-
-
-def prepare_artifacts(session: Session, plan: Plan, runtime: Runtime) -> None:
-    """Make the serving environment and every artifact that is not there yet, each in its turn.
-
-    Raises LabError: something cannot be made, or something that is there is damaged.
-    """
-    listener = session.listener
-    runtime.prepare(listener, plan.profile, plan.image, plan.stack.packages)
-    if plan.fetched and not plan.fetched.is_dir():
-        listener.step(f"templates of TensorRT-LLM {release.RELEASE}")
-        runtime.copy_out(listener, plan.image, release.TEMPLATES, plan.fetched, release.PACKAGE)
-        listener.done("copied out of the image")
-    for artifact in plan.artifacts:
-        make_artifact(session, artifact, runtime, plan)
-
-
-def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
-    """Hear what the plan has to say, and ask this machine's GPUs. Raises LabError where they cannot serve it."""
-    for notice in plan.notices:
-        session.listener.note(notice)
-    if plan.profile == "gpu":
-        for check in gpu_checks(plan, runtime.name, session.workspace):
-            if check.state == "fail":
-                raise LabError(f"{check.name}: {check.found}", "", check.remedy, code="check-failed")
-            if check.state == "warn":
-                session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
-
-
-def make_artifact(session: Session, artifact: Artifact, runtime: Runtime, plan: Plan | None = None) -> None:
-    """Make it where it is not there yet: in the serving environment, or in the image that serves it."""
-    listener, cached = session.listener, artifact.ready(session.workspace)
-    listener.step(artifact.title)
-    if plan and isinstance(artifact, Build) and artifact.of_image:
-        _make_engine(session, plan, artifact, runtime)
-    elif not cached:
-        runtime.tool(listener, artifact.argv)
-    listener.done("cached" if cached else "made")
-
-
-def refuse_unservable(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
-    """Raises LabError for a runtime that cannot serve what was planned."""
-    if runtime.name != "local":
-        return
-    if plan.stack.packages:
-        layer(plan.stack.packages, workspace, plan.profile).require()
-    if plan.trtllm:
-        raise LabError(*NEEDS_IMAGE, code="image-needed")
-    if plan.stack.image_only:
-        raise LabError(
-            f"{plan.name} is served by backends of NVIDIA's image",
-            "the local runtime takes Triton from its wheel, which has the python backend alone",
-            f"use --runtime compose, or --set {plan.stack.image_only}",
-            code="image-needed",
-        )
-
-
-def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -> None:
-    """An engine that is built in the image that serves it, and belongs to this machine's GPU."""
-    listener, workspace = session.listener, session.workspace
-
-    def run(argv: Sequence[str]) -> None:
-        runtime.in_image(listener, argv, plan.image, plan.gpu)
-
-    gpu = gpu_target(plan.image, plan.gpu)
-    if not build.ready(workspace):
-        build.make(workspace, listener.progress, Builder(gpu, run))
-    check_target(build.manifest(workspace), gpu)
-
-
-def _start(stack: Stack, record: Record) -> Record:
-    """Start the server and wait until it serves; its record. On any failure but Ctrl-C nothing of it is left."""
-    session, runtime, plan, folder = stack.session, stack.runtime, stack.plan, stack.folder
-    run_dir, log_file = folder.run_dir(), folder.log_file()
+def _start(stack: PlannedStack, record: Record) -> RunningStack:
+    """Start the server and wait until it serves. On any failure but Ctrl-C nothing of it is left."""
+    session, runtime, plan = stack.session, stack.runtime, stack.plan
     count = f"{replicas.replicas_in_words(len(record.servers))} of " if record.balance else ""
-    listener = session.listener
-    listener.step(f"{count}tritonserver with {', '.join(plan.stack.models)}")
-    shutil.rmtree(run_dir, ignore_errors=True)
-    run_dir.mkdir(parents=True)
-    atomic_write(log_file, b"", mode=0o600)
-    for path in folder.replica_logs:
-        path.unlink()
-    replicas.make_room(session.workspace, record, record.servers)
-    folder.make_secret()
+    session.listener.step(f"{count}tritonserver with {', '.join(plan.served.models)}")
+    _make_room(stack, record)
     began = time.monotonic()
     try:
-        server = runtime.start(listener, plan, record)
-        session.remember(server.record)
-        replicas.await_ready(stack, server.record, record.servers, server.exited)
+        session.remember(record)  # before anything runs, so that the next command finds it
+        exited = runtime.start(session.listener, plan, record).exited
+        answered = replicas.await_ready(stack, record, record.servers, exited)
         if record.balance:
             replicas.await_balancer(runtime, record)
     except BaseException as error:
-        if isinstance(error, LabError):  # while its log is there
-            error = faults.explain_error(error, faults.stack_explainer(stack))
-            if edits.not_shipped(session, plan):
-                restore = "git restore FILE puts a shipped file back"
-                error.remedy = "; ".join(filter(None, (error.remedy, restore)))
+        if isinstance(error, LabError):  # before its log is removed
+            error = _explained(stack, error)
         # After Ctrl-C what was started stays, unless the stack belongs to this process; the command line says so.
         if record.owner or not isinstance(error, KeyboardInterrupt):
             take_down(session, runtime, stack.name, force=True)
         raise error
-    listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
-    return server.record
+    session.listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
+    return replace(RunningStack.of(session, stack.lab, runtime, record), answered=answered)
 
 
-def death_of_stack(session: Session, stack: str) -> LabError | None:
-    """That a stack which was brought up is not there any more, how it ended, and its last words; None if it is.
+def _make_room(stack: PlannedStack, record: Record) -> None:
+    """Make the run folder, the logs and the secret of a server that is about to start; those of the last one go."""
+    folder = stack.folder
+    shutil.rmtree(folder.run_dir(), ignore_errors=True)
+    folder.run_dir().mkdir(parents=True)
+    atomic_write(folder.log_file(), b"", mode=0o600)
+    for path in folder.replica_logs:
+        path.unlink()
+    replicas.make_room(stack.session.workspace, record, record.servers)
+    folder.make_secret()
 
-    Raises Unknown: nobody can tell.
-    """
-    record = session.remembered(stack)
-    if record is None or session.find(stack):
-        return None
-    runtime = session.runtime(record.runtime)
-    how = runtime.death_of(stack) or "nobody saw how"
-    if how == REMOVED:
-        remedy = f"labctl down {stack}, labctl up {stack}"
-        return LabError(f"the server of {stack} is gone: {how}", "not by labctl", remedy, code="server-removed")
-    remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
-    details = faults.tail(runtime, stack)
-    return LabError(f"the server of {stack} died: {how}", "", remedy, details=details, code="server-died")
+
+def _explained(stack: PlannedStack, error: LabError) -> LabError:
+    """The error of a start in the words and the files of a person who edits the models."""
+    error = faults.explain_error(error, faults.stack_explainer(stack))
+    if edits.not_shipped(stack.session, stack.plan):
+        error.remedy = "; ".join(filter(None, (error.remedy, "git restore FILE puts a shipped file back")))
+    return error
 
 
 def _already(running: RunningStack, options: Options) -> RunningStack:
-    """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
+    """Return the stack that is up, if it is ready and as wanted. Raises LabError otherwise."""
     runtime, record, stack = running.runtime, running.record, running.name
     wanted = running.with_options(options)
     if differing := option_differences(wanted):
@@ -256,7 +137,7 @@ def _already(running: RunningStack, options: Options) -> RunningStack:
             code="clock-stopped",
         )
     try:
-        replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(wanted))
+        answered = replicas.await_ready(wanted, record, record.servers, lambda: replicas.missing_servers(wanted))
     except LabError as error:
         explained = faults.explain_error(error, faults.stack_explainer(wanted))
         raise LabError(
@@ -265,4 +146,4 @@ def _already(running: RunningStack, options: Options) -> RunningStack:
             f"labctl down {stack}",
             code="stack-not-ready",
         ) from error
-    return running
+    return replace(running, answered=answered)

@@ -68,8 +68,8 @@ def http_header(secret: str) -> dict[str, str]:
     return {KEY: secret} if secret else {}
 
 
-def receiver(asked: str) -> str:
-    """The URL of the OTLP/HTTP receiver that ``--set trace=`` names; "" for "". Raises LabError: it is not one."""
+def receiver(asked: str | None) -> str:
+    """The URL of the OTLP/HTTP receiver that ``--set trace=`` names; "" for none. Raises LabError: it is not one."""
     if not asked:
         return ""
     try:

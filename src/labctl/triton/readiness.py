@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from labctl.lab import Probe
 from labctl.triton import server_api
 from labctl.triton.server_api import (
     ModelState,
@@ -65,13 +66,8 @@ def start_once_more(start: Callable[[], T], note: Callable[[str], object]) -> T:
     return start()
 
 
-class ProbeLike(Protocol):
-    path: Any
-    body: dict[str, Any]
-
-
 def probe(
-    endpoint: str, model: str, request: ProbeLike, timeout: float, stuck: Callable[[], Sequence[str]] = tuple
+    endpoint: str, model: str, request: Probe, timeout: float, stuck: Callable[[], Sequence[str]] = tuple
 ) -> None:
     """One tiny real inference. Raises LabError if the model answers with an error, in Triton's words, or not at all.
 
@@ -106,7 +102,7 @@ def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[in
     return answer
 
 
-def failing_models(endpoint: str, probes: Mapping[str, ProbeLike]) -> dict[str, str]:
+def failing_models(endpoint: str, probes: Mapping[str, Probe]) -> dict[str, str]:
     """Models that Triton calls READY and that answer a probe with an error, in Triton's words; a slow model is busy.
 
     If a python stub has died, the result names its model, not the ensemble around it.
@@ -142,7 +138,7 @@ class ServerOutside:
 def wait_ready(
     endpoint: str,
     models: Sequence[str],
-    probes: Mapping[str, ProbeLike],
+    probes: Mapping[str, Probe],
     server: ServerOutside,
     *,
     timeout: float,

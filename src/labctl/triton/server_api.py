@@ -137,6 +137,12 @@ def model_config(endpoint: str, model: str) -> dict[str, Any]:
     return config
 
 
+def models_on_the_way(endpoint: str, model: str) -> list[str]:
+    """The models that a request to ``model`` goes through, in their order: an ensemble's steps, or itself."""
+    steps = model_config(endpoint, model).get("ensemble_scheduling", {}).get("step", [])
+    return [name for step in steps for name in models_on_the_way(endpoint, step["model_name"])] or [model]
+
+
 def locate_error(reason: str, model: str, version: str = "1") -> str:
     """Triton's reason with the model's name: a syntax error itself names "(model.py, line 28)" alone."""
     return reason.replace("(model.py, line", f"({model}/{version or '1'}/model.py, line")

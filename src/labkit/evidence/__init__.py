@@ -1,1 +1,1 @@
-"""Evidence: what the server says it did (counters, step log, slot log)."""
+"""What came of a run: records, step and slot logs, statistics, reports and pictures."""

@@ -1,20 +1,95 @@
 """The slot timeline: which sequence sat in which slot of which instance, when, and how full each execution was.
 
-It has two independent sources: the sequence batcher's decisions (``slot_log``), and the control inputs that the model
-saw and wrote into its step log.
+It has two independent sources: the decisions of Triton's sequence batcher, from the verbose log (``--log-verbose=1``)
+of Triton 2.51, and the control inputs that the model saw and wrote into its step log. The verbose log slows the server
+down, so it is read from a run of its own, and nothing is timed in that run.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from labkit.evidence.slot_log import SlotEvent
-from labsched.steplog import StepRecord
+from labkit.errors import LabError
+from labsched.files import open_to_read
+from labsched.step import Step
 
 Place = tuple[str, int]  # an instance, and a slot or a row of it
+_STAMP = re.compile(r"^[IWE](?P<day>\d{4}) (?P<clock>\d\d:\d\d:\d\d\.\d{6}) ")
+_PLACE = r"batcher (?P<instance>\S+), (?:sequence )?slot (?P<slot>\d+)"
+_TEXTS = (
+    ("enter", re.compile(rf"Enqueuing CORRID (?P<id>.+) into {_PLACE}: (?P<model>\S+?)\"?$")),
+    ("enter", re.compile(rf"CORRID (?P<id>.+) reusing {_PLACE}: (?P<model>\S+?)\"?$")),
+    ("wait", re.compile(r"Enqueuing CORRID (?P<id>.+) into (?:new|existing) backlog: (?P<model>\S+?)\"?$")),
+    ("end", re.compile(rf"(?:\b[Ee]nd sequence|Reaper: force-ending) CORRID (?P<id>.+) in {_PLACE}")),
+    ("execute", re.compile(r"model (?P<model>\S+), instance (?P<instance>\S+), executing (?P<size>\d+) requests")),
+)
+
+
+@dataclass(frozen=True)
+class SlotEvent:
+    """One line of the log.
+
+    ``kind`` is wait (a request joined the backlog), enter (a request came into a slot), end (of a sequence) or execute
+    (``size`` requests, empty rows included). ``at`` is in seconds; only differences mean anything.
+    """
+
+    at: float
+    kind: str
+    instance: str = ""
+    id: str = ""
+    slot: int = -1
+    size: int = 0
+
+
+def read_slot_log(path: Path, model: str) -> list[SlotEvent]:
+    """Every decision on the sequences of ``model``, in the order of the log.
+
+    Raises:
+        LabError: there is no such log, or it is not a verbose one.
+    """
+    try:
+        with open_to_read(path) as stream:
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        raise LabError(f"{path} cannot be read", str(error), "--set log_verbose=true", code="log-unreadable") from error
+    events = [event for line in lines if (event := parse_slot_event(line, model))]
+    if not events:
+        raise LabError(
+            f"{path} has no line about sequences of {model}", "", "--set log_verbose=true", code="slot-lines-none"
+        )
+    return events
+
+
+def parse_slot_event(line: str, model: str) -> SlotEvent | None:
+    """One line, if it is about a sequence or an execution of ``model``."""
+    stamp = _STAMP.match(line)
+    if not stamp:
+        return None
+    for kind, pattern in _TEXTS:
+        if match := pattern.search(line):
+            fields = match.groupdict()
+            instance = fields.get("instance") or ""
+            owner = fields.get("model") or re.sub(r"_\d+_\d+$", "", instance)
+            if owner != model:
+                return None
+            # The log has no year: 2000 is a leap year, so every date is valid. It has no time zone either, and UTC has
+            # no hour that is left out.
+            at = datetime.strptime(f"2000{stamp['day']} {stamp['clock']}", "%Y%m%d %H:%M:%S.%f").replace(tzinfo=UTC)
+            return SlotEvent(
+                at=at.timestamp(),
+                kind=kind,
+                instance=instance.removeprefix(f"{model}_"),
+                id=fields.get("id") or "",
+                slot=int(fields.get("slot") or -1),
+                size=int(fields.get("size") or 0),
+            )
+    return None
 
 
 @dataclass
@@ -108,21 +183,21 @@ def timeline(events: Sequence[SlotEvent], ids: Iterable[object] = ()) -> Timelin
     return Timeline(stays, [*waits, *waiting.values()], executions)
 
 
-def executed_places(steps: Iterable[StepRecord]) -> dict[str, set[Place]]:
+def executed_places(steps: Iterable[Step]) -> dict[str, set[Place]]:
     """The places in which each sequence was ever executed, by the model's own log."""
     places: dict[str, set[Place]] = defaultdict(set)
     for step in steps:
-        for id, row in zip(step.ids, step.more["rows"], strict=True):
+        for id, row in zip(step.ids, step.rows, strict=True):
             places[id].add((step.instance, row))
     return dict(places)
 
 
-def execution_rows(step: StepRecord) -> int:
+def execution_rows(step: Step) -> int:
     """The rows of an execution, the empty ones included."""
     return step.batch + int(step.more["empty"])
 
 
-def disagreements(timeline: Timeline, steps: Sequence[StepRecord], direct: bool) -> list[str]:
+def disagreements(timeline: Timeline, steps: Sequence[Step], direct: bool) -> list[str]:
     """Where Triton's log and the model's own log of the same sequences differ, in words; [] if nowhere.
 
     Compared are the number of requests of each sequence, the size of every execution of each instance in order, and
@@ -157,9 +232,9 @@ def _shown(places: Iterable[Place], direct: bool) -> str:
     return ", ".join(sorted({f"{instance} slot {slot}" if direct else instance for instance, slot in places}))
 
 
-def with_rows(timeline: Timeline, steps: Sequence[StepRecord]) -> Timeline:
+def with_rows(timeline: Timeline, steps: Sequence[Step]) -> Timeline:
     """The timeline with the sequences in each execution's rows: an instance's n-th execution is its n-th step."""
-    own: dict[str, list[StepRecord]] = defaultdict(list)
+    own: dict[str, list[Step]] = defaultdict(list)
     for step in steps:
         own[step.instance].append(step)
     executions = []
@@ -167,7 +242,7 @@ def with_rows(timeline: Timeline, steps: Sequence[StepRecord]) -> Timeline:
         rows = execution.rows
         if own[execution.instance]:
             step = own[execution.instance].pop(0)
-            id_of_row = dict(zip(step.more["rows"], step.ids, strict=True))
+            id_of_row = dict(zip(step.rows, step.ids, strict=True))
             rows = [id_of_row.get(row, "") for row in range(execution_rows(step))]
         executions.append(replace(execution, rows=rows))
     return replace(timeline, executions=executions)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit.disk import atomic_write
-from labkit.records import RequestRecord
+from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
 from labsched.files import open_to_read
-from labsched.steplog import REQUEST, SCHEDULER, StepRecord, parse_any_line, parse_step_line, step_of
+from labsched.step import Step
+from labsched.steplog import REQUEST, SCHEDULER, parse_any_line, parse_step_line
 
 REPLICA = "replica-"  # the prefix of a replica's folder, before its number
 LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sent: how long that is waited for
@@ -20,14 +21,14 @@ LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sen
 
 def read_step_log(
     run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[int, int] | None = None
-) -> list[StepRecord]:
+) -> list[Step]:
     """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time.
 
     Args:
         behind: what :func:`log_sizes` said at some time before ``since``: what was there by then is not read again.
     """
     steps = [
-        step_of(data)
+        Step.from_json(data)
         for data in _lines(run_dir, behind or {})
         if data.get("kind") != "change" and model in ("", data["model"]) and data["t"] - data["dur"] >= since
     ]

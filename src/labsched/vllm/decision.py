@@ -5,14 +5,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
+from labsched.plan import Because
 
-class Reason(NamedTuple):
-    """Why the first waiting request was not admitted: the step log's word, and the numbers of the refusal."""
-
-    why: str = ""  # "": no request waits
-    numbers: Mapping[str, int] = {}
+NOT_READY = "not ready"
+QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting")  # requests that hold KV blocks; that were passed over
 
 
 @dataclass(slots=True)
@@ -30,11 +28,12 @@ class Decision:
     waiting: list[str]  # in the order in which they will be considered, as many as were asked for
     queue: int  # how many wait
     preempted: list[str]
-    because: Reason
+    because: Because
     blocks_used: int
     began: float  # monotonic seconds at which it was made
     mask_s: float | None = None  # to make the masks of the step; None if no request has one
     tables: Mapping[str, Any] = field(default_factory=dict)  # the KV blocks of each, where they are wanted
+    whys: list[str] = field(default_factory=list)  # why each of `waiting` waits; []: all for the reason of `because`
 
     @property
     def batch(self) -> list[str]:
@@ -95,18 +94,28 @@ def decision(
     gone = output.preempted_req_ids or ()
     pool = scheduler.kv_cache_manager.block_pool
     blocks = pool.num_gpu_blocks - 1  # without the null block
-    first = next(queue(scheduler), None)
+    waiting = [*islice(queue(scheduler), most_waiting)]
+
+    def why(request: Any) -> Because:
+        return why_not_admitted(scheduler, request, output.total_num_scheduled_tokens, bool(gone), blocks, shared)
+
+    because = why(waiting[0] if waiting else None)
+    whys: list[str] = []
+    if because.why == NOT_READY:  # vLLM passes over such a request: those behind it wait for something else
+        ready = why(next((request for request in waiting if not _is_unready(request)), None)).why
+        whys = [NOT_READY if _is_unready(request) else ready for request in waiting]
     return Decision(
         tokens=dict(output.num_scheduled_tokens),
         sequences=sequences,
         admitted=admitted,
         drafted={id: len(ids) for id, ids in output.scheduled_spec_decode_tokens.items()},
-        waiting=[request.request_id for request in islice(queue(scheduler), most_waiting)],
+        waiting=[request.request_id for request in waiting],
         queue=_length(scheduler),
         preempted=[request.request_id for request in queue(scheduler) if request.request_id in gone] if gone else [],
-        because=why_not_admitted(scheduler, first, output.total_num_scheduled_tokens, bool(gone), blocks, shared),
+        because=because,
         blocks_used=blocks - pool.get_num_free_blocks(),
         began=began,
+        whys=whys,
     )
 
 
@@ -118,18 +127,23 @@ def _resumed(cached: Any) -> Any:
 
 
 def queue(scheduler: Any) -> Iterator[Any]:
-    """The waiting requests in vLLM's order: first requests that hold KV blocks already, if vLLM has such a queue."""
-    yield from getattr(scheduler, "kv_holding_waiting", ())
-    yield from scheduler.waiting
+    """The waiting requests in vLLM's order: first those of the queues that only some of its versions have."""
+    for name in QUEUES:
+        yield from getattr(scheduler, name, ())
 
 
 def _length(scheduler: Any) -> int:
-    return len(scheduler.waiting) + len(getattr(scheduler, "kv_holding_waiting", ()))
+    return sum(len(getattr(scheduler, name, ())) for name in QUEUES)
+
+
+def _is_unready(request: Any) -> bool:
+    """Whether it waits for a grammar, or for keys and values from elsewhere."""
+    return getattr(request.status, "name", "").startswith("WAITING_FOR")
 
 
 def why_not_admitted(
     scheduler: Any, first: Any, tokens: int, preempted: bool, blocks: int, shared: Shared = shared_blocks
-) -> Reason:
+) -> Because:
     """Why `first`, the first waiting request, was not admitted: the conditions of `Scheduler.schedule`, in its order.
 
     Args:
@@ -139,19 +153,23 @@ def why_not_admitted(
         blocks: of the cache.
     """
     if first is None:
-        return Reason()
+        return Because()
     if not preempted:
         most = getattr(scheduler, "max_num_active_reqs", None) or scheduler.max_num_running_reqs
         if len(scheduler.running) >= most:
-            return Reason("no slot")
+            return Because("no slot")
         room = scheduler.max_num_scheduled_tokens - tokens
         if room <= 0 or (not scheduler.scheduler_config.enable_chunked_prefill and first.num_tokens > room):
-            return Reason("no tokens", {"tokens": first.num_tokens, "room": room})
-        if getattr(first.status, "name", "").startswith("WAITING_FOR"):  # a grammar, or keys and values from elsewhere
-            return Reason("not ready")
+            return Because("no tokens", {"tokens": first.num_tokens, "room": room})
+        if _is_unready(first):
+            return Because(NOT_READY)
+    manager = scheduler.kv_cache_manager
     need = -(-first.num_tokens // scheduler.block_size) - shared(scheduler, first)
-    used = blocks - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    return Reason("no KV block", {"need": need, "used": used, "reserve": 0, "blocks": blocks})
+    used = blocks - manager.block_pool.get_num_free_blocks()
+    reserve = int(getattr(manager, "watermark_blocks", 0))
+    if not preempted and need + used + reserve <= blocks:
+        return Because()  # it would have fitted: vLLM had a reason that is not known here
+    return Because("no KV block", {"need": need, "used": used, "reserve": reserve, "blocks": blocks})
 
 
 @dataclass

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labsched.errors import LabError
 from labsched.files import json_object, open_to_read
@@ -29,6 +29,9 @@ TOKEN_BYTES, HASH_BYTES = 3, 6  # of a token in `prefixes` (labsched.recording),
 WRITTEN_S = 10.0  # since the last line of a server whose lock cannot be seen from here
 MOST = 50_000_000  # requests in the batches and queues of steps, and tokens with a hash: about 1 GB
 LONGEST_NAME = 9  # digits
+START_S = 120.0  # within which the ranks of one start begin
+MEMORY_FIELDS = ("num_gpu_blocks", "device_memory", "block_bytes")  # may differ from rank to rank
+LONGEST_LINE = 2**20  # bytes from the end of a file in which its last line is looked for
 Line = dict[str, Any]
 
 
@@ -65,6 +68,54 @@ def latest_recording(path: Path, run: str = "") -> str:
             code="recording-missing",
         )
     return run or max(found, key=lambda name: _written_at(found[name]))
+
+
+def ranks_of_one_start(path: Path, run: str = "") -> list[str]:
+    """The recordings of one server with data parallelism, in the order of their ranks: that of ``run``, or the newest.
+
+    They have the same settings and different ranks, and started together or wrote at the same time. Raises LabError:
+    there is none.
+    """
+    chosen, found = latest_recording(path, run), recordings_in(path)
+    spans = {name: span for name in found if (span := _Span.of(found[name])) is not None}
+    if chosen not in spans:  # it is damaged, which its reader says
+        return [chosen]
+    ranks = {spans[chosen].rank: chosen}
+    for name in sorted(spans, key=lambda name: _written_at(found[name]), reverse=True):
+        if all(spans[name].is_beside(spans[other]) for other in ranks.values()):
+            ranks[spans[name].rank] = name
+    return [ranks[rank] for rank in sorted(ranks, key=int)]
+
+
+class _Span(NamedTuple):
+    """Whose recording it is, and when it was written (seconds since the epoch); ``settings``: without its memory."""
+
+    rank: str
+    settings: Mapping[str, Any]
+    began: float
+    ended: float
+
+    @classmethod
+    def of(cls, files: Sequence[Path]) -> _Span | None:
+        """By the ends of its files; None: they cannot be read."""
+        try:
+            with open_to_read(files[0]) as stream:
+                head = json_object(stream.readline())
+            with open_to_read(files[-1]) as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - LONGEST_LINE))
+                *_, last, _ = b"\n", *stream.read().split(b"\n")
+            began, wall = float(head["t"]), float(head["wall"])
+            ended = float(json_object(last)["t"])
+            settings = {name: value for name, value in head["vllm"].items() if name not in MEMORY_FIELDS}
+            return cls(str(int(head["instance"])), settings, began + wall, max(began, ended) + wall)
+        except (OSError, *DAMAGE):
+            return None
+
+    def is_beside(self, other: _Span) -> bool:
+        """Whether it is another rank of the same start."""
+        overlap = self.began <= other.ended and other.began <= self.ended
+        together = overlap or abs(self.began - other.began) <= START_S
+        return self.rank != other.rank and self.settings == other.settings and together
 
 
 def _written_at(files: Sequence[Path]) -> float:
@@ -152,15 +203,14 @@ def _with_all_requests(found: Sequence[Line], partial: bool) -> list[Line]:
     end = lines[-1]["t"]
     steps = sum(line["kind"] == "step" for line in lines)
     for name, line in unfinished.items():
-        if made[name]:
-            rest = {"t": end, "made": made[name], "why": UNFINISHED, "left": steps + line["after"], "word": False}
-            lines.append({**line, **rest, "kind": REQUEST, "tenant": "", "resumable": True, "prefixes": ""})
-            check_line(lines[-1])
+        rest = {"t": end, "made": made[name], "why": UNFINISHED, "left": steps + line["after"], "word": False}
+        lines.append({**line, **rest, "kind": REQUEST, "tenant": "", "resumable": True, "prefixes": ""})
+        check_line(lines[-1])
     if unfinished:
         lines[0]["partial"] = True
     if partial:
         began = next((line["t"] - line["dur"] for line in lines if line["kind"] == "step"), 0.0)
-        lines = [line for line in lines if line["kind"] != REQUEST or line["arrived"] - line["waited"] >= began]
+        lines = [line for line in lines if line["kind"] != REQUEST or line["arrived"] >= began]
     return lines
 
 

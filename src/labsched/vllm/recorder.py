@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labsched.steplog import MOST_WAITING, VERSION
+from labsched.step import MOST_NAMED
+from labsched.steplog import VERSION
 from labsched.vllm import files
 from labsched.vllm.decision import Decision, StepsInFlight, decision, shared_blocks
 from labsched.vllm.files import Files, Line
@@ -31,7 +32,7 @@ class Came(NamedTuple):
 
     request: Any  # vLLM's
     at: float  # monotonic seconds
-    waited: float  # seconds since vLLM's front end received it
+    waited: float | None  # seconds since vLLM's front end received it; None: vLLM does not say
 
 
 class Landed(NamedTuple):
@@ -137,12 +138,15 @@ class Notes:
 
     @_guarded
     def came(self, request: Any) -> None:
-        waited = time.time() - float(getattr(request, "arrival_time", 0.0))
-        self.files.add(Came(request, time.monotonic(), waited if 0.0 <= waited < LONGEST_WAIT_S else 0.0))
+        arrived = getattr(request, "arrival_time", None)
+        waited = None if arrived is None else time.time() - float(arrived)
+        if waited is not None and not 0.0 <= waited < LONGEST_WAIT_S:
+            waited = None
+        self.files.add(Came(request, time.monotonic(), waited))
 
     @_guarded
     def decided(self, scheduler: Any, output: Any, began: float) -> None:
-        self._in_flight.add(output, decision(scheduler, output, began, MOST_WAITING, self._shared))
+        self._in_flight.add(output, decision(scheduler, output, began, MOST_NAMED, self._shared))
 
     @_guarded
     def landed(self, output: Any, results: Any) -> None:
@@ -298,12 +302,13 @@ class Lines:
             "id": request.request_id,
             "came": self._came,
             "arrived": round(event.at, 6),
-            "waited": round(event.waited, 6),
             "after": self._steps,
             "prompt": int(request.num_prompt_tokens),
             "limit": int(request.max_tokens),
             "priority": int(request.priority),
         }
+        if event.waited is not None:
+            line["waited"] = round(event.waited, 6)
         id = request.request_id
         self._requests[id], self._names[id], self._facts[id] = request, name, line
         self._prompts[id] = line["prompt"]
@@ -411,7 +416,9 @@ class Lines:
             "guessed": [decided.drafted.get(id, 0) for id in batch] if decided.drafted else [],
             "evicted": [names[id] for id in decided.preempted if id in names],
             "waiting": [] if "waiting" in again else [names[id] for id in waiting],
-            "why": decided.because.why,
+            "why": [why for id, why in zip(decided.waiting, decided.whys, strict=True) if id in names]
+            if decided.whys
+            else decided.because.why,
             "because": dict(decided.because.numbers),
             "ahead_us": round((began - decided.began) * 1e6),
             "in_vain": len(decided.tokens) - len(batch),

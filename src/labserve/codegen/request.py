@@ -9,6 +9,7 @@ import numpy as np
 
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
+from labserve.slot_scheduler import SlotRequest
 from labserve.tensors import Read, check_range, read_word_lists
 from labserve.text.sampling import Sampler, likeliest
 
@@ -16,7 +17,7 @@ MOST_TOP_K = 2**32 - 1
 
 
 @dataclass(slots=True, eq=False)
-class TextRow:
+class TextRow(SlotRequest):
     """A text in the making, and how its next tokens are chosen, independently of the others in the batch."""
 
     ids: list[int]
@@ -29,30 +30,26 @@ class TextRow:
     stop_words: list[list[int]] = field(default_factory=list)
     wants_log_probs: bool = False
     log_probs: list[float] = field(default_factory=list)
-    error: Exception | None = None  # why it ended too early
-    request: Any = None  # Triton's
-    name: str = ""  # in the step log
 
     def restart(self) -> "TextRow":
         """As it was before its first token: a batch that failed begins again, each row alone."""
         del self.ids[self.prompt :]
         self.log_probs.clear()
         self.sampler.restart()
-        self.error = None
+        self.error, self.finished, self.why = None, False, ""
         return self
 
     @property
-    def why(self) -> str:
-        """The step log's word for why it has ended."""
-        if self.error:
-            return "failed"
-        if len(self.ids) >= self.prompt + self.limit:
-            return "length"
-        return "stop" if self._stopped() else "cancelled"
+    def output(self) -> list[int]:
+        return self.ids[self.prompt :]
+
+    @property
+    def made(self) -> int:
+        return len(self.ids) - self.prompt
 
     def _stopped(self) -> bool:
         """Whether its last token is the end token, or ends a stop word."""
-        made = self.ids[self.prompt :] if self.stop_words else []
+        made = self.output if self.stop_words else []
         return self.ids[-1] == self.end_id or any(made[-len(word) :] == word for word in self.stop_words)
 
     @property
@@ -76,9 +73,13 @@ class TextRow:
         return self.sampler.draw(scores)
 
     def accept(self, token: int) -> bool:
-        """Append the token; whether the text goes on after it."""
+        """Append the token; whether the text goes on after it. Else it is finished."""
         self.ids.append(token)
-        return not self._stopped() and len(self.ids) < self.prompt + self.limit
+        if self.made >= self.limit:
+            self.finish("length")
+        elif self._stopped():
+            self.finish("stop")
+        return not self.finished
 
 
 def advance(rows: list[TextRow], logits: np.ndarray[Any, Any]) -> list[int]:
@@ -86,7 +87,7 @@ def advance(rows: list[TextRow], logits: np.ndarray[Any, Any]) -> list[int]:
     best, tokens = likeliest(logits)
     for place, (row, score) in enumerate(zip(rows, best, strict=True)):
         if not math.isfinite(score):
-            row.error = ArithmeticError("the model's scores are not finite numbers")
+            row.fail(ArithmeticError("the model's scores are not finite numbers"))
         elif not row.plain:
             tokens[place] = row.choose(logits[place])
     if any(row.wants_log_probs for row in rows):

@@ -7,20 +7,21 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from labsched.slots import Slots
+from labserve.answers import Answers
 from labserve.batches import compute_together
 from labserve.codegen import batch_decoder
 from labserve.codegen.request import TextRow, advance, outputs, parse_codegen_request
+from labserve.driver import Driver
 from labserve.guard import Guard
 from labserve.model_shape import ModelShape
-from labserve.observe.steps import Steps
-from labserve.observe.texts import GrownText, find_tokenizer
+from labserve.observe.recorder import Recorder
+from labserve.observe.texts import find_tokenizer
+from labserve.slot_scheduler import SlotScheduler
 from labserve.triton import device, input_reader, parameter
-
-LOOK_AROUND = 16  # steps between two questions whether the clients are still there
 
 
 class Rows:
-    """The rows of a model instance's requests. What it computes and ends, it also logs and counts (`steps`).
+    """The rows of a model instance's requests. A driver (labserve/driver.py) computes, ends and records them.
 
     `most_tokens`: of how many tokens the keys and values fit the memory at a time.
     """
@@ -30,13 +31,14 @@ class Rows:
         self.guard = Guard(args)
         self._shape = ModelShape.of(folder)
         threads = int(parameter(args, "threads"))
-        self.decoder = batch_decoder.load_batch_decoder(folder, device(args), threads, exact)
+        engine = RowEngine(batch_decoder.load_batch_decoder(folder, device(args), threads, exact))
         memory = int(parameter(args, "kv_cache_memory_mib")) * 2**20
         token_bytes = self._shape.token_values * (4 if exact else 2)
         self.most_tokens = max(self._shape.context, memory // token_bytes)
-        self.slots = json.loads(args["model_config"])["max_batch_size"]
-        self.steps = Steps(args, self.slots, lambda: find_tokenizer(folder))
-        self._before: dict[TextRow, int] = {}  # the rows of the last step, with their places in it
+        self.engine, slots = engine, json.loads(args["model_config"])["max_batch_size"]
+        self.scheduler = SlotScheduler(engine, slots, queues=False, asks=True)
+        self.recorder = Recorder(args, self.scheduler, lambda: find_tokenizer(folder))
+        self.driver = Driver(self.guard, self.scheduler, Answers(), self.recorder)  # `answer` returns the answers
 
     def answer(self, requests: Sequence[Any], generate: Callable[[list[TextRow]], None]) -> list[Any]:
         """A response for each request; `generate` runs rows to their ends.
@@ -72,36 +74,51 @@ class Rows:
 
     def begin(self, batch: list[TextRow]) -> list[TextRow]:
         """These rows, and no others, are the batch from now on."""
-        self._before = {}
-        self.steps.slots = Slots(max(self.slots, len(batch)))
+        self.scheduler.slots = Slots(max(self.scheduler.max_running, len(batch)))
         for row in batch:
-            row.name = self.steps.arrive(row.request)
-            self.steps.join(row.name)
+            row.id = row.request.request_id()
+            self.driver.submit(row)
+            self.scheduler.join(row)
         return batch
 
     def step(self, rows: list[TextRow]) -> list[TextRow]:
         """One more token for each row of the batch that is still running; returns the rows that need another one."""
-        first = not self._before
-        names = [row.name for row in rows]
-        phase = ("p" if first else "d") * len(rows)
-        tokens = [len(row.ids) if first else 1 for row in rows]
-        with self.steps.step(names, phase, tokens) as observed:
-            if first:
-                logits = self.decoder.begin([row.ids for row in rows])
-            else:
-                keep = [self._before[row] for row in rows]
-                logits = self.decoder.step(keep, [row.ids[-1] for row in rows])
-            left = [rows[place] for place in advance(rows, logits)]
-            if left and (len(left[0].ids) - left[0].prompt) % LOOK_AROUND == 0:
-                left = [row for row in left if not row.request.is_cancelled()]
-            going_on = set(left)
-            for row in rows:
-                if row not in going_on:
-                    self.steps.end(row.name, row.why)
-            observed.grown = [GrownText(row.name, row.ids, row.prompt, 0 if row.error else 1) for row in rows]
-        self._before = {row: place for place, row in enumerate(rows)}
-        return left
+        plan = self.scheduler.plan_of(rows)
+        try:
+            self.recorder.wait(plan)
+            self.driver.compute(plan)
+        except BaseException:  # they begin again, each alone, or their execution fails
+            self.driver.forget(rows)
+            raise
+        return [row for row in rows if not row.finished]
 
     def close(self) -> None:
         """The model is being unloaded."""
-        self.steps.close()
+        self.driver.close()
+
+
+class RowEngine:
+    """A decoder of batches behind a scheduler of slots (`labserve.slot_scheduler.SlotEngine`)."""
+
+    def __init__(self, decoder: batch_decoder.BatchDecoder) -> None:
+        self.decoder = decoder
+        self._places: dict[TextRow, int] = {}  # of the rows in the last step
+
+    def tokens(self, batch: Sequence[TextRow]) -> list[int]:
+        return [1 if row.made else len(row.ids) for row in batch]
+
+    def join(self, request: TextRow) -> None:
+        pass
+
+    def step(self, batch: Sequence[TextRow]) -> dict[str, Any]:
+        rows = [*batch]
+        if rows[0].made:
+            logits = self.decoder.step([self._places[row] for row in rows], [row.ids[-1] for row in rows])
+        else:
+            logits = self.decoder.begin([row.ids for row in rows])
+        self._places = {row: place for place, row in enumerate(rows)}
+        advance(rows, logits)
+        return {}
+
+    def release(self, request: TextRow) -> None:
+        pass

@@ -1,67 +1,70 @@
-"""GPT-2's requests in a loop of their own; their keys and values may be kept ones, or come from another server."""
+"""GPT-2's requests in slots, whose keys and values may be kept ones, or come from another server."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence as Batch
 from dataclasses import dataclass
 from typing import Any
 
+from labserve.driver import DriverThread
 from labserve.gpt2.decoders import CachedDecoder
-from labserve.gpt2.decoders import step as compute
 from labserve.gpt2.kept import Desk, HandedOver, Kept, put_in_slot, take_from_slot
 from labserve.gpt2.loading import count_slots, load_with_tokenizer
 from labserve.gpt2.routed import INPUT, route_of
+from labserve.gpt2.running import SequenceAnswers
 from labserve.gpt2.sequences import Sequence
-from labserve.loop import Job, Loop
+from labserve.guard import Guard
 from labserve.observe.gauges import Value
-from labserve.observe.texts import GrownText
+from labserve.observe.recorder import Recorder
 from labserve.params import BadInput
+from labserve.slot_scheduler import SlotScheduler
 from labserve.tensors import read_single
-from labserve.text.logprobs import LOGPROBS, as_json
-from labserve.triton import input_reader, parameter, respond, text_of
+from labserve.text.logprobs import LOGPROBS
+from labserve.triton import input_reader, parameter, text_of
 
 
-@dataclass(eq=False, kw_only=True)
-class Text(Job):
-    """A request: the text that it continues, and what another server has computed of it (`taken_over`), if any."""
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """What a request has to do with other servers, and how much of its prompt was not computed here."""
 
-    sequence: Sequence
     hands_over: bool  # after its first token, to another server
-    taken_over: HandedOver | None
+    taken_over: HandedOver | None  # what another server has computed of it
     route: dict[str, Any]  # why a router chose this server
-    cached: int = 0  # tokens of its prompt that were not computed here
-
-    @property
-    def todo(self) -> int:
-        return len(self.sequence.ids) - self.sequence.cached
-
-    def grown(self, made: int) -> GrownText:
-        return GrownText(self.name, self.sequence.ids, self.sequence.prompt, made)
+    cached: int = 0
+    name: str = ""  # by which the other server fetches it
 
 
-class Texts(Loop):
-    """The requests of a model instance, with their slots of the KV cache.
+class Texts:
+    """The requests of a model instance, with their slots of the KV cache: what computes a step (`SlotEngine`).
 
-    `step`: as of Loop. The parameters `step_ms` and `token_ms` pace it: a step takes the first, and the second for each
-    token of a prompt, whatever this machine needs. `load_ms` and `load_mib_s` pace what is loaded from outside of the
-    slots in the same way. With 0 nothing is paced.
+    The parameters `step_ms` and `token_ms` pace it: a step takes the first, and the second for each token of a prompt,
+    whatever this machine needs. `load_ms` and `load_mib_s` pace what is loaded from outside of the slots in the same
+    way. With 0 nothing is paced.
     """
 
-    def __init__(self, args: dict[str, str], step: Callable[[], None]) -> None:
+    def __init__(self, args: dict[str, str]) -> None:
         begin, decoder, tokenizer = load_with_tokenizer(args)
         assert isinstance(decoder, CachedDecoder)
-        self._begin, self.decoder, self._tokenizer = begin, decoder, tokenizer
+        self._begin, self.decoder = begin, decoder
         self._desk = Desk(parameter(args, "run_dir"))
         self._kept = Kept(decoder.cache, int(parameter(args, "kept_blocks")))
         self._step_ms = float(parameter(args, "step_ms"))
         self._token_ms = float(parameter(args, "token_ms"))
         self._load_ms = float(parameter(args, "load_ms"))
         self._load_mib_s = float(parameter(args, "load_mib_s"))
+        self._transfers: dict[Sequence, Transfer] = {}  # of the live sequences
+        self._loaded = {"loaded_bytes": 0, "load_us": 0}  # since the last step
+        guard, scheduler = Guard(args), SlotScheduler(self, count_slots(args))
         counters: dict[str, Value] = {"cached_tokens_total": 0, "moved_bytes_total": {"sent": 0, "fetched": 0}}
-        super().__init__(args, count_slots(args), self._text_of, step, lambda: tokenizer, **counters)
+        self.recorder = Recorder(args, scheduler, lambda: tokenizer, {"waiting": 0, **counters})
+        self._answers = TransferAnswers(guard, tokenizer, self._transfers)
+        self.driver = DriverThread(guard, scheduler, self._answers, self.recorder, self._read, forgiving=True)
+        self._guard = guard
 
-    def _text_of(self, request: Any) -> Text:
+    def _read(self, request: Any, number: int) -> Sequence:
+        self._guard.check(request)
         read = input_reader(request)
         sequence = self._begin(text_of(request, "text_input"), request.parameters())
+        sequence.request, sequence.id = request, request.request_id()
         hands_over = bool(read_single(read, "hand_over", False))
         route = route_of(read_single(read, INPUT, b""))
         name = read_single(read, "handed_over", b"")
@@ -73,78 +76,94 @@ class Texts(Loop):
                 raise BadInput("handed_over", "this is another text, or it is to be handed over again")
             if len(taken_over.ids) >= sequence.limit:
                 raise BadInput("max_tokens", "the other server has made as many tokens already")
-        return Text(request, (), 0, sequence=sequence, hands_over=hands_over, taken_over=taken_over, route=route)
+        self._transfers[sequence] = Transfer(hands_over, taken_over, route)
+        return sequence
 
-    def begin(self) -> None:
-        """Waiting requests take the free slots, with the keys and values that are there of their prompts."""
-        self.more |= {"loaded_bytes": 0, "load_us": 0}
-        while self.waiting and self.free_slots:
-            text = self.admit()
-            if text is not None:
-                self._load(text)
-
-    def _load(self, text: Any) -> None:
-        began, sequence = time.monotonic(), text.sequence
-        sequence.slot = self.decoder.cache.take()
-        if text.taken_over:
-            ids, kv = text.taken_over
-            put_in_slot(self.decoder.cache, sequence.slot, 0, kv)
+    def join(self, request: Sequence) -> None:
+        """A sequence gets a slot, with the keys and values that are there of its prompt."""
+        began, transfer = time.monotonic(), self._transfers[request]
+        slot = request.slot = self.decoder.cache.take()
+        assert slot is not None  # there are as many as the scheduler has
+        if transfer.taken_over:
+            ids, kv = transfer.taken_over
+            put_in_slot(self.decoder.cache, slot, 0, kv)
             loaded = kv.nbytes
-            text.cached = len(ids) - 1
-            self.steps.gauges.update(moved_bytes_total={"fetched": loaded})
+            transfer.cached = len(ids) - 1
+            self.recorder.count(moved_bytes_total={"fetched": loaded})
         else:
-            text.cached = self._kept.find(sequence.ids)
-            loaded = self._kept.load(sequence.ids[: text.cached], sequence.slot)
-            self.steps.gauges.update(cached_tokens_total=text.cached)
-        sequence.cached = text.cached
+            transfer.cached = self._kept.find(request.ids)
+            loaded = self._kept.load(request.ids[: transfer.cached], slot)
+            self.recorder.count(cached_tokens_total=transfer.cached)
+        request.cached = transfer.cached
         if loaded:
             paced_s = self._load_ms / 1e3
             if self._load_mib_s:
                 paced_s += loaded / 2**20 / self._load_mib_s
             time.sleep(max(0.0, began + paced_s - time.monotonic()))
-            self.more["loaded_bytes"] += loaded
-            self.more["load_us"] += round((time.monotonic() - began) * 1e6)
-        if text.taken_over:  # its first token is the other server's
-            sequence.sampler.skip()
-            self.send(text, sequence.accept(text.taken_over.ids[-1]))
+            self._loaded["loaded_bytes"] += loaded
+            self._loaded["load_us"] += round((time.monotonic() - began) * 1e6)
+        if transfer.taken_over:
+            self._pass_on(request, transfer.taken_over.ids[-1])
 
-    def compute(self, texts: list[Any]) -> list["str | Exception"]:
-        """One pass over what is new of these: the text of the next token of each, or why there is none."""
-        began = time.monotonic()
-        prompts = sum(text.todo for text in texts if not text.made)
-        self.more["cached"] = [0 if text.made else text.cached for text in texts]
-        self.more["routes"] = {text.name: text.route for text in texts if text.route and not text.made}
-        pieces = compute(self.decoder, [text.sequence for text in texts])
-        self.more["engine_us"] = round((time.monotonic() - began) * 1e6)
+    def _pass_on(self, sequence: Sequence, token: int) -> None:
+        """Send the first token, which is the other server's."""
+        sequence.sampler.skip()
+        sequence.piece = sequence.accept(token)
+        try:
+            self._answers.stream(sequence, [token])
+        except Exception as error:
+            sequence.fail(error)
+
+    def tokens(self, batch: Batch[Sequence]) -> list[int]:
+        return [len(sequence.ids) - sequence.cached for sequence in batch]
+
+    def step(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        """One pass over what is new of these, with which a sequence may leave for another server."""
+        began, fields = time.monotonic(), dict[str, Any](self._loaded)
+        self._loaded = {"loaded_bytes": 0, "load_us": 0}
+        new = {sequence: self._transfers[sequence] for sequence in batch if sequence.new}
+        prompts = sum(len(sequence.ids) - sequence.cached for sequence in new)
+        fields["cached"] = [new[sequence].cached if sequence in new else 0 for sequence in batch]
+        fields["routes"] = {sequence.name: transfer.route for sequence, transfer in new.items() if transfer.route}
+        for sequence, text in zip(batch, self.decoder.step(batch), strict=True):
+            sequence.piece = "" if isinstance(text, Exception) else text
+        fields["engine_us"] = round((time.monotonic() - began) * 1e6)
         paced_s = (self._step_ms + self._token_ms * prompts) / 1e3
         time.sleep(max(0.0, began + paced_s - time.monotonic()))
-        return pieces
+        for sequence, transfer in new.items():
+            if transfer.hands_over and not sequence.finished:
+                self._hand_over(sequence, transfer)
+        return fields
 
-    def send(self, job: Any, piece: "str | Exception") -> None:
-        """A request's next token; or, where it is to be handed over, the name by which the other server fetches it."""
-        sequence = job.sequence
-        job.made += 1
+    def _hand_over(self, sequence: Sequence, transfer: Transfer) -> None:
+        """Leave a sequence for another server, which fetches it by a name."""
         try:
-            if isinstance(piece, Exception):
-                raise piece
-            if job.hands_over and not sequence.finished:
-                kv = take_from_slot(self.decoder.cache, sequence.slot, slice(sequence.cached))
-                name = self._desk.hand_over(sequence.ids, kv)
-                respond(job.request, "", last=True, handed_over=name)
-                self.steps.gauges.update(moved_bytes_total={"sent": kv.nbytes})
-                sequence.finish("handed over")
-            else:
-                log_probs = "" if sequence.rivals is None else as_json(sequence.log_probs, self._tokenizer)
-                respond(job.request, piece, last=sequence.finished, logprobs=log_probs)
-            job.why = sequence.why
-        except Exception as error:
-            job.why = "failed"
-            self.guard.refuse(job.request, error)
+            assert sequence.slot is not None
+            kv = take_from_slot(self.decoder.cache, sequence.slot, slice(sequence.cached))
+            transfer.name, sequence.piece = self._desk.hand_over(sequence.ids, kv), ""
+            self.recorder.count(moved_bytes_total={"sent": kv.nbytes})
+            sequence.finish("handed over")
+        except Exception as error:  # the disk is full: this request ends, and no other
+            sequence.fail(error)
 
-    def release(self, job: Any) -> None:
+    def release(self, request: Sequence) -> None:
         """Its slot is free; the full blocks of what was computed stay."""
-        sequence = job.sequence
-        if sequence.slot is not None:
-            if job.why != "failed":
-                self._kept.keep(sequence.ids[: sequence.cached], sequence.slot)
-            self.decoder.release(sequence)
+        if request.slot is not None:
+            if request.why != "failed":
+                self._kept.keep(request.ids[: request.cached], request.slot)
+            self.decoder.release(request)
+
+
+class TransferAnswers(SequenceAnswers):
+    """As in lab 02; and where a request is handed over, the name by which the other server fetches it."""
+
+    def __init__(self, guard: Guard, tokenizer: Any, transfers: dict[Sequence, Transfer]) -> None:
+        super().__init__(guard, tokenizer)
+        self._transfers = transfers
+
+    def outputs(self, request: Sequence) -> dict[str, str]:
+        return {**super().outputs(request), "handed_over": self._transfers[request].name}
+
+    def finish(self, request: Sequence) -> None:
+        super().finish(request)
+        self._transfers.pop(request, None)

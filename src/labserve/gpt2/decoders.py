@@ -14,7 +14,7 @@ from labserve.text.sampling import choose
 
 
 class Decoder(Protocol):
-    """The methods of a decoder that a model.py needs."""
+    """What computes GPT-2's tokens. A model.py chooses the sequences of each step: any that run, in any order."""
 
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         """Scores of the next token of each sequence, [batch, vocab]."""
@@ -28,6 +28,55 @@ class Decoder(Protocol):
     def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
         """Fields of its own in the step log, for the step of this batch that was just computed."""
         return {}
+
+    def drafts(self, batch: Batch[Sequence]) -> list[int]:
+        """Decide how many draft tokens the next step checks, of each sequence of its batch."""
+        return [0] * len(batch)
+
+    def step(self, batch: Batch[Sequence]) -> list[str | Exception]:
+        """One more token for each sequence; the text that each answer carries (see `Sequence.accept`).
+
+        Or why there is none: then the sequence is finished, and the others are not concerned.
+        """
+
+        def tokens(part: Batch[Sequence]) -> list[int | Exception]:
+            logits = self.logits(part)
+            chosen = choose(logits, [sequence.sampler for sequence in part])
+            for row, (sequence, token) in enumerate(zip(part, chosen, strict=True)):
+                if sequence.rivals is not None and not isinstance(token, Exception):
+                    sequence.log_probs = log_probs(logits[row], token, sequence.rivals)
+            return chosen
+
+        def accept(sequence: Sequence, token: int | Exception) -> str | Exception:
+            return sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
+
+        return [accept(*pair) for pair in zip(batch, compute_together(batch, tokens), strict=True)]
+
+
+class DecoderEngine:
+    """A decoder behind a scheduler of slots (`labserve.slot_scheduler.SlotEngine`)."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def tokens(self, batch: Batch[Sequence]) -> list[int]:
+        drafts = self._decoder.drafts(batch)
+        return [len(sequence.ids) - sequence.cached + draft for sequence, draft in zip(batch, drafts, strict=True)]
+
+    def join(self, request: Sequence) -> None:
+        pass
+
+    def step(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        left = [len(sequence.ids) - sequence.cached for sequence in batch]
+        for sequence, text in zip(batch, self._decoder.step(batch), strict=True):
+            sequence.piece = "" if isinstance(text, Exception) else text
+        fields = {**self._decoder.observed(batch), "texts": [sequence.piece for sequence in batch]}
+        if "cached" in fields:  # known only after the blocks were taken
+            fields["tokens"] = [count - cached for count, cached in zip(left, fields["cached"], strict=True)]
+        return fields
+
+    def release(self, request: Sequence) -> None:
+        self._decoder.release(request)
 
 
 class CachedDecoder(Decoder):
@@ -133,23 +182,8 @@ class RecomputingDecoder(Decoder):
 
 
 def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
-    """One more token for each sequence; the text that each answer carries (see `Sequence.accept`).
-
-    Or why there is none: then the sequence is finished, and the others are not concerned.
-    """
-
-    def tokens(part: Batch[Sequence]) -> list[int | Exception]:
-        logits = decoder.logits(part)
-        chosen = choose(logits, [sequence.sampler for sequence in part])
-        for row, (sequence, token) in enumerate(zip(part, chosen, strict=True)):
-            if sequence.rivals is not None and not isinstance(token, Exception):
-                sequence.log_probs = log_probs(logits[row], token, sequence.rivals)
-        return chosen
-
-    def accept(sequence: Sequence, token: int | Exception) -> str | Exception:
-        return sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
-
-    return [accept(*pair) for pair in zip(batch, compute_together(batch, tokens), strict=True)]
+    """One more token for each sequence, as the exercises of lab 02 ask for it: see `Decoder.step`."""
+    return decoder.step(batch)
 
 
 def slot_of(sequence: Sequence) -> int:

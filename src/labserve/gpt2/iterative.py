@@ -1,7 +1,6 @@
 """GPT-2's sequences for a model that Triton schedules again for every token (`iterative_sequence: true`)."""
 
 import json
-import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Batch
 from contextlib import contextmanager
@@ -27,11 +26,11 @@ class IterativeRunning(Running):
     """
 
     def __init__(self, args: dict[str, str]) -> None:
-        super().__init__(args, waiting=0)
+        super().__init__(args, queues=True, waiting=0)
         batching = json.loads(args["model_config"])["sequence_batching"]
         idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
         self._gather_s = int(parameter(args, "gather_microseconds", "0")) / 1e6
-        self.roster = Roster(self.slots, idle_s, self.decoder.release, self.steps)
+        self.roster = Roster(self.scheduler, self._end, self.recorder.clock.now, idle_s)
         self.live = self.roster.live
         self._here: list[Sequence] = []
         self.looking = PeriodicCall(LOOK_S, self._look)
@@ -45,7 +44,6 @@ class IterativeRunning(Running):
                 self.roster.sweep()
                 self._here = self.sequences_of(requests)
                 yield self._here
-                self.steps.gauges.update(running=len(self.roster.running), waiting=self.roster.waiting)
             except Exception:  # Triton answers all of them with the error, and is not to be asked after them again
                 for request in requests:
                     self.roster.rest(request.correlation_id())
@@ -60,9 +58,9 @@ class IterativeRunning(Running):
         """The sequence of each request that is not refused. Two requests with the same id are both refused."""
         sequences = super().sequences_of(requests)
         for sequence in list(sequences):
-            if self.roster.live.get(sequence.id) is not sequence:  # its id was used again in this batch
+            if self.roster.live.get(sequence.correlation) is not sequence:  # its id was used again in this batch
                 sequences.remove(sequence)
-                self._refuse(sequence.request, used_twice(sequence.id))
+                self._refuse(sequence.request, used_twice(sequence.correlation))
         return sequences
 
     def _sequence_of(self, request: Any) -> Sequence:
@@ -77,29 +75,32 @@ class IterativeRunning(Running):
 
     def free_slots(self, sequences: Batch[Sequence]) -> int:
         """How many of these may get a slot now."""
-        return self.roster.free_slots([sequence.id for sequence in sequences])
+        return self.roster.free_slots([sequence.correlation for sequence in sequences])
 
     def awaits_others(self, batch: Batch[Sequence]) -> bool:
         """Whether to give this batch back once, since others are on their way that could share its step."""
-        ids = [sequence.id for sequence in batch]
+        ids = [sequence.correlation for sequence in batch]
         return not ids or self.roster.out_of_step(ids) or self.roster.too_early(ids, self._gather_s)
 
     def step(self, batch: Batch[Sequence]) -> None:
         """One more token for each sequence of the batch; see :meth:`Running.step`. Those without a slot get one."""
         self.roster.admit(batch)
         super().step(batch)
-        self.roster.note_step([sequence.id for sequence in batch])
+        self.roster.note_step([sequence.correlation for sequence in batch])
 
-    def _waiting(self, batch: Batch[Sequence]) -> list[str] | None:
+    def _waiting(self, batch: Batch[Sequence]) -> list[Sequence]:
         chosen = set(batch)
-        return [sequence.name for sequence in self._here if sequence not in chosen]
+        return [sequence for sequence in self._here if sequence not in chosen]
 
-    def end(self, sequence: Sequence) -> None:
-        """A sequence is finished: free what it holds. Requests that come with its id now are refused for a while."""
-        self.roster.rest(sequence.id, sequence.why)
+    def _ended(self, sequence: Sequence) -> None:
+        self.roster.rest(sequence.correlation, sequence.why)  # other requests with its id are refused for a while
 
-    def _has_left(self, sequence: Sequence) -> bool:
-        return False  # the roster asks, when Triton no longer schedules it
+    def _end(self, sequence: Sequence, why: str) -> None:
+        """A sequence leaves the roster, and nobody waits for its answer any more."""
+        if not sequence.finished:
+            sequence.finish(why)
+        self.scheduler.leave(sequence)
+        self.driver.end(sequence, answer=False)
 
     def _refuse(self, request: Any, error: Exception) -> None:
         super()._refuse(request, error)
@@ -111,9 +112,8 @@ class IterativeRunning(Running):
             try:
                 self.roster.begin()
                 self.roster.sweep()
-                if self.steps.ended:
-                    self.steps.write(time.monotonic(), kind="change")
-                    self.steps.gauges.update(waiting=self.roster.waiting)
+                if self.recorder.pending:
+                    self.recorder.change()
             finally:
                 self.roster.lock.release()
 

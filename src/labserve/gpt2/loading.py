@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labsched.features import InForce
-from labserve.gpt2 import paged
+from labserve.gpt2 import lookup, paged
 from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import file_beside
@@ -41,10 +41,16 @@ def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Se
         effective.note(parameter(args, "run_dir", ""), [shown])
     cached = parameter(args, "kv_cache", "true").lower() == "true"
     slots = count_slots(args)
-    decoder: Decoder = CachedDecoder(model, slots) if cached else RecomputingDecoder(model)
+    decoder: Decoder
     if blocks := file_beside(args, paged.FILE):
         count = int(parameter(args, "kv_blocks", "0")) or slots * -(-model.context // paged.SIZE)
         decoder = paged.PagedDecoder(model, count, blocks)
+    elif not cached:
+        decoder = RecomputingDecoder(model)
+    elif own := file_beside(args, lookup.FILE):
+        decoder = lookup.Lookup(model, slots, own)
+    else:
+        decoder = CachedDecoder(model, slots)
     pb_utils.Logger.log_info(f"{args['model_name']}: {model.describe()}; {decoder.describe()}")
     tokenizer = open_tokenizer(folder)
     begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence as Batch
 from typing import Any
 
-from labserve.gpt2.decoders import CachedDecoder, step
+from labserve.gpt2.decoders import CachedDecoder
+from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import OwnFile
 from labserve.gpt2.sequences import Sequence
 from labserve.params import Refusal
@@ -12,21 +13,20 @@ from labserve.text.sampling import likeliest
 FILE, MOST = "lookup.py", 4  # draft tokens of a step
 
 
-class Lookup:
+class Lookup(CachedDecoder):
     """Asks the file for drafts, and how many of them it accepts. Only for a greedy sequence that decodes.
 
     vLLM: vllm/v1/spec_decode/ngram_proposer.py and vllm/v1/sample/rejection_sampler.py.
     """
 
-    def __init__(self, decoder: CachedDecoder, own: OwnFile) -> None:
-        self._decoder, self._own = decoder, own
-        self._propose, self._accept = own.find("propose"), own.find("accept")
+    def __init__(self, model: GPT2, slots: int, own: OwnFile) -> None:
+        super().__init__(model, slots)
+        self._own, self._propose, self._accept = own, own.find("propose"), own.find("accept")
         self._drafts: dict[Sequence, list[int]] = {}
         self._accepted: dict[Sequence, int] = {}
         self._failed: dict[Sequence, Refusal] = {}
 
-    def propose(self, batch: Batch[Sequence]) -> list[int]:
-        """Ask for the drafts of a step of this batch. Returns the number of draft tokens of each sequence."""
+    def drafts(self, batch: Batch[Sequence]) -> list[int]:
         self._drafts, self._accepted, self._failed = {}, {}, {}
         for sequence in batch:
             most = min(MOST, sequence.limit - len(sequence.ids) - 1)
@@ -38,19 +38,18 @@ class Lookup:
         return [len(self._drafts.get(sequence, ())) for sequence in batch]
 
     def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
-        """Fields of the step log for the step of this batch."""
         return {
             "guessed": [len(self._drafts.get(sequence, ())) for sequence in batch],
             "accepted": [self._accepted.get(sequence, 0) for sequence in batch],
         }
 
     def step(self, batch: Batch[Sequence]) -> list[str | Exception]:
-        """One more token for each sequence, or several; the text that each answer carries, or why there is none."""
+        """As `Decoder`, with one token or several."""
         texts: dict[Sequence, str | Exception] = {}
         for sequence, error in self._failed.items():
             texts[sequence] = sequence.fail(error)
         others = [sequence for sequence in batch if sequence not in self._drafts and sequence not in texts]
-        texts |= zip(others, step(self._decoder, others), strict=True)
+        texts |= zip(others, super().step(others), strict=True)
         if drafting := [sequence for sequence in batch if sequence in self._drafts]:
             texts |= zip(drafting, self._check(drafting), strict=True)
         return [texts[sequence] for sequence in batch]
@@ -63,7 +62,7 @@ class Lookup:
 
     def _draft(self, ids: list[int], most: int) -> list[int]:
         draft = self._own.call(self._propose, ids, most)
-        size = self._decoder.vocabulary
+        size = self.vocabulary
         is_ids = isinstance(draft, list) and all(type(id) is int and 0 <= id < size for id in draft)
         self._own.require(is_ids, f"propose returned {draft!r}, which is not a list of token ids")
         self._own.require(len(draft) <= most, f"propose returned {len(draft)} draft tokens, of at most {most}")
@@ -75,7 +74,7 @@ class Lookup:
         for sequence, draft in zip(batch, drafts, strict=True):
             sequence.ids += draft
         try:
-            scores = self._decoder.logits(batch, [1 + len(draft) for draft in drafts])
+            scores = self.logits(batch, [1 + len(draft) for draft in drafts])
         finally:
             for sequence, draft in zip(batch, drafts, strict=True):
                 del sequence.ids[len(sequence.ids) - len(draft) :]

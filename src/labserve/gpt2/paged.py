@@ -1,4 +1,4 @@
-"""A KV cache in blocks, whose block manager is a learner's ``blocks.py`` (exercise 02d)."""
+"""A KV cache in blocks, whose block manager is a learner's ``blocks.py`` (exercises 02d to 02f)."""
 
 import itertools
 from collections.abc import Sequence as Batch

@@ -3,6 +3,21 @@
 Triton executes a sequence again and again, and says nothing when it stops. Its client may have gone, which Triton 2.51
 notices at different moments: of a gRPC stream at once, of an HTTP connection only when a response cannot be written. So
 the roster asks for each sequence that does not come back.
+
+An id is in one of these states:
+
+=========  =======================  ====================================================================================
+state      where it is kept         how it goes on
+=========  =======================  ====================================================================================
+unknown    nowhere                  waiting, with a request that has the flag START; any other request is refused
+waiting    `live`                   running, when a step has a slot for it (`admit`)
+running    `live` and `running`     resting with its last token or an error; waiting, if it was silent and another
+                                    sequence needed its slot; running otherwise
+silent     as before                none of its requests came for `PATIENCE_S`, and the model was idle for `FREE_S` of
+                                    that. As before when one comes; unknown when its client has gone (`sweep`), when it
+                                    begins again, or when Triton has given it up as idle
+resting    `_resting`               every request is refused; unknown when none has come for as long as a silent one
+=========  =======================  ====================================================================================
 """
 
 import threading
@@ -12,8 +27,8 @@ from collections.abc import Sequence as Batch
 from typing import NamedTuple
 
 from labserve.gpt2.sequences import Sequence
-from labserve.observe.steps import Steps
 from labserve.params import BadInput
+from labserve.slot_scheduler import SlotScheduler
 
 PATIENCE_S = 1.0  # of silence; then a sequence is given up, and its id is free again
 FREE_S = 0.1  # of this time the model must have been idle: a sequence is not silent because a step takes long
@@ -31,22 +46,26 @@ class Stamp(NamedTuple):
 
 
 class Roster:
-    """Sequences by their correlation id. `slots` of them may run.
+    """Sequences by their correlation id. Its table of states is above.
 
-    `idle_s`: after so long Triton itself forgets a sequence. `release` frees what the decoder keeps of one. `steps`
-    notes which of them get a slot, lose it or end.
+    Args:
+        scheduler: has the slots.
+        end: what to do about a sequence that leaves, and why it does, in the step log's word.
+        now: the model's clock.
+        idle_s: after so long Triton itself forgets a sequence.
 
     Every field belongs to the thread that holds `lock`: Triton's during an execution, the looking thread between two.
     Another thread may read `live`: a sequence leaves it after its slot is free and its end is noted.
     """
 
-    def __init__(self, slots: int, idle_s: float, release: Callable[[Sequence], None], steps: Steps) -> None:
+    def __init__(
+        self, scheduler: SlotScheduler, end: Callable[[Sequence, str], None], now: Callable[[], float], idle_s: float
+    ) -> None:
         self.lock = threading.Lock()
-        self.slots = slots
+        self.slots = scheduler.max_running
         self.live: dict[int, Sequence] = {}  # in the order in which they were last executed
         self.running: dict[int, Sequence] = {}  # those of them that have a slot
-        self._steps = steps
-        self._idle_s, self._release, self._clock = idle_s, release, steps.clock.now
+        self._scheduler, self._end, self._clock, self._idle_s = scheduler, end, now, idle_s
         self._resting: dict[int, Stamp] = {}  # ids whose sequence ended or was refused, and when
         self._unfinished: set[int] = set()  # ids that had a token in the last step and need another
         self._gave_back = self._gathered = False
@@ -136,17 +155,11 @@ class Roster:
             if len(self.running) == self.slots:
                 longest_silent = min(self.running, key=lambda id: self.running[id].seen)
                 silent = self.running.pop(longest_silent)
-                self._release(silent)
                 silent.running = False
-                self._steps.evict(silent.name)
-            self.running[sequence.id] = sequence
+                self._scheduler.evict(silent)
+            self.running[sequence.correlation] = sequence
             sequence.running = True
-            self._steps.join(sequence.name)
-
-    @property
-    def waiting(self) -> int:
-        """How many want a slot."""
-        return len(self.live) - len(self.running)
+            self._scheduler.join(sequence)
 
     def note_step(self, ids: list[int]) -> None:
         """These had a token. Those that want another come back as soon as Triton queues them."""
@@ -194,9 +207,8 @@ class Roster:
         self._unfinished.discard(id)
         sequence = self.live.get(id)
         if sequence is not None:
-            self._release(sequence)
             sequence.running = False
-            self._steps.end(sequence.name, why)
+            self._end(sequence, why)
             self.running.pop(id, None)
             del self.live[id]
 

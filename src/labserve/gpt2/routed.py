@@ -11,7 +11,7 @@ TEXTS, SCORES, CANDIDATES = ("policy", "session", "replica"), "scores", "candida
 
 
 def route_of(raw: bytes) -> dict[str, Any]:
-    """The decision in the input `route`, as labkit.clients.router writes it; {} if there is none. Raises BadInput.
+    """The decision in the input `route`, as labkit.client.router writes it; {} if there is none. Raises BadInput.
 
     Numbers that JSON does not have (a score of minus infinity) become texts, so that a line of the log stays JSON.
     """

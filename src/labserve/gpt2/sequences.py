@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from labserve.params import SAMPLING, BadInput, RequestParameter, parse_parameters, text
+from labserve.slot_scheduler import SlotRequest
 from labserve.text.detok import Detokenizer
 from labserve.text.logprobs import MOST, LogProb
 from labserve.text.sampling import Sampler
@@ -21,7 +22,7 @@ FIELDS = {
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(SlotRequest):
     """A text in the making. `ids` begin with the prompt's; `slot` and `cached` belong to the decoder."""
 
     ids: list[int]
@@ -32,14 +33,10 @@ class Sequence:
     detokenizer: Detokenizer
     rivals: int | None = None  # how many tokens it wants log probabilities of beside its own; None: of none at all
     log_probs: dict[int, LogProb] = field(default_factory=dict)  # of its last token and its rivals
-    finished: bool = False
-    why: str = ""  # it finished: "length", "stop" (the end token), "failed"
     slot: int | None = None
     cached: int = 0  # leading ids whose keys and values are in the slot
-    request: Any = None  # Triton's, that it answers in this execution
-    id: int = 0  # Triton's correlation id, if its model is iterative
-    name: str = ""  # in the step log
-    running: bool = False  # it holds a slot (iterative-gpt2)
+    correlation: int = 0  # Triton's correlation id, if its model is iterative, which also needs:
+    running: bool = False  # it holds a slot
     sender: Any = None  # where its last answer went
     round: int = 0  # the last execution that it was in,
     seen: float = field(default_factory=time.monotonic)  # when that was,
@@ -47,9 +44,17 @@ class Sequence:
     asked: float = 0.0  # when its client was last asked after
 
     @property
+    def output(self) -> list[int]:
+        return self.ids[self.prompt :]
+
+    @property
+    def made(self) -> int:
+        return len(self.ids) - self.prompt
+
+    @property
     def new(self) -> bool:
         """Whether no token was generated yet."""
-        return len(self.ids) == self.prompt
+        return not self.made
 
     def accept(self, token: int) -> str:
         """Append the next token; returns the text that is now certain. Sets `finished` on the last one."""
@@ -57,15 +62,6 @@ class Sequence:
         if token == self.eos or len(self.ids) >= self.limit:
             self.finish("stop" if token == self.eos else "length")
         return self.detokenizer.add(token, last=self.finished)
-
-    def fail(self, error: Exception) -> Exception:
-        """End it without a token; returns the error."""
-        self.finish("failed")
-        return error
-
-    def finish(self, why: str) -> None:
-        """End it; `why` is the step log's word."""
-        self.finished, self.why = True, why
 
 
 def new_sequence(

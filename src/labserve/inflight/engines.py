@@ -7,6 +7,7 @@ from typing import Any
 
 from labsched.features import AUTO, Features
 from labsched.kv_budget import KVBudget
+from labserve.cache_room import CacheRoom
 from labserve.model_shape import ModelShape
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
@@ -43,10 +44,11 @@ def open_engine(
         if draft.vocabulary != shape.vocabulary:
             raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
         token_bytes += kind.token_bytes(draft, exact, device, stored)
+    room = CacheRoom.of(word, shape, batch, device)
     kv = KVBudget.of(
-        word("max_tokens_in_paged_kv_cache"),
+        room.tokens,
         word("kv_cache_free_gpu_mem_fraction"),
-        memory=int(word("kv_cache_memory_mib")) * 2**20,
+        memory=room.memory,
         token_bytes=token_bytes,
         block_size=module.BLOCK_SIZE,
     )

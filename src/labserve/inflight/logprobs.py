@@ -30,26 +30,27 @@ class LogProbs:
         self._tokenizer: Tokenizer | None = None
         self._reader: OpenVinoDecoder | None = None
 
-    def open(self, request: Request) -> "RequestScores":
-        """The scorer of one request, for its `rivals`. Raises BadInput: the engine cannot give log probabilities."""
+    def open(self, request: Request, rivals: int) -> "RequestScores":
+        """The scorer of a request that wants as many likely tokens beside its own. Raises BadInput: it cannot be."""
         if self._engine not in ("openvino", "vllm"):
             raise BadInput(LOGPROBS, f"engine={self._engine} gives no log probabilities; engine=openvino and vllm do")
         self._tokenizer = self._tokenizer or find_tokenizer(self._folder)
         if self._tokenizer is None:
             raise BadInput(LOGPROBS, f"{self._folder} has no tokenizer that spells the tokens")
         if self._engine == "vllm":
-            return RequestScores(request, self._tokenizer)
+            return RequestScores(rivals, self._tokenizer)
         if self._reader is None:
             threads = threads_of(int(self._threads), self._folder)
             self._reader = OpenVinoDecoder(self._folder, threads, self._exact)
-        return _Computed(request, self._tokenizer, self._reader.another())
+        return _Computed(rivals, self._tokenizer, request.prompt, self._reader.another())
 
 
 class RequestScores:
-    """Log probabilities of one request, from the engine itself (`Request.scores`)."""
+    """Log probabilities of one request, from the engine itself, which adds those of new tokens to `scores`."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self._request, self._tokenizer = request, tokenizer
+    def __init__(self, rivals: int, tokenizer: Tokenizer) -> None:
+        self.rivals, self._tokenizer = rivals, tokenizer
+        self.scores: list[Any] = []
 
     def of(self, tokens: Sequence[int]) -> list[str]:
         """One JSON text for each of the request's next tokens: vllm_backend's form."""
@@ -57,21 +58,21 @@ class RequestScores:
 
     def _of(self, token: int) -> Any:
         """The log probabilities of the token and its rivals, by id."""
-        return self._request.scores.pop(0)
+        return self.scores.pop(0)
 
 
 class _Computed(RequestScores):
     """Log probabilities of one request, by a pass over each of its tokens; `reader` is its own."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, reader: OpenVinoDecoder) -> None:
-        super().__init__(request, tokenizer)
-        self._reader = reader
+    def __init__(self, rivals: int, tokenizer: Tokenizer, prompt: list[int], reader: OpenVinoDecoder) -> None:
+        super().__init__(rivals, tokenizer)
+        self._prompt, self._reader = prompt, reader
         self._last: int | None = None  # the token before, which the reader has not read yet
 
     def _of(self, token: int) -> Any:
         if self._last is None:
-            scores = self._reader.begin([self._request.prompt])
+            scores = self._reader.begin([self._prompt])
         else:
             scores = self._reader.step([0], [self._last])
         self._last = token
-        return log_probs(scores[0], token, self._request.rivals or 0)
+        return log_probs(scores[0], token, self.rivals)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.observe.goodput import GoodputCounter, Life
+from labserve.observe.goodput import USUAL, GoodputCounter, Life
 from labserve.observe.periodic import PeriodicCall
 from labserve.observe.tracing import Tracer
 
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 #: Every metric that a model of ours may have; a model shows the metrics that apply to it.
 METRICS = {
     "slots": Shown("Requests that may run at a time"),
-    "running": Shown("Requests in the batch, or that hold a slot"),
+    "running": Shown("Requests that hold a slot"),
     "waiting": Shown("Requests that wait inside the model"),
     "kv_blocks": Shown("KV cache blocks there are"),
     "kv_blocks_used": Shown("KV cache blocks occupied or promised"),
@@ -60,6 +60,13 @@ METRICS = {
 
 Value = float | Mapping[str, float]
 USAGE = ("kv_blocks_used", "kv_blocks"), ("running", "slots")  # the first that a model has
+
+
+class Origin(NamedTuple):
+    """A request's class for goodput, and its trace context; "": it is not traced."""
+
+    kind: str = USUAL
+    context: str = ""
 
 
 class Gauges:
@@ -100,14 +107,19 @@ class Gauges:
                     self._take(name, "", new)
             self._use({name: values[name] for pair in USAGE for name in pair if name in values})
 
-    def arrived(self, name: str, request: Any = None, at: float | None = None) -> None:
-        """A request has come, under the name that `step` will use for it; Triton's `request` has its trace context.
+    def origin(self, request: Any) -> Origin:
+        """The facts that Triton's `request` has about where it comes from."""
+        return Origin(self._goodput.kind(request), self._tracer.context(request))
+
+    def arrived(self, name: str, origin: Origin | None = None, at: float | None = None) -> None:
+        """A request has come, under the name that `step` will use for it.
 
         Args:
             at: monotonic seconds; else it is now.
         """
-        self._lives[name] = Life(time.monotonic() if at is None else at, self._goodput.kind(request))
-        self._tracer.begin(name, request)
+        origin = origin or Origin()
+        self._lives[name] = Life(time.monotonic() if at is None else at, origin.kind)
+        self._tracer.begin(name, origin.context)
 
     def gone(self, request: str, why: str = "") -> None:
         """A request has left, and why, in the words of the step log; harmless when it had left before."""

@@ -45,11 +45,13 @@ class Tracer:
         self._live: dict[str, _Span] = {}
         self._ended: deque[dict[str, Any]] = deque()
 
-    def begin(self, name: str, request: Any) -> None:
-        """The request has come; it is traced if Triton traces it."""
-        if not self._url or request is None:
-            return
-        parts = _traceparent(request).split("-")
+    def context(self, request: Any) -> str:
+        """The trace context of Triton's request; "": it is not traced."""
+        return _traceparent(request) if self._url else ""
+
+    def begin(self, name: str, context: str) -> None:
+        """The request has come; it is traced if it has a context."""
+        parts = context.split("-")
         if len(parts) == 4:
             self._live[name] = _Span(parts[1], parts[2], name)
 

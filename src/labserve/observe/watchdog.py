@@ -20,6 +20,7 @@ from labserve.observe.periodic import PeriodicCall
 BOUND_S = 20.0  # no execution of the labs takes that long
 BOUND = "LABS_STUCK_S"  # another bound, for a server that is asked nothing long
 LOOK_S = 1.0
+HUNG_S = 300.0  # as long as vLLM's own server waits for a step (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
 
 
 class RunningFrame(NamedTuple):
@@ -36,13 +37,16 @@ Find = Callable[[FrameType | None], RunningFrame | None]
 class _Mark:
     """Stands on the frame of one execution from the first time that it is seen, where a tracer would stand."""
 
-    def __init__(self) -> None:
+    def __init__(self, processor_clock: int) -> None:
         self.since = time.time()
-        self._queue = RunQueue()
+        self._queue, self._clock, self._before = RunQueue(), processor_clock, time.clock_gettime(processor_clock)
 
     def taken(self) -> float:
-        """Seconds since then in which its process did not wait for a processor."""
-        return time.time() - self.since - self._queue.waited()
+        """Seconds since then of its thread's processor time (a loop), or in which nobody waited for a processor."""
+        computed = 0.0
+        with suppress(OSError):  # the thread has just ended
+            computed = time.clock_gettime(self._clock) - self._before
+        return max(computed, time.time() - self.since - self._queue.waited())
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any: ...
 
@@ -50,7 +54,7 @@ class _Mark:
 class Watchdog:
     """Looks once a second at the thread that made it, or that called `watch`. Its owner counts the `steps`.
 
-    While an execution takes longer than the bound, not counting what its process waits for a processor, `path` says
+    While an execution takes longer than the bound, which what is waited for a processor is not part of, `path` says
     which (`labctl status` reads it): JSON with `model`, `since` (seconds since the epoch), `steps` (those before it),
     and `file` and `line` where it is now.
     It is rewritten at every look, so an old file means that the process is gone. Between `looking` and `close` the
@@ -71,28 +75,41 @@ class Watchdog:
         self._clock = path.with_name(CONTROL)
         self._bound = float(os.environ.get(BOUND, BOUND_S)) if bound is None else bound
         self._what = what
-        self._watched: tuple[int, Find] = (threading.get_ident(), find or execution)
+        self._watch_thread(find or execution)
         self._mark: _Mark | None = None
+        self._hung: Callable[[str], None] | None = None
         self.looking = PeriodicCall(look, self._look)
 
-    def watch(self, function: Callable[..., Any]) -> None:
-        """From now on each call of `function` in this thread is an execution."""
-        code = inspect.unwrap(function).__code__
-        self._watched = threading.get_ident(), lambda frame: execution(frame, code)
+    def watch(
+        self, function: Callable[..., Any], hung: Callable[[str], None] | None = None, folder: Path | None = None
+    ) -> None:
+        """From now on each call of `function` in this thread is an execution.
+
+        `hung` is told where one is that has not returned for `HUNG_S`. A file in `folder` is named before the
+        function's own.
+        """
+        code, self._hung = inspect.unwrap(function).__code__, hung
+        own = str(folder) if folder else ""
+        self._watch_thread(lambda frame: execution(frame, code, own))
+
+    def _watch_thread(self, find: Find) -> None:
+        ident = threading.get_ident()
+        self._watched = ident, find, time.pthread_getcpuclockid(ident)
 
     def close(self) -> None:
         """Look no more: when this returns, the file is as it was last written."""
         self.looking.close()
 
     def _look(self) -> None:
-        running = find_in_thread(*self._watched)
+        ident, find, processor_clock = self._watched
+        running = find_in_thread(ident, find)
         if running is None or self._clock.exists():  # a model held by the clock is not stuck
             self._forget()
             return
         # The mark is on the frame itself: to keep the frame, to know it again, would keep its requests alive.
         if self._mark is None or running.frame.f_trace is not self._mark:
             self._forget()
-            self._mark = running.frame.f_trace = _Mark()
+            self._mark = running.frame.f_trace = _Mark(processor_clock)
         elif self._mark.taken() >= self._bound:
             report = {
                 "model": self._model,
@@ -106,6 +123,8 @@ class Watchdog:
                 part = self._path.with_suffix(".part")
                 part.write_text(json.dumps(report), encoding="utf-8")
                 part.replace(self._path)
+            if self._hung and self._mark.taken() >= HUNG_S:
+                self._hung(f"{running.file}, line {running.line}")
 
     def _forget(self) -> None:
         if self._mark is not None:
@@ -140,10 +159,11 @@ def find_in_thread(ident: int, find: Find) -> RunningFrame | None:
         return find(sys._current_frames().get(ident))
 
 
-def execution(frame: FrameType | None, code: CodeType | None = None) -> RunningFrame | None:
+def execution(frame: FrameType | None, code: CodeType | None = None, own: str = "") -> RunningFrame | None:
     """The frame of an execution below which `frame` runs, and the innermost file and line in the model's own folder.
 
-    It is a call of `code`; of a model's `execute` where there is none.
+    It is a call of `code`; of a model's `execute` where there is none. The model's folder is `own`, or else that of
+    the file of this call.
     """
     inner: dict[str, tuple[str, int]] = {}
     while frame is not None:
@@ -155,7 +175,7 @@ def execution(frame: FrameType | None, code: CodeType | None = None) -> RunningF
         else:
             executes = frame.f_code.co_name == "execute" and "requests" in frame.f_code.co_varnames
         if executes:
-            return RunningFrame(frame, *inner[folder])
+            return RunningFrame(frame, *(inner.get(own) or inner[folder]))
         frame = frame.f_back
     return None
 

@@ -24,10 +24,13 @@ class WatchedLog(StepLog):
         if self._watchdog is not None:
             self._watchdog.steps = self.count
 
-    def watch(self, function: Callable[..., Any]) -> None:
-        """Called in a thread in which a model computes: each call of `function` there is an execution."""
+    def watch(self, function: Callable[..., Any], hung: Callable[[str], None], folder: Path | None = None) -> None:
+        """Called in a thread in which a model computes: each call of `function` there is an execution.
+
+        See `Watchdog.watch`.
+        """
         if self._watchdog is not None:
-            self._watchdog.watch(function)
+            self._watchdog.watch(function, hung, folder)
 
     def close(self) -> None:
         if self._watchdog is not None:

@@ -1,6 +1,6 @@
 """vLLM's engine in the model's own process: requests in, one step at a time, and what each step did.
 
-It stands where the labs' own scheduler stands (labsched/scheduler.py), so the same `model.py` serves both: but
+It stands where the labs' own scheduler stands (labsched/scheduler.py), so the same driver serves both: but
 here `vllm.LLMEngine` decides. Its step is `EngineCore.step` (vllm/v1/engine/core.py): schedule, compute, update.
 
 With asynchronous scheduling it is `EngineCore.step_with_batch_queue`: while the GPU computes a step, the next one is
@@ -10,10 +10,12 @@ decided, before it is known which requests the first one ends. Such a request is
 import math
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from itertools import compress
 from typing import Any
 
-from labsched.plan import Because, Shares, StepPlan
+from labsched.features import NONE
+from labsched.plan import Because, Shares, StepPlan, waiting_fields
 from labsched.policy import Policy
 from labsched.request import End, Request
 from labsched.sampling_options import Sampling
@@ -21,10 +23,11 @@ from labsched.slots import Slots
 from labsched.step import Step
 from labsched.vllm.decision import Decision, queue
 from labserve.params import STRUCTURED, BadInput, Refusal
+from labserve.vllm.grammars import Grammars, grammar_of
 from labserve.vllm.settings import VllmSettings
 
 PATIENCE_S = 0.005, 0.1  # at least and at most: what a step of a GPU takes, about
-DEAD = "vLLM's engine has ended after an error (see the server's log); restart the stack"
+CUT = ("abort", "error")  # vllm/v1/engine/__init__.py: FinishReason, of an answer that is not whole
 
 
 class VllmScheduler:
@@ -49,19 +52,36 @@ class VllmScheduler:
         # By vLLM's id; the outputs name requests by our own number.
         self._requests: dict[str, Request] = {}
         self._prompts: dict[str, int] = {}  # tokens of each prompt
+        self._grammars = Grammars()
         self._because = Because()
         self._came = 0  # requests so far
-        self._dead = False
         self._token_s = 0.0  # of the last step, for each of its tokens
         self._over = 0.0  # monotonic seconds at which the last step's result was there
         self._vocabulary = engine.vllm_config.model_config.get_vocab_size()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
+    def compile(self, request: Request) -> "Future[None] | None":
+        """Have the grammar of a request's answer tried in a process of its own (`labserve.vllm.grammars`).
+
+        Returns:
+            The result, which may come later; None for a request whose answer follows no grammar.
+
+        Raises:
+            Refusal: it is too long, or too many wait.
+        """
+        asked: Any = request.sampling.structured_outputs if request.asked is not None else structured_outputs(request)  # type: ignore[union-attr]
+        if asked is not None and request.grammar is None:
+            config = self.engine.vllm_config.structured_outputs_config
+            request.grammar = self._grammars.compile(*grammar_of(asked, config))
+        tried: Future[None] | None = request.grammar
+        return tried
+
     def submit(self, request: Request) -> None:
-        """Hand a request over to vLLM. Raises BadInput for one that could never run, Refusal where vLLM refuses it."""
-        if self._dead:
-            raise Refusal(DEAD)
+        """Hand a request over to vLLM, when its grammar is known to compile: `compile` says when that is.
+
+        Raises BadInput for one that could never run, Refusal where vLLM refuses it.
+        """
         text = request.asked is not None
         if text:  # vLLM's own limit is that of the sequence
             rest = max(0, self._settings.longest - len(request.prompt))
@@ -73,6 +93,8 @@ class VllmScheduler:
                 f"{len(request.prompt):,} prompt and {request.limit:,} output tokens are more than a sequence may have "
                 f"({self._settings.longest:,}: the model's context, or the whole KV cache)",
             )
+        if grammar := self.compile(request):
+            grammar.result()
         asked: Any = request.sampling if text else sampling_params(request, self._vocabulary)
         try:
             id = self.engine.add_request(
@@ -159,9 +181,9 @@ class VllmScheduler:
         over = time.monotonic()
         step = self._account(decided, max(decided.began, self._over), over)
         self._over = over
-        self._token_s = step.engine_s / max(1, sum(step.computed))
+        self._token_s = (over - step.began) / max(1, sum(step.tokens))
         self._collect(step, {int(output.request_id): output for output in outputs})
-        self._because = because_of(decided)
+        self._because = decided.because
         return step
 
     def _account(self, decided: Decision, began: float, over: float) -> Step:
@@ -177,86 +199,74 @@ class VllmScheduler:
             left = [id in self._requests for id in here]
             here, tokens = [*compress(here, left)], [*compress(tokens, left)]
             phase = "".join(compress(phase, left))
-        none = [0] * len(here)
         admitted = self._known([id for id in here if id in decided.admitted]) if decided.admitted else []
-        victims = self._known(decided.preempted)
+        victims, batch = self._known(decided.preempted), self._known(here)
         for request in victims:
             self.slots.free(request)
         for request in admitted:
-            self.slots.take(request, request.name or request.id)
-        drafted = [decided.drafted.get(id, 0) for id in here] if decided.drafted else none
-        shares = Shares(phase, tokens, drafted)
-        batch, waiting = self._known(here), self._known(decided.waiting)
-        plan = StepPlan(victims, admitted, batch, waiting, shares, because_of(decided))
+            self.slots.take(request, request.name)
+        features, drafted = self._settings.features, decided.drafted
         tables = [*map(decided.tables.__getitem__, here)]
         return Step(
-            plan,
+            [request.name for request in batch],
             began,
-            batch,
-            shares.phase,
-            shares.tokens,
-            shares.drafted,
-            prefill=shares.phase.count("p"),
-            admitted=admitted,
-            blocks=decided.blocks_used,
-            claims=[*map(len, tables)],
-            slots=self.slots.places(batch),
-            cached=[decided.admitted.get(id, 0) for id in here] if admitted else none,
-            ended=[],
-            engine_s=over - began,
-            ahead_s=began - decided.began,
-            mask_s=decided.mask_s,
+            phase=phase,
+            tokens=tokens,
+            cached=[decided.admitted.get(id, 0) for id in here] if features.kv_cache_reuse else (),
+            guessed=[drafted.get(id, 0) for id in here] if features.speculation != NONE else (),
+            rows=self.slots.places(batch),
+            blocks=[*map(len, tables)],
             block_ids=tables,
-            in_vain=len(decided.tokens) - len(batch),
+            joined=[request.name for request in admitted],
+            evicted=[request.name for request in victims],
+            **waiting_fields(self._known(decided.waiting), decided.because),
+            kv_blocks_used=decided.blocks_used,
+            prefill=phase.count("p"),
+            engine_us=round((over - began) * 1e6),
+            ahead_us=round((began - decided.began) * 1e6) or None,
+            mask_us=None if decided.mask_s is None else round(decided.mask_s * 1e6),
+            in_vain=len(decided.tokens) - len(batch) if began > decided.began else None,
+            requests=batch,
         )
 
     def _collect(self, step: Step, outputs: dict[int, Any]) -> None:
         """Take the new tokens; requests that are done leave."""
-        accepted, produced = step.accepted, step.produced
-        for request, letter in zip(step.batch, step.phase, strict=True):
+        for request, letter in zip(step.requests, step.phase, strict=True):
             if (output := outputs.get(request.number)) is None:
-                accepted.append(0)
+                step.add(request, 0, letter)
                 continue
             answer = output.outputs[0]
             tokens = list(answer.token_ids)
             if request.asked is not None:  # its outputs are whole: text is spelled from all of it
-                request.latest, tokens = output, tokens[len(request.output) :]
-            if request.rivals is not None:
-                request.scores += answer.logprobs or []
+                request.asked.latest, tokens = output, tokens[len(request.output) :]
+            if request.scored:
+                request.scored.scores += answer.logprobs or []
             stopped, tokens = request.take(tokens)
-            accepted.append(len(tokens) - 1 if letter == "d" and tokens else 0)
-            if tokens:
-                produced.append((request, tokens))
-            if not stopped and not output.finished:
-                continue
-            failed = answer.finish_reason == "error"
-            request.end = End.FAILED if failed else End.DONE
-            request.error = Refusal("vLLM gave the request up") if failed else None
-            self._abort(request)  # harmless for one that vLLM has ended itself
-            step.ended.append(request)
+            if stopped or output.finished:
+                failed = output.finished and not stopped and answer.finish_reason in CUT
+                request.end = End.FAILED if failed else End.DONE
+                request.error = Refusal("vLLM gave the request up") if failed else None
+                self._abort(request)  # harmless for one that vLLM has ended itself
+            step.add(request, len(tokens), letter)
 
     def abandon(self, error: Exception) -> list[Request]:
-        """A step has failed: every request ends with `error`, and no block keeps what may not have been computed."""
+        """A step has failed: every request ends with `error`, and no block keeps what may not have been computed.
+
+        Raises an error of vLLM's where even that fails: the engine is dead.
+        """
         requests = list(self._requests.values())
         self._scheduler.in_flight.steps.clear()
-        try:
-            if (in_flight := self.engine.engine_core.engine_core.batch_queue) is not None:
-                in_flight.clear()
-            self.engine.abort_request(list(self._requests), internal=True)
-            self._dead = not self.engine.reset_prefix_cache()
-        except Exception:
-            self._dead = True
+        if (in_flight := self.engine.engine_core.engine_core.batch_queue) is not None:
+            in_flight.clear()
+        self.engine.abort_request(list(self._requests), internal=True)
+        if not self.engine.reset_prefix_cache():
+            raise RuntimeError("vLLM keeps blocks of requests that were aborted")
         self._requests.clear()
         self._prompts.clear()
         for request in requests:
             self.slots.free(request)
-            request.end, request.error = End.FAILED, Refusal(DEAD) if self._dead else error
+            request.end, request.error = End.FAILED, error
         return requests
-
-
-def because_of(decided: Decision) -> Because:
-    """Why the first waiting request was not admitted, as our own scheduler says it."""
-    return Because(decided.because.why, **decided.because.numbers)
 
 
 def client_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
@@ -267,15 +277,23 @@ def client_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     return (*others, ValueError, own) if own else (*others, ValueError)
 
 
+def structured_outputs(request: Request) -> Any:
+    """vLLM's `StructuredOutputsParams` of a request of tokens; None without a schema."""
+    if request.schema is None:
+        return None
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return StructuredOutputsParams(json=request.schema)
+
+
 def sampling_params(request: Request, vocabulary: int) -> Any:
     """vLLM's `SamplingParams` of a request: only new tokens come back, and as ids."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind
 
     asked = request.sampling or Sampling()
     # A client that wants no end token sends an id that there is not.
     ends = asked.end_id is not None and 0 <= asked.end_id < vocabulary
-    schema = None if request.schema is None else StructuredOutputsParams(json=request.schema)
     return SamplingParams(
         max_tokens=request.limit,
         min_tokens=min(asked.min_length, request.limit),
@@ -288,8 +306,8 @@ def sampling_params(request: Request, vocabulary: int) -> Any:
         stop_token_ids=[asked.end_id] if ends else None,
         # A sequence without end_id runs to its limit, as behind the other engines; but not beyond what a schema allows.
         ignore_eos=request.schema is None,
-        structured_outputs=schema,
-        logprobs=request.rivals,
+        structured_outputs=structured_outputs(request),
+        logprobs=request.scored.rivals if request.scored else None,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )

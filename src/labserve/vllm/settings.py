@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features, InForce
-from labsched.kv_budget import KVBudget
+from labsched.kv_budget import CACHE_BYTES, NULL_BLOCKS, KVBudget, number_bytes
+from labserve.cache_room import CacheRoom
 from labserve.model_shape import ModelShape
 from labserve.processor import has_bf16
+from labserve.vllm.grammars import BACKEND
 
 Word = Callable[[str], str]  # a parameter of config.pbtxt; "" if there is none
 
@@ -15,7 +17,6 @@ STEP_TOKENS = {"cpu": 256, "cuda": 8192}  # of one step, where max_num_tokens is
 BLOCK_SIZE = 32  # tokens; vLLM's attention for CPUs is written for multiples of it
 ORDERS = ("fcfs", "priority")  # vllm/config/scheduler.py: SchedulerPolicy
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vllm/v1/attention/backends/cpu_attn.py
-CACHE_BYTES = {"auto": 2, "float32": 4, "fp8": 1}  # of a number in the KV cache
 NGRAM = 3  # longest text that prompt lookup looks up, in tokens
 COMPILED, GRAPHED = "compiled", "graphs"
 EXECUTIONS: dict[str, dict[str, Any]] = {  # how the kernels of a step are launched
@@ -26,7 +27,6 @@ EXECUTIONS: dict[str, dict[str, Any]] = {  # how the kernels of a step are launc
 }
 GRAPHS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))  # vllm/config/vllm.py: batches that have a graph by default
 GPU_SHARE = 0.05  # of its memory that must be free for vLLM to look at it
-NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool.py: null_block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class VllmSettings:
         fp32 = word("exact") == "true" or (not gpu and not has_bf16())
         cache = word("kv_cache_dtype") or "auto"
         block_size = int(word("block_size") or BLOCK_SIZE)
-        stored = "float32" if fp32 and cache == "auto" else cache
-        token_bytes = shape.token_values * CACHE_BYTES[stored]
+        token_bytes = shape.token_values * number_bytes(fp32, cache)
+        room = CacheRoom.of(word, shape, limit, device)
         kv = KVBudget.of(
-            word("max_tokens_in_paged_kv_cache"),
+            room.tokens,
             word("kv_cache_free_gpu_mem_fraction"),
-            memory=int(word("kv_cache_memory_mib") or 1024) * 2**20,
+            memory=room.memory,
             token_bytes=token_bytes,
             block_size=block_size,
         )
@@ -95,10 +95,10 @@ class VllmSettings:
             "scheduling_policy": word("scheduling") or "fcfs",
             "block_size": block_size,
             "num_gpu_blocks_override": kv.blocks + NULL_BLOCKS,
-            "kv_cache_memory_bytes": (kv.blocks + NULL_BLOCKS) * block_size * token_bytes,
+            "kv_cache_memory_bytes": kv.reserved(token_bytes),
             "kv_cache_dtype": cache,
             # No white space between values: a small model that likes it would never end.
-            "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+            "structured_outputs_config": {"backend": BACKEND, "disable_any_whitespace": True},
             **_execution(word("execution") or "eager", limit, features),
             **_speculation(features),
         }

@@ -18,6 +18,7 @@ from labserve.model_shape import ModelShape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.gate import Gate
+from labserve.vllm.grammars import backend_config
 from labserve.vllm.settings import COMPILED, VllmSettings, Word
 from labserve.vllm.watched import watched_scheduler
 
@@ -155,9 +156,8 @@ def open_vllm_engine(
 
     ahead = bool(arguments.get("async_scheduling"))
     kind = class_beside(beside, AsyncScheduler if ahead else Scheduler)
-    structured = arguments.get("structured_outputs_config")
-    if isinstance(structured, dict):  # vLLM takes an object here
-        arguments = {**arguments, "structured_outputs_config": StructuredOutputsConfig(**structured)}
+    structured = backend_config(arguments.get("structured_outputs_config") or {})
+    arguments = {**arguments, "structured_outputs_config": StructuredOutputsConfig(**structured)}  # it takes an object
     gate = Gate(int(arguments["max_num_seqs"])) if static else None
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched_scheduler(kind, gate)))
     core = engine.engine_core.engine_core

@@ -1,7 +1,7 @@
 """Text requests to ``vllm_model``: the tensors of NVIDIA's vllm_backend (there in src/utils/request.py)."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,10 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labsched.request import Request
+from labserve.answers import SentAnswers
+from labserve.driver import DriverThread
 from labserve.guard import Guard
-from labserve.inflight.answers import Answers
-from labserve.inflight.inbox import Inbox
+from labserve.inflight.engine_driver import engine_recorder
 from labserve.params import STRUCTURED, BadInput, text
 from labserve.tensors import Read, read_single
 from labserve.triton import FINAL, input_reader
@@ -32,42 +33,48 @@ class TextOptions:
     sent: int = 0  # characters of the answer so far, and so below
     tokens: int = 0
     logprobs: int = 0
+    latest: Any = None  # vLLM's last `RequestOutput`
 
 
-class TextInbox(Inbox):
+def drive_text(args: dict[str, str], setup: VllmSetup) -> DriverThread:
+    """A driver that serves text. `args` are those of Triton's `initialize`."""
+    guard = Guard(args)
+    answers, reader = VllmTextAnswers(guard), VllmTextReader(setup, guard)
+    forgiving = bool(setup.own)
+    return DriverThread(guard, setup.scheduler, answers, engine_recorder(args, setup), reader.read, forgiving=forgiving)
+
+
+class VllmTextReader:
     """Makes requests of text."""
 
-    def __init__(self, setup: VllmSetup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
-        super().__init__(setup, guard, answers, arrived)
+    def __init__(self, setup: VllmSetup, guard: Guard) -> None:
+        self._scheduler, self._guard = setup.scheduler, guard
         self._encode = setup.scheduler.engine.get_tokenizer().encode
 
-    def _take(self, source: Any) -> None:
-        number, read = self._answers.expect(source), input_reader(source)
-        try:
-            self._guard.check(source)
-            prompt = text(read_single(read, "text_input", b""), "text_input", LONGEST)
-            for name in ("image", "embedding_request"):
-                if read(name) is not None:
-                    raise BadInput(name, "this model takes text, and answers with text")
-            params = sampling(json_of(read, source))
-            ids = self._encode(prompt)
-            request = Request(source.request_id() or f"#{number}", ids, 0, params, number=number)
-            request.source, request.asked = source, text_options(read, prompt)
-            request.streaming = request.asked.stream
-            self._scheduler.submit(request)
-            self._arrived(request)
-        except Exception as error:
-            self._answers.refuse(number, error)
+    def read(self, source: Any, number: int) -> Request:
+        """Raises BadInput, which names the input at fault."""
+        read = input_reader(source)
+        self._guard.check(source)
+        prompt = text(read_single(read, "text_input", b""), "text_input", LONGEST)
+        for name in ("image", "embedding_request"):
+            if read(name) is not None:
+                raise BadInput(name, "this model takes text, and answers with text")
+        params = sampling(json_of(read, source))
+        request = Request(source.request_id() or f"#{number}", self._encode(prompt), 0, params, number=number)
+        request.source, request.asked = source, text_options(read, prompt)
+        request.streaming = request.asked.stream
+        self._scheduler.compile(request)
+        return request
 
 
-class TextAnswers(Answers):
+class VllmTextAnswers(SentAnswers):
     """Answers with text: each step's piece, or all of it."""
 
     def stream(self, request: Request, tokens: Sequence[int]) -> None:
         if request.streaming:
             request.source.get_response_sender().send(response(request), FINAL if request.end else 0)
             if request.end:
-                self._final.add(request.number)
+                self._final.add(request)
 
     def last(self, request: Request) -> None:
         request.source.get_response_sender().send(response(request), FINAL)
@@ -134,7 +141,7 @@ def _kind(annotation: Any) -> Any:
 def response(request: Request) -> Any:
     """A response with the text since the last one, and the other outputs that were asked for."""
     options: TextOptions = request.asked
-    output = request.latest
+    output = options.latest
     answer = output.outputs[0]
     piece = answer.text[options.sent :]
     if not options.sent and not options.stream:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from labsched.vllm.decision import Decision, Reason, StepsInFlight, decision
+from labsched.plan import Because
+from labsched.vllm.decision import Decision, StepsInFlight, decision
 from labserve.vllm.gate import Gate
 
 
@@ -61,7 +62,7 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
             self.tables = decided.tables = block_tables(self, output, self.tables)
             if gate and decided.waiting and gate.closed(self.requests[decided.waiting[0]]):
                 full = len(self.running) >= self.max_num_running_reqs
-                decided.because = Reason("no slot" if full else "batch closed")
+                decided.because = Because("no slot" if full else "batch closed")
             self.in_flight.add(output, decided)
             return output
 

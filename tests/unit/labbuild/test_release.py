@@ -14,7 +14,7 @@ from golden_trtllm import TEMPLATES
 from lab_errors import lab_error
 
 from labctl import repository
-from labctl.manifest.catalog import load_catalog
+from labctl.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.workspace import Workspace

@@ -21,8 +21,8 @@ from lab_errors import lab_error
 
 from labdoor import requests
 from labdoor.errors import ApiError
-from labdoor.exchange import MOST_BODY
-from labdoor.models import PIECE, SHORT, Vocabulary
+from labdoor.requests import MOST_BODY
+from labdoor.vocabulary import PIECE, SHORT, Vocabulary
 
 AT_ONCE_S = 1.0  # of the processor
 MULTIPLE = 30  # bytes for each of a body's: an object in a list takes 64 beside what is in it, its text two
@@ -67,7 +67,7 @@ def looked_at(body: bytes) -> None:
             requests.parse_body(kind, body)
 
 
-@settings(max_examples=20)
+@settings(max_examples=5)  # beside those below
 @given(
     place=some.sampled_from(sorted(PLACES)),
     piece=some.sampled_from(PIECES),
@@ -102,7 +102,7 @@ def test_what_people_send_is_far_from_the_limit_of_values() -> None:
     requests.parse_body(requests.ChatRequest, json.dumps({"model": "m", "messages": turns}).encode())
     text = ',"[]{},\\' * 300_000
     asked = requests.parse_body(requests.CompletionRequest, json.dumps({"model": "m", "prompt": text}).encode())
-    assert asked.prompts == [text]
+    assert asked.prompt == [text]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_counting_a_text_holds_no_loop_and_ends_where_the_context_does(
             holds.append(time.thread_time() - began)
             await asyncio.sleep(0.001)
 
-    async def count() -> int:
+    async def count() -> int | None:
         over = asyncio.Event()
         beating = asyncio.create_task(beats(over))
         found = await words.count(text)
@@ -147,7 +147,7 @@ def test_counting_a_text_holds_no_loop_and_ends_where_the_context_does(
     found = asyncio.run(count())
     assert max(holds, default=0) < AT_ONCE_S
     assert time.process_time() - began < 3 * AT_ONCE_S, "a piece beyond the context at most"
-    assert found > words.context or len(text) <= PIECE
+    assert words.context and found and (found > words.context or len(text) <= PIECE)
 
 
 @given(text=some.text("ab \u00e9\u6f22\n", max_size=3 * SHORT))

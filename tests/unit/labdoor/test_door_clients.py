@@ -1,32 +1,150 @@
-"""The door: what a client gets that is wrong, leaves, or is slow."""
+"""The door on the wire: OpenAI's own client, clients that leave or take nothing, deadlines, and what is refused."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-import threading
-import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
+import httpx
+import openai
 import pytest
-import uvicorn
-from door_models import listening, text_model
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.routing import Route
+from door_models import Played, Scripted, door_before, playing, response, text_model, until
 from starlette.testclient import TestClient
-from waiting import eventually
 
 from labdoor import app
-from labdoor.answers import merge_sources
-from labdoor.counters import DoorCounters
-from labdoor.errors import ApiError, of_triton
-from labdoor.exchange import MOST_BODY, Exchange, limit_send_buffer
-from labdoor.models import Model, Vocabulary
+from labdoor.errors import of_triton
+from labdoor.models import Model
+from labdoor.requests import MOST_BODY
+from labdoor.vocabulary import Vocabulary
 
-SAID = {"model": "m", "prompt": "Hello"}
+SAID: dict[str, Any] = {"model": "m", "prompt": "Hello"}
+STREAMS = Model(replace(text_model(by_parameter=True), decoupled=True), Vocabulary())
+WHOLE = Model(replace(text_model(), decoupled=False), Vocabulary())
+
+
+# -- OpenAI's own client -----------------------------------------------------------------------------------------------
+
+
+def test_openais_own_client_reads_answers_streams_models_and_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = [response(out=" near"), response(True, out=" the river")]
+    monkeypatch.setattr("labdoor.app.Triton", lambda endpoint: Scripted(script))
+    turns: Any = [{"role": "user", "content": "Where?"}]
+
+    async def ask() -> None:
+        async with door_before("nowhere:1", STREAMS) as door:
+            client = openai.AsyncOpenAI(base_url=f"{door.base_url}/v1", api_key="none", max_retries=0)
+            text = await client.completions.create(**SAID)
+            assert text.choices[0].text == " near the river"
+            chat = await client.chat.completions.create(model="m", messages=turns, n=2)
+            assert [choice.message.content for choice in chat.choices] == [" near the river"] * 2
+            streamed = await client.completions.create(**SAID, stream=True)
+            assert "".join([chunk.choices[0].text async for chunk in streamed]) == " near the river"
+            talked = await client.chat.completions.create(model="m", messages=turns, stream=True)
+            said = [chunk.choices[0] async for chunk in talked]
+            assert "".join(one.delta.content or "" for one in said) == " near the river"
+            assert (said[0].delta.role, said[-1].finish_reason) == ("assistant", "stop")
+            assert [model.id async for model in client.models.list()] == ["m"]
+            assert (await client.models.retrieve("m")).id == "m"
+            with pytest.raises(openai.BadRequestError) as unable:
+                await client.completions.create(**SAID, logit_bias={"0": 1})
+            assert (unable.value.param, unable.value.code) == ("logit_bias", "unsupported_parameter")
+            with pytest.raises(openai.NotFoundError, match="there is: m"):
+                await client.completions.create(model="x", prompt="x")
+            await client.close()
+
+    asyncio.run(ask())
+
+
+# -- clients that leave or take nothing, and deadlines -----------------------------------------------------------------
+
+
+async def metric(door: httpx.AsyncClient, name: str) -> float:
+    """A counter of the door's own page, by its name and labels."""
+    lines = (await door.get("/metrics")).text.splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)), 0.0)
+
+
+@asynccontextmanager
+async def asked(door: httpx.AsyncClient, n: int = 1, **headers: str) -> AsyncIterator[socket.socket]:
+    """A connection of a client that has asked for a stream of so many choices, and has read nothing of it."""
+    body = json.dumps(SAID | {"stream": True, "n": n}).encode()
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", door.base_url.port))
+        await asyncio.get_running_loop().sock_sendall(client, head.encode() + body)
+        yield client
+
+
+def against(model: Model, test: Callable[[httpx.AsyncClient, Played], Awaitable[None]], size: int = 1) -> None:
+    """Run a test between a client of a door that listens and the server behind it."""
+
+    async def run() -> None:
+        played = Played(size)
+        async with playing(played) as (endpoint, _), door_before(endpoint, model) as door, asyncio.timeout(60):
+            await test(door, played)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("model", "n"), [(STREAMS, 1), (STREAMS, 3), (WHOLE, 1), (WHOLE, 3)], ids=["stream", "streams", "whole", "wholes"]
+)
+def test_a_client_that_leaves_cancels_its_requests_whose_trace_had_reached_the_server(model: Model, n: int) -> None:
+    async def leave(door: httpx.AsyncClient, played: Played) -> None:
+        async with asked(door, n, traceparent="00-1"):
+            await until(lambda: played.asked == n)
+            assert played.said["traceparent"] == "00-1"
+            assert await metric(door, "labs_door_running") == 1
+        await until(lambda: played.asked == 0)
+        while await metric(door, "labs_door_running"):
+            continue
+        assert await metric(door, 'labs_door_requests_total{code="499",model="m"}') == 1
+
+    against(model, leave)
+
+
+def test_a_client_that_leaves_ends_its_request_inside_an_ensemble_by_its_own_id() -> None:
+    async def leave(door: httpx.AsyncClient, played: Played) -> None:
+        async with asked(door, x_request_id="77"):
+            await until(lambda: played.asked == 1)
+        await until(lambda: played.stopped)
+        (id,) = played.stopped
+        assert id.endswith(":77") and id != "77:77"
+
+    against(replace(STREAMS, stopper="tensorrt_llm"), leave)
+
+
+@pytest.mark.parametrize("model", [STREAMS, WHOLE], ids=["streams", "whole"])
+def test_a_deadline_ends_an_answer_also_of_a_client_that_takes_nothing(model: Model) -> None:
+    async def late(door: httpx.AsyncClient, played: Played) -> None:
+        async with asked(door, x_timeout_ms="300"):
+            await until(lambda: played.asked == 1)
+            await until(lambda: played.asked == 0)
+        answer = await door.post("/v1/completions", json=SAID, headers={"x-timeout-ms": "100", "x-request-id": "mine"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+        assert answer.headers["x-request-id"] == "mine"
+
+    against(model, late, size=10_000)
+
+
+def test_an_error_after_the_first_text_is_an_event_and_nothing_is_said_to_be_done() -> None:
+    async def late(door: httpx.AsyncClient, played: Played) -> None:
+        body = SAID | {"stream": True}
+        answer = await door.post("/v1/completions", json=body, headers={"x-timeout-ms": "300"})
+        assert answer.status_code == 200
+        *_, last, rest = answer.text.split("\n\n")
+        assert rest == ""
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
+
+    against(STREAMS, late)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -50,12 +168,12 @@ def test_tritons_errors_have_the_apis_status(message: str, status: str | None, e
 
 
 @contextmanager
-def nothing_behind() -> Iterator[TestClient]:
+def nothing_behind(**models: Model) -> Iterator[TestClient]:
     """A door whose Triton has gone: its port is taken by nobody."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-        with TestClient(app.make_app(endpoint, {"m": Model(text_model(), Vocabulary())}), "http://localhost") as client:
+        with TestClient(app.make_app(endpoint, models or {"m": STREAMS}), "http://localhost") as client:
             yield client
 
 
@@ -82,7 +200,10 @@ def test_errors_of_the_routes_have_openais_form_and_that_of_tritons_frontend() -
             ],
             405: [client.get("/v1/completions")],
             400: [client.post("/v1/embeddings", json={})],
-            413: [client.post("/v1/completions", content=b"x" * (MOST_BODY + 1))],
+            413: [
+                client.post("/v1/completions", content=b"x" * (MOST_BODY + 1)),
+                client.post("/v1/completions", content=(b"x" * 2**20 for _ in range(MOST_BODY // 2**20 + 1))),
+            ],
         }
         for status, answers in found.items():
             for answer in answers:
@@ -91,7 +212,26 @@ def test_errors_of_the_routes_have_openais_form_and_that_of_tritons_frontend() -
                 assert answer.json()["detail"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("x-priority", "0"), ("x-timeout-ms", "-1"), ("x-tenant", "x" * 65)])
+def test_an_error_that_nobody_foresaw_says_nothing_of_the_inside_and_closes_its_connection() -> None:
+    class Broken:
+        def ready(self, models: Any) -> Any:
+            raise RuntimeError("in /somewhere/app.py")
+
+        async def close(self) -> None:
+            return
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labdoor.app.Triton", lambda endpoint: Broken())
+        made = app.make_app("nowhere:1", {"m": STREAMS})
+        with TestClient(made, "http://localhost", raise_server_exceptions=False) as client:
+            answer = client.get("/health")
+    assert (answer.status_code, answer.headers["connection"]) == (500, "close")
+    assert "somewhere" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("x-priority", "0"), ("x-timeout-ms", "-1"), ("x-timeout-ms", "600001"), ("x-tenant", "x" * 65)]
+)
 def test_a_header_that_says_nothing_good_is_named(name: str, value: str) -> None:
     with nothing_behind() as client:
         answer = client.post("/v1/completions", json=SAID, headers={name: value})
@@ -100,107 +240,18 @@ def test_a_header_that_says_nothing_good_is_named(name: str, value: str) -> None
 
 def test_calls_of_another_page_are_refused() -> None:
     with nothing_behind() as client:
-        unreadable = client.post("/v1/completions", json=SAID, headers={"origin": "http://["})
-        assert unreadable.status_code == 403
-        foreign = client.post("/v1/completions", json=SAID, headers={"origin": "http://elsewhere"})
-        assert foreign.status_code == 403
+        for origin in ("http://[", "http://elsewhere", "null"):
+            foreign = client.post("/v1/completions", json=SAID, headers={"origin": origin})
+            assert foreign.status_code == 403
 
 
-# -- exchanges ---------------------------------------------------------------------------------------------------------
+def test_a_prompt_longer_than_the_context_is_refused_and_a_chat_gets_what_the_context_leaves() -> None:
+    words = replace(Vocabulary(), context=3)
 
+    async def count(text: str, special: bool = True) -> int:
+        return len(text)
 
-class Endless:
-    """An answer that never ends, and knows what was taken of it."""
-
-    tokens = 0
-
-    def __init__(self) -> None:
-        self.taken, self.closed = 0, threading.Event()
-
-    async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
-        try:
-            while True:
-                self.taken += 1
-                yield b"x" * 10_000, False
-                await asyncio.sleep(0)
-        finally:
-            self.closed.set()
-
-
-@contextmanager
-def served(answer: Any, counters: DoorCounters, stalled: float) -> Iterator[socket.socket]:
-    """A client's connection that has asked for that answer as a stream, of a real server."""
-
-    async def route(request: Request) -> Exchange:
-        return Exchange(answer, "m", True, counters, 60, stalled, time.monotonic(), {})
-
-    config = uvicorn.Config(Starlette(routes=[Route("/", route)]), port=0, log_level="error", ws="none")
-    with listening(config, limit_send_buffer(config.bind_socket())) as address, socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(address)
-        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        yield client
-
-
-def cancelled(counters: DoorCounters, why: str) -> float:
-    return counters.registry.get_sample_value("labs_door_cancelled_total", {"why": why}) or 0.0
-
-
-def test_a_client_that_takes_nothing_is_given_up_and_neither_door_nor_kernel_keeps_much_for_it() -> None:
-    answer, counters = Endless(), DoorCounters()
-    with served(answer, counters, stalled=0.3):
-        assert answer.closed.wait(20)
-        assert cancelled(counters, "slow") == 1
-    # Sockets of loopback would hold 3 MB, and seem not to move while a slow client takes a third of them.
-    assert answer.taken * 10_000 < 2**20
-
-
-def test_a_client_that_takes_nothing_is_given_up_at_the_last_text_too() -> None:
-    class Large:
-        tokens = 0
-
-        async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
-            yield b"x" * 2**22, False
-            yield b"end", True
-
-    counters = DoorCounters()
-    with served(Large(), counters, stalled=0.3):
-        eventually(lambda: cancelled(counters, "slow") == 1)
-
-
-def test_a_client_that_leaves_cancels_its_request() -> None:
-    answer, counters = Endless(), DoorCounters()
-    with served(answer, counters, stalled=60) as client:
-        client.recv(100)
-        client.close()
-        assert answer.closed.wait(20)
-        assert cancelled(counters, "left") == 1
-
-
-def test_choices_come_as_they_are_made_and_an_error_ends_all_of_them() -> None:
-    closed = []
-
-    async def source(
-        index: int, count: int, fail: bool = False
-    ) -> AsyncGenerator[tuple[int, str, tuple[()], None], None]:
-        try:
-            for number in range(count):
-                yield index, str(number), (), None
-                await asyncio.sleep(0)
-            if fail:
-                raise ApiError(400, "no")
-        finally:
-            closed.append(index)
-
-    async def all_of(*sources: Any) -> list[Any]:
-        return [part async for part in merge_sources(sources)]
-
-    parts = asyncio.run(all_of(source(0, 3), source(1, 5)))
-    assert {index: [text for i, text, *_ in parts if i == index] for index in (0, 1)} == {
-        0: ["0", "1", "2"],
-        1: ["0", "1", "2", "3", "4"],
-    }
-    closed.clear()
-    with pytest.raises(ApiError):
-        asyncio.run(all_of(source(0, 10**9), source(1, 2, fail=True)))
-    assert sorted(closed) == [0, 1]
+    object.__setattr__(words, "count", count)
+    with nothing_behind(m=replace(STREAMS, words=words)) as client:
+        answer = client.post("/v1/completions", json={"model": "m", "prompt": "abc"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")

@@ -15,9 +15,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from labdoor import app, exchange
+from labdoor import app, requests
 from labdoor.__main__ import MOST_HEAD, uvicorn_config
-from labdoor.models import Model, Vocabulary
+from labdoor.models import Model
+from labdoor.vocabulary import Vocabulary
 
 MODELS = {"m": Model(text_model(), Vocabulary())}
 
@@ -41,14 +42,14 @@ def taken(client: socket.socket) -> bytes:
 def test_a_body_that_does_not_come_in_time_is_refused_and_its_connection_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange, "BODY_S", 0.3)
+    monkeypatch.setattr(requests, "BODY_S", 0.3)
     with door() as where, socket.create_connection(where, timeout=60) as client:
         client.sendall(HEAD + b"Content-Length: 1000\r\n\r\nx")
         assert taken(client).startswith(b"HTTP/1.1 408")
 
 
 def test_a_client_that_is_refused_before_its_body_is_read_is_told_so_and_may_ask_again() -> None:
-    size = exchange.MOST_BODY + 2**20
+    size = requests.MOST_BODY + 2**20
     request = HEAD + b"Content-Length: %d\r\n\r\n" % size + bytes(size)
     with door() as where, socket.create_connection(where, timeout=60) as client:
         for _ in range(2):
@@ -107,14 +108,3 @@ def test_a_long_body_in_small_parts_is_no_long_head() -> None:
             while not answer.endswith(str(size).encode()):
                 answer += client.recv(1000)
             assert answer.startswith(b"HTTP/1.1 200 OK")
-
-
-def test_a_connection_sends_at_once_and_keeps_little_of_what_it_sends_and_reads() -> None:
-    with (
-        exchange.limit_send_buffer(socket.create_server(("127.0.0.1", 0))) as listening,
-        socket.create_connection(listening.getsockname()),
-        listening.accept()[0] as accepted,
-    ):
-        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * exchange.SEND_BUFFER  # Linux doubles it
-        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 2 * exchange.RECEIVE_BUFFER

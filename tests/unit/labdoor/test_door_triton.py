@@ -5,85 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
-from door_models import response, text_model
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from door_models import Played, playing, response, text_model, until
 
 from labdoor import requests
 from labdoor.answers import Answer
 from labdoor.errors import ApiError
-from labdoor.models import Model, Vocabulary
-from labdoor.triton import MOST_MESSAGE, WINDOW, RequestHeaders, Triton
-from labkit.clients import stop
+from labdoor.models import Model
+from labdoor.triton import EMPTY_FINAL, MOST_MESSAGE, WINDOW, Triton
+from labdoor.vocabulary import Vocabulary
+from labkit.client import stop
 
 DEADLINE_S = 20.0
 STREAMS = Model(replace(text_model(by_parameter=True), decoupled=True), Vocabulary())
-WHOLE = Model(text_model(), Vocabulary())
+WHOLE = Model(replace(text_model(), decoupled=False), Vocabulary())
 
 
-class Played(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """A server whose streams never end but when they are cancelled.
-
-    Attributes:
-        size: bytes of each of its responses.
-        sent: how many responses gRPC has taken from it.
-        asked: requests that are being answered.
-        said: the metadata of the last one.
-    """
-
-    def __init__(self, size: int = 1) -> None:
-        self.size, self.sent, self.asked = size, 0, 0
-        self.said: dict[str, Any] = {}
-
-    async def ModelConfig(self, request: Any, context: Any) -> Any:
-        return service_pb2.ModelConfigResponse()
-
-    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-        self.said = dict(context.invocation_metadata())
-        self.asked += 1
-        try:
-            while True:
-                yield response(out=b"x" * self.size)
-                self.sent += 1
-                await asyncio.sleep(0)
-        finally:
-            self.asked -= 1
-
-    async def ModelInfer(self, request: Any, context: Any) -> Any:
-        self.asked += 1
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.asked -= 1
-
-
-@asynccontextmanager
-async def serving(played: Played, address: str = "127.0.0.1:0") -> AsyncIterator[tuple[str, grpc.aio.Server]]:
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_send_message_length", 2 * MOST_MESSAGE)])
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(played, server)
-    port = server.add_insecure_port(address)
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}", server
-    finally:
-        await server.stop(None)
-
-
-async def answer(triton: Triton, model: Model, headers: dict[str, str] | None = None) -> Answer:
+async def answer(triton: Triton, model: Model) -> Answer:
+    """One that is never whole."""
     body = {"model": "m", "prompt": "Hello", "max_tokens": 2**30}
     asked = requests.parse_body(requests.CompletionRequest, json.dumps(body).encode())
-    return await Answer.to(asked, model, triton, RequestHeaders("id", headers=headers or {}))
+    return await Answer.to(asked, model, triton, requests.read_headers({}))
 
 
-async def until(there: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not there():
-            await asyncio.sleep(0.01)
+async def read(answer: Answer) -> list[bytes]:
+    return [part async for part in answer.whole()]
 
 
 def against(test: Callable[[Triton, Played, grpc.aio.Server], Awaitable[None]], size: int = 1) -> None:
@@ -91,7 +41,7 @@ def against(test: Callable[[Triton, Played, grpc.aio.Server], Awaitable[None]], 
 
     async def run() -> None:
         played = Played(size)
-        async with serving(played) as (endpoint, server):
+        async with playing(played) as (endpoint, server):
             triton = Triton(endpoint)
             try:
                 async with asyncio.timeout(2 * DEADLINE_S):
@@ -102,34 +52,11 @@ def against(test: Callable[[Triton, Played, grpc.aio.Server], Awaitable[None]], 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("model", [STREAMS, WHOLE])
-def test_an_answer_that_is_given_up_is_cancelled_at_the_server(model: Model) -> None:
-    async def leave(triton: Triton, played: Played, server: Any) -> None:
-        task = asyncio.create_task((await answer(triton, model)).whole())
-        await until(lambda: played.asked == 1)
-        task.cancel()
-        await until(lambda: played.asked == 0 and task.done())
-        assert task.cancelled()
-
-    against(leave)
-
-
-def test_a_stream_that_is_closed_is_cancelled_at_the_server_and_its_trace_had_reached_it() -> None:
-    async def leave(triton: Triton, played: Played, server: Any) -> None:
-        chunks = (await answer(triton, STREAMS, {"traceparent": "00-1"})).chunks()
-        await anext(chunks)
-        await chunks.aclose()
-        await until(lambda: played.asked == 0)
-        assert played.said["traceparent"] == "00-1"
-
-    against(leave)
-
-
 def test_what_a_slow_client_does_not_take_stays_at_the_server() -> None:
     size = 4096
 
     async def slow(triton: Triton, played: Played, server: Any) -> None:
-        chunks = (await answer(triton, STREAMS)).chunks()
+        chunks = (await answer(triton, STREAMS)).events()
         await anext(chunks)
         await until(lambda: played.sent > 0)
         before = 0
@@ -145,7 +72,7 @@ def test_what_a_slow_client_does_not_take_stays_at_the_server() -> None:
 @pytest.mark.parametrize("model", [STREAMS, WHOLE])
 def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(model: Model) -> None:
     async def kill(triton: Triton, played: Played, server: Any) -> None:
-        task = asyncio.create_task((await answer(triton, model)).whole())
+        task = asyncio.create_task(read(await answer(triton, model)))
         await until(lambda: played.asked == 1)
         await server.stop(None)
         with pytest.raises(ApiError) as caught:
@@ -155,22 +82,22 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
     against(kill)
 
     async def comes_back() -> None:
-        async with serving(Played()) as (endpoint, _):
+        async with playing(Played()) as (endpoint, _):
             triton = Triton(endpoint)
-            await anext((await answer(triton, STREAMS)).chunks())
+            await anext((await answer(triton, STREAMS)).events())
         with pytest.raises(ApiError, match="nothing listens at its address"):
             async with asyncio.timeout(DEADLINE_S):
                 while True:  # the first may still be told that its connection was lost
                     try:
-                        await (await answer(triton, STREAMS)).whole()
+                        await read(await answer(triton, STREAMS))
                     except ApiError as error:
                         if "nothing" in error.message:
                             raise
-        async with serving(Played(), endpoint):
+        async with playing(Played(), endpoint):
             async with asyncio.timeout(DEADLINE_S):
                 while True:
                     try:
-                        assert await anext((await answer(triton, STREAMS)).chunks())
+                        assert await anext((await answer(triton, STREAMS)).events())
                         break
                     except ApiError:
                         await asyncio.sleep(0.05)
@@ -182,7 +109,7 @@ def test_a_server_that_is_killed_is_503_and_a_later_one_at_its_address_is_found(
 def test_a_message_beyond_the_limit_is_refused_and_not_kept() -> None:
     async def large(triton: Triton, played: Played, server: Any) -> None:
         with pytest.raises(ApiError) as caught:
-            await (await answer(triton, STREAMS)).whole()
+            await read(await answer(triton, STREAMS))
         assert caught.value.status == 500
 
     against(large, MOST_MESSAGE)
@@ -193,7 +120,7 @@ def test_no_proxy_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "http://127.0.0.1:1")
 
     async def asks(triton: Triton, played: Played, server: Any) -> None:
-        assert await anext((await answer(triton, STREAMS)).chunks())
+        assert await anext((await answer(triton, STREAMS)).events())
 
     against(asks)
 
@@ -201,17 +128,17 @@ def test_no_proxy_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_several_addresses_are_asked_in_turn_and_one_that_is_gone_is_not() -> None:
     async def run() -> None:
         one, other = Played(), Played()
-        async with serving(one) as (first, _), serving(other) as (second, server):
+        async with playing(one) as (first, _), playing(other) as (second, server):
             triton = Triton(f"ipv4:{first},{second}")
             async with asyncio.timeout(DEADLINE_S):
                 open_ = []
                 while not (one.asked and other.asked):
-                    open_.append((await answer(triton, STREAMS)).chunks())
+                    open_.append((await answer(triton, STREAMS)).events())
                     await anext(open_[-1])
                 await server.stop(None)
                 await until(lambda: not other.asked)
                 for _ in range(4):
-                    open_.append((await answer(triton, STREAMS)).chunks())
+                    open_.append((await answer(triton, STREAMS)).events())
                     await anext(open_[-1])
             for chunks in open_:
                 try:
@@ -228,8 +155,29 @@ def test_a_stop_that_is_not_answered_ends_with_its_patience(monkeypatch: pytest.
     monkeypatch.setattr(stop, "WAIT_S", 0.0)
 
     async def leave(triton: Triton, played: Played, server: Any) -> None:
-        triton.forget(replace(STREAMS, stopper="tensorrt_llm"), "77")
+        triton._stop("tensorrt_llm", "77")
         await until(lambda: not triton._stopping)
         await until(lambda: played.asked == 0)
 
     against(leave)
+
+
+def test_a_stream_that_ends_before_its_final_response_was_cut_and_did_not_stop() -> None:
+    class Ended(Played):
+        async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+            async for request in requests:
+                assert request.parameters[EMPTY_FINAL].bool_param
+                break
+            yield response(out=b"half")
+
+    async def run() -> None:
+        async with playing(Ended()) as (endpoint, _):
+            triton = Triton(endpoint)
+            try:
+                with pytest.raises(ApiError) as caught:
+                    await read(await answer(triton, STREAMS))
+            finally:
+                await triton.close()
+        assert caught.value.status == 503
+
+    asyncio.run(run())

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from labdoor.answers import chat_form, completion_form
 from labdoor.errors import ApiError
-from labdoor.logprobs import ScoredToken, Scores, chat_form, completion_form
-from labdoor.models import Model, Vocabulary
+from labdoor.generation import ScoredToken, Scores
+from labdoor.models import Model
 from labdoor.requests import CompletionRequest, parse_body
-from labkit.clients.text_model import Input, TextModel
+from labdoor.vocabulary import Vocabulary
+from labkit.client.text_model import Input, TextModel
 from labserve.text.logprobs import LEAST, LogProb, as_json, log_probs
 
 LOGITS = np.array([1.0, 4.0, -2.0, 3.0, 0.5], dtype=np.float32)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from labkit.predict import bounds
-from labsched.recording import StepRow
+from labkit.evidence import bounds
+from labsched.step import Step
 
 
 def test_the_service_gap_is_counted_while_both_tenants_wait() -> None:
-    def row(name: str, tokens: int, made: int, waiting: list[str]) -> StepRow:
-        return StepRow([name], "p" if tokens > 1 else "d", [tokens], [made], [0], [], [], set(), waiting, 0)
+    def row(name: str, tokens: int, made: int, waiting: list[str]) -> Step:
+        return Step([name], phase="p" if tokens > 1 else "d", tokens=[tokens], made=[made], waiting=waiting)
 
     tenants = {"1": "a", "2": "b", "3": "a"}
     both = ["2", "3"]

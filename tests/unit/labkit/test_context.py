@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from labkit.context import Context, load_context
+from labkit.client.context import Context, load_context
 
 
 def test_a_client_loads_the_context_that_was_written_for_it(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import pytest
 from waiting import eventually
 
-from labkit.clients.gateway import Cut, Gateway, Refused
-from labkit.records import RequestRecord
-from labkit.workloads import draining
-from labkit.workloads.draining import Draining, TryOutcome, User
+from labkit.client import draining
+from labkit.client.draining import Draining, TryOutcome, User
+from labkit.client.gateway import Cut, Gateway, Refused
+from labkit.evidence.records import RequestRecord
 
 REQUEST = {"prompt": "one two three four", "tokens": 4}
 

@@ -12,13 +12,13 @@ from lab_errors import lab_error
 
 from labctl.cli import metrics
 from labctl.cli.bench import bench_command
-from labkit import stats
-from labkit.evidence import steplog
-from labkit.evidence.metrics import ModelCounters, Snapshot, parse_metrics
-from labkit.pictures.live import ProgressLine
-from labkit.records import RequestRecord, token_overlap
+from labctl.labs import workloads
+from labkit.client import dataset
+from labkit.client.live import ProgressLine
+from labkit.client.metrics import ModelCounters, Snapshot, parse_metrics
+from labkit.evidence import stats, steplog
+from labkit.evidence.records import RequestRecord, token_overlap
 from labkit.tables import format_table
-from labkit.workloads import bench, dataset
 from labsched.slo import Slo
 
 
@@ -77,7 +77,7 @@ def test_the_overlap_in_tokens_is_the_same_however_slow_the_machine_is() -> None
 def test_an_answer_that_comes_whole_has_no_time_to_first_token() -> None:
     whole = stats.metrics([answered(0.0, 2.0, tokens=8)], Slo(ttft=5000))
     assert {"time_to_first_token", "goodput", "time_per_output_token", "inter_token_latency"}.isdisjoint(whole)
-    assert bench.tabulate({"1 in flight": whole})[1][0][3:7] == ["-"] * 4
+    assert workloads.tabulate({"1 in flight": whole})[1][0][3:7] == ["-"] * 4
     assert "time_to_first_token" in stats.metrics([answered(0.0, 1.0, 2.0)])
 
 
@@ -94,7 +94,7 @@ def test_an_option_that_means_nothing_for_a_server_elsewhere_is_refused_by_its_o
     assert f"without {option[0]}\n" in done.output
 
 
-@pytest.mark.parametrize("read", [dataset.load_dataset, bench.prompts_from])
+@pytest.mark.parametrize("read", [dataset.load_dataset, workloads.prompts_from])
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", "[]", "[1, 2]", "no json", '[{"input": 3}]'])
 def test_a_dataset_that_is_none_is_refused(tmp_path: Path, read: object, text: str) -> None:
     path = tmp_path / "data.json"
@@ -103,7 +103,7 @@ def test_a_dataset_that_is_none_is_refused(tmp_path: Path, read: object, text: s
         read(path)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("read", [dataset.load_dataset, bench.prompts_from])
+@pytest.mark.parametrize("read", [dataset.load_dataset, workloads.prompts_from])
 def test_a_dataset_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path, read: object) -> None:
     path = tmp_path / "data.json"
     with path.open("wb") as file:
@@ -116,7 +116,7 @@ def test_a_prompt_that_is_not_unicode_is_named_with_its_row(tmp_path: Path) -> N
     path = tmp_path / "data.json"
     path.write_text('["a prompt", "half \\ud800"]')
     with lab_error("dataset-unreadable", "row 2", "surrogate"):
-        bench.prompts_from(path)
+        workloads.prompts_from(path)
 
 
 def test_a_wide_table_has_its_header_word_by_word() -> None:
@@ -139,7 +139,7 @@ def test_a_table_has_its_width_where_a_notebook_forces_colour_on_a_dumb_terminal
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("labkit.pictures.live.time.monotonic", lambda: now)
+    monkeypatch.setattr("labkit.client.live.time.monotonic", lambda: now)
     stream = io.StringIO()
     with ProgressLine("chat", stream) as progress:
         for second in range(12):

@@ -16,9 +16,10 @@ from lab_errors import lab_error
 from transformers import AutoTokenizer
 
 from labctl.cli.main import cli
-from labkit.clients import tensors
-from labkit.records import RequestRecord
-from labkit.workloads import bench, dataset, identity
+from labctl.labs import workloads
+from labkit.client import dataset, identity
+from labkit.client.ask import kind_of
+from labkit.evidence.records import RequestRecord
 from labsched.recording import HASH_BYTES, Arrival
 
 TINY = ROOT / "labs" / "shared" / "models" / "tiny-gpt2"  # sees 1,024 tokens
@@ -105,11 +106,11 @@ def test_integers_are_sent_as_the_servers_release_wants_them_and_an_input_that_a
 ) -> None:
     told = SimpleNamespace(inputs=[SimpleNamespace(name="request_output_len", datatype=datatype)])
     client = contextlib.nullcontext(SimpleNamespace(get_model_metadata=lambda *_, **__: told))
-    monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", lambda *_, **__: client)
-    tensors.kind_of.cache_clear()
-    assert tensors.kind_of("h:1", "tensorrt_llm", "request_output_len") is kind
+    monkeypatch.setattr("labkit.client.ask.grpcclient.InferenceServerClient", lambda *_, **__: client)
+    kind_of.cache_clear()
+    assert kind_of("h:1", "tensorrt_llm", "request_output_len") is kind
     with lab_error("input-missing", "max_tokens"):
-        tensors.kind_of("h:1", "tensorrt_llm", "max_tokens")
+        kind_of("h:1", "tensorrt_llm", "max_tokens")
 
 
 def arrival(name: str, prompt: int, limit: int = 4, prefixes: str = "") -> Arrival:
@@ -120,7 +121,7 @@ def arrival(name: str, prompt: int, limit: int = 4, prefixes: str = "") -> Arriv
 def test_a_traces_prompt_has_its_number_of_tokens_and_equal_hashes_give_equal_words() -> None:
     trace = [arrival("1", 6, prefixes="abcdef"), arrival("2", 6, prefixes="abcxyz"), arrival("3", 80)]
     trace[2] = replace(trace[2], tenant="ann")
-    (_, one), (_, two), (at, three) = bench.trace_items(trace, str(TINY))
+    (_, one), (_, two), (at, three) = workloads.trace_items(trace, str(TINY))
     assert (at, one.tenant, three.tenant) == (3.0, "", "ann")
     count = AutoTokenizer.from_pretrained(TINY).encode
     assert [len(count(item.prompt)) for item in (one, two, three)] == [6, 6, 80]
@@ -128,14 +129,14 @@ def test_a_traces_prompt_has_its_number_of_tokens_and_equal_hashes_give_equal_wo
 
 
 def test_a_traces_requests_that_the_model_cannot_hold_are_left_out() -> None:
-    assert [at for at, _ in bench.trace_items([arrival("1", 1019), arrival("2", 1020)], str(TINY))] == [1.0]
+    assert [at for at, _ in workloads.trace_items([arrival("1", 1019), arrival("2", 1020)], str(TINY))] == [1.0]
     with lab_error("prompts-too-long"):
-        bench.trace_items([arrival("2", 1020)], str(TINY))
+        workloads.trace_items([arrival("2", 1020)], str(TINY))
 
 
 def test_a_trace_is_refused_for_a_model_whose_tokenizer_is_unknown() -> None:
     with lab_error("tokenizer-unknown"):
-        bench.trace_items([arrival("1", 4)], "")
+        workloads.trace_items([arrival("1", 4)], "")
 
 
 @pytest.mark.parametrize(

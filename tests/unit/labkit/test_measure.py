@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_errors import lab_error
 
-from labkit import stats
-from labkit.evidence import metrics, steplog
-from labkit.lane import Lane
-from labkit.pictures import perfetto, timeline
-from labkit.records import RequestRecord, overlap
-from labkit.workloads import bench, load
+from labctl.labs import workloads
+from labkit.client import load, metrics
+from labkit.evidence import stats, steplog, timeline
+from labkit.evidence.records import Lane, RequestRecord
+from labkit.evidence.report import write_perfetto
 from labsched.slo import Slo
-from labsched.steplog import StepLog, StepRecord
+from labsched.step import Step
+from labsched.steplog import StepLog
 
 
 def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:
@@ -36,21 +36,6 @@ def test_the_metrics_of_one_request() -> None:
     assert one.tpot_ms == pytest.approx((1500 - 500) / 3)
     assert one.itl_ms == pytest.approx([200, 200, 600])
     assert one.text == "t0 t1 t2 t3 "
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ((0.0, 1.0, 3.0), (0.0, 3.0, 5.0), 0.0),  # one after the other
-        ((0.0, 1.0, 5.0), (0.0, 2.0, 4.0), 1.0),  # the one within the other
-        ((0.0, 1.0, 3.0), (0.0, 2.0, 6.0), 0.5),  # half of the shorter
-        ((0.0, 1.0, 2.0), (0.0, 5.0, 6.0), 0.0),
-    ],
-)
-def test_overlap_is_the_shared_time_over_the_shorter_span(
-    one: tuple[float, ...], other: tuple[float, ...], expected: float
-) -> None:
-    assert overlap(record(*one), record(*other)) == pytest.approx(expected)
 
 
 def test_a_million_tokens_cost_what_the_machine_costs_while_it_makes_them() -> None:
@@ -159,9 +144,9 @@ def test_the_step_log_is_read_in_order_and_a_cut_line_is_left_out(tmp_path: Path
     first = {**line, "t": 1.0}
     (tmp_path / "steps-m-0_0.jsonl").write_text(f'{json.dumps(line)}\n{json.dumps(first)}\n{{"t": 3.0, "du')
     steps = steplog.read_step_log(tmp_path)
-    assert [step.ended for step in steps] == [1.0, 2.0]
+    assert [step.over for step in steps] == [1.0, 2.0]
     assert steps[1].began == 1.5
-    assert (steps[1].batch, steps[1].more["prefill"]) == (2, 1)
+    assert (steps[1].batch, steps[1].prefill) == (2, 1)
 
 
 def test_what_was_in_a_step_log_before_is_not_read_again_unless_it_was_begun_anew(tmp_path: Path) -> None:
@@ -172,10 +157,10 @@ def test_what_was_in_a_step_log_before_is_not_read_again_unless_it_was_begun_ane
     path.write_text(line(1) + line(2)[:9])
     behind = steplog.log_sizes(tmp_path)
     path.write_text(line(1) + line(2) + line(3))
-    assert [step.ended for step in steplog.read_step_log(tmp_path, behind=behind)] == [3]
+    assert [step.over for step in steplog.read_step_log(tmp_path, behind=behind)] == [3]
     path.write_text(line(4))
     behind = {path.stat().st_ino: 10_000}
-    assert [step.ended for step in steplog.read_step_log(tmp_path, behind=behind)] == [4]
+    assert [step.over for step in steplog.read_step_log(tmp_path, behind=behind)] == [4]
 
 
 @given(before=st.integers(1, 60))
@@ -189,7 +174,7 @@ def test_what_is_new_in_a_step_log_is_found_when_it_was_rotated_meanwhile(before
             log.write(float(number), [number], over=number + 0.5)
         log.close()
         found = [step.ids for step in steplog.read_step_log(Path(folder), behind=behind)]
-    assert found == [(str(number),) for number in range(before, before + 9)]
+    assert found == [[str(number)] for number in range(before, before + 9)]
 
 
 def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
@@ -201,11 +186,11 @@ def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
 
 
 def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
-    steps = [StepRecord(0.1, 0.2, "m", "0", ("1", "2"), {"prefill": 1, "ended": {"1": "length"}})]
+    steps = [Step(["1", "2"], 0.1, 0.2, prefill=1, ended={"1": "length"})]
     lane = Lane("m: $1 and 서울", [record(0.0, 0.2, 0.4, prompt="costs $5"), record(0.1, 0.4)], steps)
     timeline.draw_timeline([lane], tmp_path / "t.png", "title")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
-    perfetto.write_perfetto([lane], tmp_path / "t.json")
+    write_perfetto([lane], tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert sum(e["ph"] == "i" for e in events) == 3
     assert [e["args"]["requests"] for e in events if e["ph"] == "C"] == [2, 0]
@@ -267,7 +252,7 @@ def test_goodput_of_each_tenant_is_told_where_requests_have_one() -> None:
     slo = Slo.parse("ttft<600ms")
     found = stats.metrics(records, slo)
     assert found["goodput_by_class"] == {"ann": pytest.approx(2 / 4), "bob": 0.0}
-    assert bench.goodput_words(slo, {"trace": found}) == [
+    assert workloads.goodput_words(slo, {"trace": found}) == [
         "Goodput: requests per second within ttft<600ms.",
         "Goodput by tenant, trace: ann 0.50, bob 0.00.",
     ]

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from labctl.cli import metrics as command
-from labkit.evidence import metrics
+from labkit.client import metrics
 
 PAGE = """
 # TYPE nv_inference_request_success counter

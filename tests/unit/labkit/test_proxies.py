@@ -19,8 +19,8 @@ from lab_errors import lab_error
 from tritonclient.utils import InferenceServerException
 
 from labkit import proxies
-from labkit.clients.base import connect
-from labkit.clients.text_model import TextModel
+from labkit.client.ask import connect
+from labkit.client.text_model import TextModel
 
 NAMES = [f"{kind}_proxy" for kind in ("http", "https", "grpc", "all", "no", "no_grpc")]
 DEAD = "http://127.0.0.1:9"  # nothing listens there

@@ -20,10 +20,10 @@ from grpc_here import grpc_serving
 from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from labkit.clients import ask, tensors
-from labkit.clients.stream import TextStream
-from labkit.records import RequestRecord
-from labkit.workloads import identity, load
+from labctl.triton import conversation
+from labkit.client import identity, load
+from labkit.client.ask import TextStream, kind_of
+from labkit.evidence.records import RequestRecord
 
 PLAIN_NUMBER = re.compile(r"[1-9][0-9]*")
 CONFIG = """
@@ -83,7 +83,7 @@ def lab_03() -> Any:
 
 @pytest.fixture(autouse=True)
 def another_server() -> None:
-    tensors.kind_of.cache_clear()  # what a server at that address takes
+    kind_of.cache_clear()  # what a server at that address takes
 
 
 def identity_test(endpoint: str) -> list[RequestRecord]:
@@ -110,7 +110,7 @@ def two_streams(endpoint: str) -> list[RequestRecord]:
 
 
 def infer(endpoint: str) -> list[RequestRecord]:
-    assert "ok" in "".join(ask.generate(endpoint, "m", "Once", 3, stream=False))
+    assert "ok" in "".join(conversation.generate(endpoint, "m", "Once", 3, stream=False))
     return []
 
 
@@ -133,7 +133,7 @@ def test_every_client_sends_plain_numbers_as_request_ids_and_none_twice(
 
 
 def test_two_processes_do_not_begin_with_the_same_ids() -> None:
-    code = "from labkit.records import request_id; print(request_id(), request_id())"
+    code = "from labkit.evidence.records import request_id; print(request_id(), request_id())"
     said = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
         for _ in range(3)

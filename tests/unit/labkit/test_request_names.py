@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from labkit.names import LetterNames, letter, letters
+from labkit.evidence.names import LetterNames, letter, letters
 
 
 @given(some.integers(0, 10**6))

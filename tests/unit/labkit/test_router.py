@@ -11,7 +11,7 @@ from step_schema import LINES
 
 from labctl.pages.live import replay
 from labctl.pages.live.routes import RouteEvent, Routes, RouteTail, describe_routes
-from labkit.clients.router import POLICIES, SIZE, Router, score_each
+from labkit.client.router import POLICIES, SIZE, Router, score_each
 from labserve.gpt2.routed import MOST, route_of
 from labserve.params import BadInput
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from labctl.catalog import Catalog
 from labctl.labs.run import SCRIPT, run_script
 from labctl.listener import Silent
-from labctl.manifest.catalog import Catalog
 from labctl.runtimes import processes
 from labctl.runtimes.processes import Command
 from labctl.stack.session import Session

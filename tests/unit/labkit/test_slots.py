@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from lab_errors import lab_error
 
-from labkit.evidence import slot_log, slots
+from labkit.evidence import slot_picture, slots
 from labkit.evidence.slots import Execution, Timeline
-from labkit.pictures import slot_picture
-from labsched.steplog import StepRecord
+from labsched.step import Step
 
 SCHEDULER = "3430 sequence_batch_scheduler.cc:857]"
 UNNAMED = "[request id: <id_unknown>]"
@@ -24,8 +23,8 @@ def line(at: float, text: str) -> str:
     return f'I1121 12:00:{at:09.6f} {SCHEDULER} "{text}"'
 
 
-def events(*lines: tuple[float, str]) -> list[slot_log.SlotEvent]:
-    return [event for at, text in lines if (event := slot_log.parse_slot_event(line(at, text), "tokenizer"))]
+def events(*lines: tuple[float, str]) -> list[slots.SlotEvent]:
+    return [event for at, text in lines if (event := slots.parse_slot_event(line(at, text), "tokenizer"))]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_times_do_not_jump_where_the_readers_clocks_are_put_forward(monkeypatch:
         patch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
         time.tzset()
         lines = [f"I0326 0{hour}:59:59.000000 1 Enqueuing CORRID 1 into new backlog: m" for hour in (1, 2, 3)]
-        found = [slot_log.parse_slot_event(text, "m") for text in lines]
+        found = [slots.parse_slot_event(text, "m") for text in lines]
     time.tzset()
     times = [event.at for event in found if event]
     assert [after - before for before, after in itertools.pairwise(times)] == [3600, 3600]
@@ -78,7 +77,7 @@ def test_a_log_that_is_missing_or_not_verbose_is_refused_with_the_remedy(tmp_pat
     if content is not None:
         path.write_text(content)
     with lab_error("log-unreadable" if content is None else "slot-lines-none"):
-        slot_log.read_slot_log(path, "tokenizer")
+        slots.read_slot_log(path, "tokenizer")
 
 
 def entering(id: int, slot: int) -> str:
@@ -106,9 +105,8 @@ STORY = events(
 )
 
 
-def step(at: float, rows: dict[int, str], empty: int = 0) -> StepRecord:
-    more = {"rows": list(rows), "empty": empty}
-    return StepRecord(at, at + 0.01, "tokenizer", "0_0", tuple(rows.values()), more)
+def step(at: float, rows: dict[int, str], empty: int = 0) -> Step:
+    return Step([*rows.values()], at, at + 0.01, instance="0_0", rows=list(rows), more={"empty": empty})
 
 
 WITNESS = [step(1.2, {0: "1", 1: "2"}), step(2.1, {0: "1"}), step(2.7, {0: "3", 1: "2"})]
@@ -148,7 +146,7 @@ def test_two_witnesses_of_the_same_run_agree(direct: bool) -> None:
         ([], "sequence 1: 2 requests in Triton's log, the model had 0"),
     ],
 )
-def test_every_disagreement_is_told(witness: list[StepRecord], said: str) -> None:
+def test_every_disagreement_is_told(witness: list[Step], said: str) -> None:
     assert any(said in problem for problem in slots.disagreements(slots.timeline(STORY), witness, direct=True))
 
 

@@ -16,11 +16,11 @@ import pytest
 from fake_triton import FakeTriton, serve
 from grpc_here import grpc_serving
 
-from labkit.evidence.metrics import ModelCounters, Snapshot
-from labkit.pictures import loadplot
-from labkit.records import RequestRecord
-from labkit.workloads import stepped
-from labkit.workloads.stepped import Scrape, Stage, SteppedLoad
+from labkit.client import stepped
+from labkit.client.metrics import ModelCounters, Snapshot
+from labkit.client.stepped import Scrape, Stage, SteppedLoad
+from labkit.evidence import loadplot
+from labkit.evidence.records import RequestRecord
 
 COUNTERS = """\
 nv_inference_request_success{model="m",version="1"} 7
@@ -31,11 +31,11 @@ nv_inference_pending_request_count{model="m",version="1"} 0
 # Locust changes the standard library for gevent: only a process of its own may import it.
 CHILD = """
 import json, sys
-from labkit.clients.locust_users import TritonHttpUser
+from labkit.client.locust_users import TritonHttpUser
 import gevent
 import numpy as np
 from labkit.errors import LabError
-from labkit.workloads import stepped
+from labkit.client import stepped
 
 def payload(input_class, output_class):
     text = input_class("text", [1], "BYTES")
@@ -186,7 +186,7 @@ def test_a_models_counters_go_into_a_result_with_what_follows_from_them() -> Non
 
 WAITING = """
 import sys
-from labkit.clients.locust_users import TritonGrpcUser
+from labkit.client.locust_users import TritonGrpcUser
 import gevent, grpc
 from locust.env import Environment
 

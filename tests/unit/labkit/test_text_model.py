@@ -11,10 +11,10 @@ from google.protobuf import text_format
 from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2
 
-from labkit.clients.text_model import TextModel
-from labkit.evidence import metrics
-from labkit.records import RequestRecord
-from labkit.workloads import bench
+from labctl.labs import workloads
+from labkit.client import metrics
+from labkit.client.text_model import TextModel
+from labkit.evidence.records import RequestRecord
 
 ITERATIVE = """
 max_batch_size: 8 model_transaction_policy { decoupled: true }
@@ -82,7 +82,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, **configs: str) -> None:
         return Space(config=text_format.Parse(configs[name], model_config_pb2.ModelConfig()))
 
     client = contextlib.nullcontext(Space(get_model_config=get_model_config))
-    monkeypatch.setattr("labkit.clients.text_model.connect", lambda endpoint: client)
+    monkeypatch.setattr("labkit.client.text_model.connect", lambda endpoint: client)
 
 
 def test_limits_travel_as_parameters_where_the_model_has_no_such_input(ask: Any) -> None:
@@ -113,11 +113,11 @@ def test_bench_counts_the_tokens_of_an_answer_that_says_why_it_ended(
     record = RequestRecord("r", "model", "p", start=1.0, end=5.0, tokens=0 if decoupled else 7, finish_reason=reason)
     record.responses = [(2.0 + n, piece) for n, piece in enumerate(pieces)]
     nothing = metrics.Snapshot()
-    monkeypatch.setattr("labkit.workloads.bench.load.closed_loop", lambda *_: [record])
-    monkeypatch.setattr("labkit.workloads.bench.metrics.scrape", lambda _: nothing)
-    monkeypatch.setattr(bench, "count_tokens", lambda text, folder: len(text.split()) if folder == "mine" else 99)
-    found, _ = bench.measure_model(
-        {"grpc": "x", "metrics": "y"}, "model", bench.Workload(output_tokens=7, warmup=0), 1, lambda _: None, "mine"
+    monkeypatch.setattr("labctl.labs.workloads.load.closed_loop", lambda *_: [record])
+    monkeypatch.setattr("labctl.labs.workloads.metrics.scrape", lambda _: nothing)
+    monkeypatch.setattr(workloads, "count_tokens", lambda text, folder: len(text.split()) if folder == "mine" else 99)
+    found, _ = workloads.measure_model(
+        {"grpc": "x", "metrics": "y"}, "model", workloads.Workload(output_tokens=7, warmup=0), 1, lambda _: None, "mine"
     )
     assert record.output_tokens == tokens
     assert found["output_sequence_length"]["avg"] == tokens

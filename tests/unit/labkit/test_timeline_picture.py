@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from labkit.lane import Lane
-from labkit.pictures import timeline
-from labkit.records import RequestRecord
-from labsched.steplog import StepRecord
+from labkit.evidence import timeline
+from labkit.evidence.records import Lane, RequestRecord
+from labsched.step import Step
 
 WAITS = some.lists(some.floats(0.001, 5), min_size=1, max_size=4)
 
@@ -23,7 +22,7 @@ def lane(waits: list[float]) -> Lane:
         record.responses = [(10.0 + wait, "a"), (11.0 + wait, "b")]
         records.append(record)
     first = 10.0 + min(waits)
-    return Lane("waits", records, [StepRecord(first, first + 1, "m", "0", ("0",))])
+    return Lane("waits", records, [Step(["0"], first, first + 1)])
 
 
 @settings(max_examples=5)  # Matplotlib takes its time

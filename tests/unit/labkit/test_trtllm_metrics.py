@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labkit.evidence.trtllm import Sample, parse_trtllm_gauges, scheduling_figures
+from labkit.client.trtllm_metrics import Sample, parse_trtllm_gauges, scheduling_figures
 
 # As upstream shows it (tensorrtllm_backend v0.17.0, README.md:707-742), with a second model.
 PAGE = """

@@ -2,88 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import random
 import runpy
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import recordings
+from counting_trial import WORDS, CountingTrial, arrival
 from exercise_cases import EXERCISES
 
-from labctl.learn.exercise import Exercise, find_exercise
+from labctl.learn.attempts import Attempt, exercise_attempts
+from labctl.learn.exercise import find_exercise
 from labsched.own import scheduler_beside, with_line
-from labsched.recording import Arrival, SchedulerSettings, StepRow
+from labsched.recording import SchedulerSettings
 from labsched.replay import Replay, scheduler_of
 from labsched.scheduler import Scheduler
+from labsched.step import Step
 from labserve.params import Refusal
 
-BLOCKS = "max_tokens_in_paged_kv_cache"
-WORDS = recordings.WORDS | {"max_num_tokens": "256"}
 
-
-def replayed(
-    kind: type[Scheduler], requests: Sequence[tuple[int, int]], blocks: int = 32, **words: str
-) -> list[StepRow]:
+def replayed(kind: type[Scheduler], requests: Sequence[tuple[int, int]], blocks: int = 32, **words: str) -> list[Step]:
     """The steps that serve requests of so many tokens and so many to make, all of which are there at first."""
     scheduler = scheduler_of(SchedulerSettings(WORDS | words, blocks, 32, 256, 2048, 2000), kind)
     return Replay(scheduler, [arrival(n, 0, prompt, made) for n, (prompt, made) in enumerate(requests)]).run()
-
-
-def arrival(number: int, after: int, prompt: int, made: int, tenant: str = "") -> Arrival:
-    return Arrival(str(number), 0.0, after, prompt, made, made, "length", tenant=tenant)
-
-
-class CountingTrial:
-    """What the checks of a batching engine use of a trial, on an engine that counts."""
-
-    def __init__(self, exercise: Exercise, folder: Path, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.checks: list[tuple[bool, str]] = []
-        self.folder, self._set = folder, WORDS | {key: str(word) for key, word in exercise.manifest.settings.items()}
-        self._count = itertools.count()
-        self._load()
-
-    def _load(self) -> None:
-        blocks, step_tokens = int(self._set[BLOCKS]) // 32, int(self._set["max_num_tokens"])
-        settings = SchedulerSettings(self._set, blocks, 32, step_tokens, 2048, 2000)
-        self._scheduler = scheduler_of(settings, scheduler_beside(self.folder))
-
-    def send_queued(
-        self, requests: Sequence[Any], later: Sequence[tuple[int, Any]] = ()
-    ) -> tuple[list[SimpleNamespace], list[SimpleNamespace]]:
-        """Answers with their tokens, and steps as the step log has them."""
-        arrivals = [
-            arrival(next(self._count), after, len(prompt), limit, **more)
-            for after, (prompt, limit, *rest) in [*((0, request) for request in requests), *later]
-            for more in [rest[0] if rest else {}]
-        ]
-        made: Counter[str] = Counter()
-        steps = []
-        for row in Replay(self._scheduler, arrivals).run():
-            made.update(dict(zip(row.batch, row.made, strict=True)))
-            more = {**row.decides, "preempted": len(row.preempted)}
-            steps.append(SimpleNamespace(ids=row.batch, batch=len(row.batch), more=more))
-        return [SimpleNamespace(id=one.name, tokens=made[one.name]) for one in arrivals], steps
-
-    def call(self, script: str, function: str, *arguments: Any) -> Any:
-        return json.loads(json.dumps(runpy.run_path(str(self.folder / script))[function](*arguments)))
-
-    def parameters(self, model: str) -> dict[str, str]:
-        return dict(self._set)
-
-    def load_with(self, model: str, **parameters: str) -> None:
-        self._set |= parameters
-        self._load()
-
-    def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
-        self.checks.append((ok, sentence))
-        return ok
 
 
 def own(folder: Path, body: str) -> Path:
@@ -96,7 +36,7 @@ def own(folder: Path, body: str) -> Path:
 def test_a_scheduler_beside_the_model_decides_and_without_one_the_shipped_does(tmp_path: Path) -> None:
     assert scheduler_beside(tmp_path) is Scheduler
     kind = scheduler_beside(own(tmp_path, "    @property\n    def places(self):\n        return 1"))
-    assert [len(row.batch) for row in replayed(kind, [(2, 5)] * 3)][:3] == [1, 2, 3]
+    assert [row.batch for row in replayed(kind, [(2, 5)] * 3)][:3] == [1, 2, 3]
 
 
 def test_a_file_without_a_scheduler_is_refused_by_name(tmp_path: Path) -> None:
@@ -179,14 +119,17 @@ SENSIBLE_ORDERS = {
 }
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.night) for seed in (2, 3))])
 @pytest.mark.parametrize("name", SENSIBLE_RESERVES)
 def test_a_sensible_reserve_passes_with_every_seed(tmp_path: Path, name: str, seed: int) -> None:
     own(tmp_path, f"    def reserve(self):\n        return {SENSIBLE_RESERVES[name]}")
     assert failures("05b", tmp_path, seed) == []
 
 
-@pytest.mark.parametrize("name", SENSIBLE_ORDERS)
+@pytest.mark.parametrize(
+    "name",
+    [name if not place else pytest.param(name, marks=pytest.mark.night) for place, name in enumerate(SENSIBLE_ORDERS)],
+)
 def test_a_sensible_order_passes(tmp_path: Path, name: str) -> None:
     line, joined, made = SENSIBLE_ORDERS[name]
     (tmp_path / "scheduler.py").write_text(FAIR.format(line=line, joined=joined, made=made))
@@ -200,7 +143,17 @@ def test_a_line_that_names_only_the_next_is_made_whole_and_is_not_asked_of_nobod
     )
     done = replayed(kind, [(2, 3)] * 4, max_num_sequences="1")
     assert done[0].waiting == ["2", "0", "1"]
-    assert [row.batch for row in done[::3]] == [["3"], ["2"], ["1"], ["0"]]
+    assert [row.ids for row in done[::3]] == [["3"], ["2"], ["1"], ["0"]]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "attempt", [*exercise_attempts(find_exercise(EXERCISES, "05a"))], ids=lambda attempt: attempt.name
+)
+def test_joining_at_every_step_is_judged_as_foreseen(tmp_path: Path, attempt: Attempt, seed: int) -> None:
+    for name, text in attempt.files.items():
+        (tmp_path / name).write_text(text)
+    assert failures("05a", tmp_path, seed)[:1] == ([attempt.says] if attempt.says else [])
 
 
 def failures(id: str, folder: Path, seed: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Exercises 07d and 08d without a server: what the checks count by."""
+"""Exercises 05f, 07d and 08d without a server: what the checks count by."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from checkout import ROOT
 from lab_errors import lab_error
 from prometheus_here import prometheus, promtool
 
+from labctl.catalog import load_catalog
+from labctl.contention import Patience
 from labctl.learn import promtool as rule_tests
 from labctl.learn import sandbox
 from labctl.learn.attempts import exercise_attempts
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.outcome import Missing
-from labctl.manifest.catalog import load_catalog
 from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
-from labkit.contention import Patience
 from labkit.errors import LabError
 from labsched import admission
 from labsched.admission_file import decisions
-from labsched.counted_time import Cost, Latency, good_share, replay_counted
+from labsched.costs import StepCosts
+from labsched.counted_time import Latency, counted_arrivals, good_share, replay_counted, time_steps
 from labsched.slo import Slo
+from labsched.step import Step
 
 __all__ = ["prometheus", "promtool"]
 EXERCISES = find_exercises(Workspace(ROOT, ROOT), load_catalog(Workspace(ROOT, ROOT)))
@@ -70,9 +72,8 @@ class Trial:
 def check_of(exercise: Exercise) -> Callable[[Trial], None]:
     """The exercise's check; what it would ask a server is counted."""
     check: Any = runpy.run_path(str(exercise.folder / "check.py"))["check"]
-    names = check.__globals__
-    if "counted" in names:
-        names["served"] = lambda trial, load, played: names["counted"](load, played)
+    if exercise is ADMISSION:
+        check.__globals__["served"] = lambda trial, load, played: played.latencies()
     found: Callable[[Trial], None] = check
     return found
 
@@ -115,20 +116,43 @@ def test_without_promtool_the_check_says_what_to_install(tmp_path: Path, monkeyp
         rules_say(tmp_path, "groups: []")
 
 
-REQUESTS = [admission.GatedRequest(*request) for request in ((0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1))]
-LOAD = admission.AdmissionLoad(REQUESTS, Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))
+COST = StepCosts(step=10, decoding=1, token=0.5)  # milliseconds
+LENGTHS, TIMES = [(10, 3), (20, 2), (20, 1)], [0.0, 5.0, 5.0]
+LOAD = admission.AdmissionLoad(counted_arrivals(LENGTHS, TIMES), COST, Slo(ttft=100, tpot=20))
 
 
 def test_the_gate_counts_steps_and_time_as_the_engine_does() -> None:
     played = admission.play_load(LOAD, lambda state: "admit" if state["running"] < 2 else "wait")
-    assert played.after == {0: 0, 1: 1, 2: 3}
-    # 15: a prompt of 10. 21: a decode and a prompt of 20. 12: two decodes, with which both requests end.
-    assert played.released == {0: 0.0, 1: 15.0, 2: 48.0}
+    assert {number: decision.after for number, decision in played.decisions.items()} == {0: 0, 1: 1, 2: 3}
+    # 15: a prompt of 10. 21: a decode and a prompt of 20. 12: two decodes, with which both requests end. 20: a prompt.
+    assert {number: decision.at for number, decision in played.decisions.items()} == {0: 0.0, 1: 15.0, 2: 48.0}
+    assert [row.over for row in played.rows] == [15.0, 36.0, 48.0, 68.0]
+    assert played.latencies() == {0: (15.0, 16.5), 1: (31.0, 12.0), 2: (63.0, 0.0)}
 
 
 def test_a_request_that_is_held_to_the_end_is_neither_admitted_nor_rejected() -> None:
-    played = admission.play_load(LOAD, lambda state: {0: "admit", 1: "reject"}.get(state["number"], "wait"))
-    assert ([*played.after], [*played.rejected]) == ([0], [1])
+    asked: list[tuple[int, float]] = []
+
+    def decide(state: Mapping[str, Any]) -> str:
+        asked.append((state["number"], state["now"]))
+        return {0: "admit", 1: "reject"}.get(state["number"], "wait")
+
+    played = admission.play_load(LOAD, decide)
+    assert {number: decision.word for number, decision in played.decisions.items()} == {0: "admit", 1: "reject"}
+    # Steps end at 15, 26 and 37 ms. The gate is asked before each step, and once more when nothing runs any more.
+    assert asked == [(0, 0.0), (1, 15.0), (2, 15.0), (2, 26.0), (2, 37.0)]
+
+
+def test_a_gate_that_holds_everything_is_asked_again_whenever_a_request_comes() -> None:
+    asked: list[tuple[int, float]] = []
+
+    def decide(state: Mapping[str, Any]) -> str:
+        asked.append((state["number"], state["now"]))
+        return "wait"
+
+    played = admission.play_load(LOAD, decide)
+    assert (played.decisions, played.rows) == ({}, [])
+    assert asked == [(0, 0.0), (0, 5.0), (1, 5.0), (2, 5.0)]
 
 
 def test_decisions_that_were_made_elsewhere_play_again_alike() -> None:
@@ -136,7 +160,17 @@ def test_decisions_that_were_made_elsewhere_play_again_alike() -> None:
         return "admit" if state["running"] == 0 else "reject" if state["now"] > 40 else "wait"
 
     played = admission.play_load(LOAD, decide)
-    assert admission.replay_decisions(LOAD, played.rounds) == played
+    rounds = {number: (decision.round, decision.word) for number, decision in played.decisions.items()}
+    again = admission.replay_decisions(LOAD, rounds)
+    assert (again.decisions, again.rows) == (played.decisions, played.rows)
+
+
+def test_each_answer_to_08d_is_told_its_own_mistake(tmp_path: Path) -> None:
+    for attempt in exercise_attempts(ADMISSION):
+        attempt.write(tmp_path)
+        trial = Trial(tmp_path, 1)
+        check_of(ADMISSION)(trial)
+        assert trial.failed[:1] == ([attempt.says] if attempt.says else []), attempt.name
 
 
 @pytest.mark.parametrize(
@@ -149,14 +183,13 @@ def test_decisions_that_were_made_elsewhere_play_again_alike() -> None:
 )
 def test_a_fault_of_the_file_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "admission.py").write_text(text)
-    told = decisions(str(tmp_path), LOAD.requests, [10, 1, 0.5], [100, 20])
+    told = decisions(str(tmp_path), LENGTHS, TIMES, {"step": 10, "decoding": 1, "token": 0.5}, [100, 20])
     assert told["error"].startswith(said)
 
 
 # -- time that is counted from steps ---
 
 WORDS = recordings.WORDS | {"max_num_sequences": "2", "max_num_tokens": "64", "max_tokens_in_paged_kv_cache": "1024"}
-COST = Cost(step=10, decode=1, prompt=0.5)
 
 
 def test_a_request_arrives_after_the_steps_that_began_before_it() -> None:
@@ -170,6 +203,15 @@ def test_nothing_takes_time_between_the_last_answer_and_the_next_request() -> No
     after, found = replay_counted(WORDS, [(10, 1), (10, 1)], [0.0, 1000.0], COST)
     assert after == [0, 1]
     assert found == [(15.0, 0.0), (15.0, 0.0)]
+
+
+def test_the_steps_of_a_server_take_the_counted_time_and_an_idle_server_waits_for_the_next_request() -> None:
+    def step(ids: str, phase: str, tokens: list[int]) -> Step:
+        return Step([*ids], phase=phase, tokens=tokens, made=[1] * len(ids))
+
+    steps = [step("a", "p", [10]), step("ab", "dp", [1, 20]), step("c", "p", [4])]
+    rows = time_steps(steps, {"a": 0.0, "b": 15.0, "c": 100.0}, COST)
+    assert [(row.began, row.over) for row in rows] == [(0.0, 15.0), (15.0, 36.0), (100.0, 112.0)]
 
 
 def test_a_request_beyond_one_limit_is_not_good() -> None:

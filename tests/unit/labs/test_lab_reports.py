@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from checkout import ROOT
+from lab_programs import rehearse
 
+from labctl import catalog
 from labctl.labs.verdicts import UNMEASURED, judge_verdict
-from labctl.manifest import catalog
 from labctl.workspace import Workspace
-from labkit import results, stats
-from labkit.records import RequestRecord
-from labkit.workloads import identity
+from labkit.client import identity
+from labkit.evidence import results, stats
+from labkit.evidence.records import RequestRecord
 
 CATALOG = catalog.load_catalog(Workspace(ROOT, ROOT / "unused"))
 PHASES = ("static", "inflight", "no-evict", "max-utilization")
@@ -85,7 +86,7 @@ def test_of_one_side_alone_nothing_is_judged(report: Any, phase: str, title: str
     assert metrics["ratios"] == metrics["policies"] == {}
     assert metrics[phase]["chat"]["requests_per_second"] > 0
     lab = next(lab for lab in CATALOG.labs if lab.short == "batching")
-    assert {judge_verdict(each, results.flatten(metrics)).word for each in lab.verdicts} == {UNMEASURED}
+    assert {judge_verdict(each, results.flatten(metrics)).word for each in rehearse(lab).verdicts} == {UNMEASURED}
 
 
 # -- labs 03 and 01 ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from lab_errors import is_lab_error
 
 from labctl.cli.main import cli
-from labsched.steplog import StepRecord
+from labsched.step import Step
 
 LAB = ROOT / "labs" / "06-modern-schedulers"
 
@@ -21,11 +21,10 @@ def of(script: str, name: str) -> Any:
     return runpy.run_path(str(LAB / script))[name]
 
 
-def step(*rows: tuple[str, str, int, int], waiting: tuple[str, ...] = ()) -> StepRecord:
+def step(*rows: tuple[str, str, int, int], waiting: tuple[str, ...] = ()) -> Step:
     """A step of (id, letter, tokens computed, tokens made) for each request, while those others waited."""
     ids, letters, tokens, made = zip(*rows, strict=True)
-    more = {"phase": "".join(letters), "tokens": list(tokens), "made": list(made), "waiting": list(waiting)}
-    return StepRecord(0.0, 1.0, "tensorrt_llm", "0_0", ids, more)
+    return Step(ids, 0.0, 1.0, phase="".join(letters), tokens=tokens, made=list(made), waiting=waiting)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,7 @@ from google.protobuf import text_format
 from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2
 
-from labctl import repository
-from labctl.manifest import catalog
+from labctl import catalog, repository
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.workspace import Workspace

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from counting_engine import CountingEngine, InPieces
+import counting_engine
 
 from labsched.blocks import Blocks
+from labsched.counting import CountingEngine
+from labsched.engine import Engine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.policy import Policy
@@ -14,10 +16,11 @@ from labsched.scheduler import Scheduler
 SIZE = 4
 
 
-def scheduler(blocks: int, engine: CountingEngine | None = None, tokens: int = 10_000) -> Scheduler:
+def scheduler(blocks: int, engine: Engine | None = None, tokens: int = 10_000) -> Scheduler:
     """A scheduler that shares blocks."""
     features = Features(True, tokens, kv_cache_reuse=True)
-    return Scheduler(engine or CountingEngine(), KVBudget(blocks, SIZE), Policy.GUARANTEED_NO_EVICT, 4, False, features)
+    engine = engine or counting_engine.CountingEngine()
+    return Scheduler(engine, KVBudget(blocks, SIZE), Policy.GUARANTEED_NO_EVICT, 4, False, features)
 
 
 def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_does() -> None:
@@ -27,7 +30,7 @@ def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_
     of.submit(first)
     of.step()
     of.submit(second)
-    assert [job.id for job in of.step().batch] == ["a", "b"] and of.blocks_used == 8
+    assert [*of.step().ids] == ["a", "b"] and of.blocks_used == 8
     assert second.found == 16
     while not of.idle:
         of.step()
@@ -36,7 +39,7 @@ def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_
     third, fourth = Request("c", [*prompt, 22], 7), Request("d", list(range(30, 47)), 7)
     of.submit(third)
     of.submit(fourth)  # what is kept is not free twice
-    assert [job.id for job in of.step().batch] == ["c"] and third.found == 16 and of.blocks_used == 6
+    assert [*of.step().ids] == ["c"] and third.found == 16 and of.blocks_used == 6
 
 
 def test_the_block_that_was_used_longest_ago_is_overwritten_first() -> None:
@@ -72,7 +75,7 @@ def test_a_block_whose_last_token_is_computed_again_is_not_counted_as_copied() -
     of.submit(Request("b", list(range(SIZE)), SIZE))  # two blocks, of them the one that a has computed
     of.submit(Request("c", list(range(2 * SIZE)), SIZE))  # three blocks, of them the same one
     step = of.step()
-    assert [job.id for job in step.batch] == ["b", "c"] and step.blocks == of.blocks_used == 4
+    assert [*step.ids] == ["b", "c"] and step.kv_blocks_used == of.blocks_used == 4
 
 
 def test_a_part_of_a_block_is_found_as_far_as_it_is_filled() -> None:
@@ -125,7 +128,7 @@ def test_a_prompt_that_begins_as_the_engines_warm_up_finds_its_block() -> None:
 
 def test_a_preempted_request_that_returns_gets_its_last_token_after_the_prompts_before_it() -> None:
     """All but one of its tokens are cached, and to the engine it is a prompt still."""
-    engine = InPieces(step_tokens=8)
+    engine = CountingEngine(8, finishes=True)
     of = engine.scheduler = scheduler(20, engine, tokens=8)
     tokens = list(range(2 * SIZE))
     of.submit(Request("earlier", tokens, 1))
@@ -134,7 +137,7 @@ def test_a_preempted_request_that_returns_gets_its_last_token_after_the_prompts_
     of.submit(Request("long", list(range(100, 120)), 1))
     of.submit(Request("back", tokens[:-1], 4, output=tokens[-1:]))
     step = of.step()
-    assert (step.phase, step.cached, step.computed) == ("pp", [0, 2 * SIZE - 1], [8, 0])
+    assert (step.phase, step.cached, step.tokens) == ("pp", [0, 2 * SIZE - 1], [8, 0])
 
 
 def test_memory_is_taken_for_blocks_that_are_used() -> None:

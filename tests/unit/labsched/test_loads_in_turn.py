@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from recordings import SETTINGS, cost, some_requests
 
 from labctl.labs import rerun
-from labkit.records import RequestRecord
-from labkit.workloads import load
+from labkit.client import load
+from labkit.evidence.records import RequestRecord
 from labsched import replay
-from labsched.recording import Arrival, Recording, Sent, StepRow
+from labsched.recording import Arrival, Recording, Sent
+from labsched.step import Step
 
 PAUSE = 0.25
 
@@ -32,7 +33,7 @@ def two_loads(first: int, second: int, seed: int) -> Recording:
     return Recording(SETTINGS, [*one, *other])
 
 
-def decisions(rows: Sequence[StepRow]) -> list[dict[str, Any]]:
+def decisions(rows: Sequence[Step]) -> list[dict[str, Any]]:
     return [row.decides for row in rows]
 
 
@@ -42,7 +43,7 @@ def test_a_load_that_follows_meets_an_empty_server_however_long_the_first_takes(
 ) -> None:
     recording = two_loads(first, second, seed)
 
-    def seconds(row: StepRow) -> float:
+    def seconds(row: Step) -> float:
         return slower * cost(row)
 
     done = replay.replay(recording, SETTINGS, seconds)
@@ -61,14 +62,15 @@ def test_a_load_that_follows_meets_an_empty_server_however_long_the_first_takes(
 def test_only_what_a_client_sent_after_all_answers_follows_and_no_open_loop_does() -> None:
     arrivals = [Arrival(name, at, 0, 1, 1, 1, "length") for name, at in zip("abcde", (0, 1, 5, 9, 12), strict=True)]
     recording = Recording(SETTINGS, arrivals)
-    sent = {"a": Sent(0, 0, 4), "b": Sent(1, 0, 3), "c": Sent(5, 0, 8), "d": Sent(9, 9, 10), "e": Sent(12, 0, 13)}
+    sent = {"a": Sent(0, None, 4), "b": Sent(1, None, 3), "c": Sent(5, None, 8)}
+    sent |= {"d": Sent(9, 9, 10), "e": Sent(12, None, 13)}
 
     def follow(**other: Sent) -> str:
         return "".join(a.name for a in recording.in_turn({**sent, **other}).arrivals if a.follows)
 
     assert follow() == "ce"
-    assert follow(b=Sent(1, 0, 6)) == "e"  # c was sent before b's answer
-    assert follow(a=Sent(0, 0, 0)) == ""  # when a's answer was there is not known
+    assert follow(b=Sent(1, None, 6)) == "e"  # c was sent before b's answer
+    assert follow(a=Sent(0)) == ""  # when a's answer was there is not known
     assert recording.in_turn({}) == recording
 
 

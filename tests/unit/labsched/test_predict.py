@@ -26,15 +26,18 @@ from step_schema import LINES, RequestLine
 from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
+from labctl.recordings import vllm
 from labkit.errors import LabError
-from labkit.predict import vllm
 from labsched import answer, figures, fitting, recording, replay, steptime
+from labsched.costs import StepCounts
 from labsched.features import Features
 from labsched.fitting import fit
 from labsched.kv_budget import KVBudget
 from labsched.pace import DEVICES, SHAPES
-from labsched.recording import Recording, StepRow
+from labsched.recording import Recording
 from labsched.slo import Slo
+from labsched.step import Step
+from labsched.vllm.arguments import labs_names
 from labserve.inflight import setup
 
 LLM = next(case for case in CASES if case.path == "llm/tensorrt_llm")
@@ -116,7 +119,7 @@ def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
 
 
 def test_a_run_without_an_answer_has_no_figures(made_up: Recording) -> None:
-    rows = [replace(row, made=[0] * len(row.batch)) for row in made_up.rows]
+    rows = [replace(row, made=[0] * row.batch) for row in made_up.rows]
     with lab_error("figures-none"):
         figures.figures(rows, {arrival.name: arrival.at for arrival in made_up.arrivals})
 
@@ -124,7 +127,7 @@ def test_a_run_without_an_answer_has_no_figures(made_up: Recording) -> None:
 WRONG: tuple[Any, ...] = (None, -1, 1.5, 1e99, True, "", "many", [], [1], ["x"], {}, {"a": 1}, 2**70)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.night) for seed in range(1, 8))])
 def test_a_line_with_any_field_missing_or_wrong_is_read_or_refused_by_one_error(
     seed: int, made_up: Recording, tmp_path: Path
 ) -> None:
@@ -191,12 +194,12 @@ def test_what_cannot_be_predicted_is_refused_by_name(assignments: dict[str, str]
 
 def test_static_batching_admits_nothing_while_a_batch_runs(made_up: Recording) -> None:
     rows = replay.replay(made_up, replay.change_settings(SETTINGS, {"gpt_model_type": "V1"}), cost).rows
-    assert all(row.joined == row.batch for row in rows if row.joined)
+    assert all(row.joined == row.ids for row in rows if row.joined)
 
 
 def test_a_client_with_two_requests_in_flight_never_has_three(made_up: Recording) -> None:
     rows = replay.replay(made_up, SETTINGS, cost, in_flight=2).rows
-    assert max(len(row.batch) + len(row.waiting) for row in rows) == 2
+    assert max(row.batch + len(row.waiting) for row in rows) == 2
 
 
 # -- vLLM -------------------------------------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
 def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it() -> None:
     asked = {"max_num_seqs": "100", "max_num_batched_tokens": "64"}
     with lab_error("settings-unpredictable", "max_num_tokens: 64"):
-        vllm.change_vllm_settings(VLLM, vllm.labs_names(VLLM, asked))
+        vllm.change_vllm_settings(VLLM, labs_names(VLLM, asked))
 
 
 def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording) -> None:
@@ -243,18 +246,16 @@ def test_a_step_that_was_decided_ahead_begins_when_the_one_before_it_is_over(
 
 def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Recording) -> None:
     model = fit(made_up.rows)
-    assert model.costs == pytest.approx((2e-3, 5e-4, 1e-4, 0.0, 0.0, 0.0, 0.0, 0.0), abs=1e-9)
-    assert model.error < 1e-6 and model.gap == pytest.approx(0.0, abs=1e-9)
+    assert model.costs.costs == pytest.approx((2e-3, 0.0, 5e-4, 1e-4, 0.0, 0.0, 0.0, 0.0, 0.0), abs=1e-9)
+    assert model.costs.bend is None and model.gap == pytest.approx(0.0, abs=1e-9)
 
 
-def lasting(rows: list[StepRow], seconds: Callable[[StepRow], float]) -> list[StepRow]:
+def lasting(rows: list[Step], seconds: Callable[[Step], float]) -> list[Step]:
     """The steps as if each had taken so long, with nothing between them."""
     return [replace(row, began=0.0, over=seconds(row), busy=False) for row in rows]
 
 
-def mean_error(
-    rows: Sequence[StepRow], model: steptime.StepTime, phase: str, seconds: Callable[[StepRow], float]
-) -> float:
+def mean_error(rows: Sequence[Step], model: steptime.StepTime, phase: str, seconds: Callable[[Step], float]) -> float:
     """Of the steps of one phase: how much longer the model says that they take together, as a share."""
     timed = steptime.Timed(model)
     both = [(timed(row), seconds(row)) for row in rows]
@@ -263,7 +264,7 @@ def mean_error(
 
 
 def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_was_recorded(made_up: Recording) -> None:
-    def odd(row: StepRow) -> float:
+    def odd(row: Step) -> float:
         return cost(row) + 5e-3 * (row.phase == "dd")
 
     model = fit(lasting([*made_up.rows] * 20, odd))
@@ -307,24 +308,29 @@ def test_strict_refuses_a_larger_batch_than_was_recorded(made_up: Recording) -> 
         predictor.predict({"max_num_sequences": "30"})
 
 
-def counts(decoding: int, prompt: int, context: int) -> steptime.StepCounts:
-    return steptime.StepCounts(1, decoding, prompt, context, True, False, False, False)
+def counts(decoding: int, prompt: int, context: int) -> StepCounts:
+    return StepCounts(decoding, prompt, context, makes_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def noisy_models(made_up: Recording) -> list[steptime.StepTime]:
+    return [noisy(made_up, seed) for seed in range(10)]
 
 
 @pytest.mark.parametrize("decoding", [8, 32, 128])
-def test_the_interval_holds_the_true_time_and_widens_with_the_distance(made_up: Recording, decoding: int) -> None:
+def test_the_interval_holds_the_true_time_and_widens_with_the_distance(
+    noisy_models: list[steptime.StepTime], decoding: int
+) -> None:
     shape = counts(decoding, 0, 0)
     true = 2e-3 + 5e-4 * decoding
-    models = [noisy(made_up, seed) for seed in range(20)]
-    within = [abs(m.seconds(shape) - true) <= steptime.DEVIATIONS * m.deviation(shape) for m in models]
-    assert sum(within) >= 18
-    assert models[0].deviation(shape) > models[0].deviation(counts(decoding // 2, 0, 0))
+    within = [abs(m.seconds(shape) - true) <= steptime.DEVIATIONS * m.deviation(shape) for m in noisy_models]
+    assert sum(within) >= 0.9 * len(within)
+    assert noisy_models[0].deviation(shape) > noisy_models[0].deviation(counts(decoding // 2, 0, 0))
 
 
 def test_costs_that_always_occur_together_are_not_known_apart(made_up: Recording) -> None:
     """Where one request at a time decodes, eight may cost eight times as much, or nothing more."""
-    (first,) = made_up.rows[:1]
-    one = replace(first, batch=["a"], phase="d", tokens=[1], made=[1], cached=[0], joined=[], waiting=[], ended=set())
+    one = Step(["a"], phase="d", tokens=[1], made=[1])
     model = fit(lasting([one] * 100, lambda row: 1e-2))
     low, high = (model.seconds(counts(8, 0, 1), deviations=d) for d in (-2.0, 2.0))
     assert low < 1.2e-2 and high > 5e-2
@@ -353,7 +359,7 @@ def test_a_short_recording_is_answered_with_the_times_of_a_device_and_refused_wi
 
 
 def test_a_recording_is_timed_by_a_device_that_it_was_not_made_on(made_up: Recording) -> None:
-    words = {"pace": "measured", "pace_table": "1:4/1:20/0", "pace_slower": "2"}
+    words = {"pace": "measured", "pace_table": "step:4,prompts:16", "pace_slower": "2"}
     rows = answer.Predictor.of(made_up).predict(words).rows
     took = {"p" in row.phase: row.over - row.began for row in rows}
     assert took == {False: pytest.approx(0.008), True: pytest.approx(0.04)}
@@ -371,7 +377,7 @@ class Held:
     def __init__(self, pauses: Sequence[tuple[float, float]]) -> None:
         self._pauses = sorted(pauses)
 
-    def __call__(self, row: StepRow) -> float:
+    def __call__(self, row: Step) -> float:
         over = row.began + cost(row)
         for began, length in self._pauses:
             if began < over and began + length > row.began:
@@ -386,7 +392,7 @@ def held_up(pauses: Sequence[tuple[float, float]]) -> Recording:
     return Recording(SETTINGS, arrivals, done.rows)
 
 
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=3)
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 1)), max_size=5))
 def test_whatever_held_the_machine_up_the_recorded_settings_are_predicted_as_recorded(
     pauses: list[tuple[float, float]],
@@ -397,7 +403,7 @@ def test_whatever_held_the_machine_up_the_recorded_settings_are_predicted_as_rec
         assert found[name] == pytest.approx(seen[name], rel=0.02), name
 
 
-@pytest.mark.parametrize("slots", ["8", "16"])
+@pytest.mark.parametrize("slots", ["8", pytest.param("16", marks=pytest.mark.night)])
 def test_a_machine_that_stood_still_stands_still_under_other_settings_too(slots: str) -> None:
     """More slots do not help against it. Of other arrivals, that do not meet these moments, it is not predicted."""
     pauses = [(1.0, 0.5), (2.5, 0.8)]

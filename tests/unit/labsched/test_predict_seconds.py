@@ -16,10 +16,11 @@ from statistics import fmean
 import pytest
 from recordings import SETTINGS, made_up_recording
 
-from labkit.prediction import time_remarks
+from labctl.recordings.prediction import time_remarks
 from labsched import answer, figures, replay, steptime
 from labsched.fitting import fit
-from labsched.recording import Arrival, Recording, StepRow
+from labsched.recording import Arrival, Recording
+from labsched.step import Step
 
 DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
 WITHIN = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
@@ -30,8 +31,8 @@ class MadeUp:
     def __init__(self, seed: int) -> None:
         self._rng, self._features = random.Random(seed), steptime.StepFeatures()
 
-    def __call__(self, row: StepRow) -> float:
-        _, decoding, prompt, context, *_ = self._features.of(row)
+    def __call__(self, row: Step) -> float:
+        decoding, prompt, context, *_ = self._features.of(row)
         computed = max(DECODE_MS[min(8, decoding + prompt)], 14 + 1.05 * (decoding + prompt) if prompt else 0)
         return (computed + 0.002 * context + 0.3) * 1e-3 * math.exp(self._rng.gauss(0, 0.03))
 
@@ -60,7 +61,7 @@ def predictors() -> list[answer.Predictor]:
     return [answer.Predictor(Recording(EIGHT, chats(60, 9)), fit(rows)) for rows in recordings]
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8, 1.1])
+@pytest.mark.parametrize("load", [0.8, *(pytest.param(load, marks=pytest.mark.night) for load in (0.5, 1.1))])
 def test_seconds_of_a_policy_never_recorded_are_within_the_targets(
     predictors: list[answer.Predictor], load: float
 ) -> None:
@@ -81,14 +82,14 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(
         assert predicted == pytest.approx(measured, rel=max(target, 1.5 * noise)), name
 
 
-def share(timed: steptime.Timed, rows: Sequence[StepRow], judged: Callable[[StepRow], bool]) -> float:
+def share(timed: steptime.Timed, rows: Sequence[Step], judged: Callable[[Step], bool]) -> float:
     """How long the steps that are judged are said to take together, of how long they took."""
     both = [(timed(row), row.over - row.began, judged(row)) for row in rows]
     assert sum(one for *_, one in both) > 10
     return sum(said for said, _, one in both if one) / sum(took for _, took, one in both if one)
 
 
-def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[StepRow]:
+def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[Step]:
     """Steps of requests with such prompts and ``answer`` tokens of answer, one at a time."""
     sent = [Arrival(str(n), 0.0, 0, length, answer, answer, "length") for n, length in enumerate(lengths)]
     return replay.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).rows
@@ -98,7 +99,7 @@ def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
     class Headed(MadeUp):
         """Each token that is made needs the last layer, 6 ms."""
 
-        def __call__(self, row: StepRow) -> float:
+        def __call__(self, row: Step) -> float:
             return super().__call__(row) + 6e-3 * any(row.made)
 
     rng = random.Random(4)
@@ -115,7 +116,7 @@ def test_numbers_of_tokens_computed_before_take_less_than_new_ones() -> None:
             super().__init__(seed)
             self._made: set[int] = set()
 
-        def __call__(self, row: StepRow) -> float:
+        def __call__(self, row: Step) -> float:
             new = sum(row.tokens) not in self._made
             self._made.add(sum(row.tokens))
             return super().__call__(row) + 8e-3 * new
@@ -133,7 +134,7 @@ def test_a_step_of_decoding_takes_longer_after_one_with_prompts() -> None:
 
         _prompts = False
 
-        def __call__(self, row: StepRow) -> float:
+        def __call__(self, row: Step) -> float:
             cold, self._prompts = self._prompts and "p" not in row.phase, "p" in row.phase
             return super().__call__(row) + 5e-3 * cold
 
@@ -147,7 +148,7 @@ def test_a_number_of_tokens_takes_what_it_took_in_the_recording() -> None:
     class Blocks(MadeUp):
         """Numbers of tokens that no block of 4 divides take a quarter longer."""
 
-        def __call__(self, row: StepRow) -> float:
+        def __call__(self, row: Step) -> float:
             return super().__call__(row) * (1.25 if "p" in row.phase and sum(row.tokens) % 4 else 1.0)
 
     rng = random.Random(3)
@@ -162,7 +163,7 @@ def test_a_step_takes_longer_after_a_pause() -> None:
 
         _over = -1.0
 
-        def __call__(self, row: StepRow) -> float:
+        def __call__(self, row: Step) -> float:
             took = super().__call__(row) + 20e-3 * (row.began - self._over > 0.1)
             self._over = row.began + took
             return took
@@ -189,4 +190,4 @@ def test_the_way_of_a_request_to_the_model_counts_in_a_prediction() -> None:
 
 def test_costs_of_nothing_are_not_told() -> None:
     told, *_ = time_remarks(fit(made_up_recording().rows).to_json())
-    assert told.count(" for a ") == 3, "of eight costs the recording has three"
+    assert told.count(" for a ") == 3, "of nine costs the recording has three"

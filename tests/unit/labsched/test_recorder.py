@@ -9,16 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from counting_engine import InPieces
 from fake_backend import METRICS
 
 from labctl.clock.clock import Clock
+from labsched.counting import CountingEngine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.policy import Policy
 from labsched.request import Request
 from labsched.scheduler import Scheduler
-from labserve.inflight.recorder import Recorder
+from labserve.inflight.engine_driver import engine_recorder
+from labserve.observe.recorder import Recorder
 
 MODEL = "recorded"
 Made = Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]]
@@ -36,7 +37,7 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
     opened: list[Recorder] = []
 
     def make(kind: type[Scheduler]) -> tuple[Recorder, Scheduler, Request]:
-        engine, features, kv = InPieces(step_tokens=4), Features(max_num_tokens=4), KVBudget(8, 4)
+        engine, features, kv = CountingEngine(4, finishes=True), Features(max_num_tokens=4), KVBudget(8, 4)
         engine.scheduler = scheduler = kind(engine, kv, Policy.MAX_UTILIZATION, 2, False, features)
         setup: Any = SimpleNamespace(
             scheduler=scheduler,
@@ -48,11 +49,12 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
             describe=lambda word: "",
         )
         config = json.dumps({"parameters": {"run_dir": {"string_value": str(tmp_path)}}})
-        recorder = Recorder({"model_name": MODEL, "model_instance_name": f"{MODEL}_0", "model_config": config}, setup)
+        args = {"model_name": MODEL, "model_instance_name": f"{MODEL}_0", "model_config": config}
+        recorder = engine_recorder(args, setup)
         opened.append(recorder)
         request = Request("a", [1, 2, 3], 9, tenant="t", number=1)
         scheduler.submit(request)
-        recorder.arrived(request)
+        recorder.arrived(request, 0.0)
         return recorder, scheduler, request
 
     yield make
@@ -112,23 +114,23 @@ def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path
     for number in (2, 3):
         request = Request("a", [1, 2, 3], 9, number=number)  # by the same name
         scheduler.submit(request)
-        recorder.arrived(request)
+        recorder.arrived(request, 0.0)
     said: list[dict[str, Any]] = []
     while not scheduler.idle:
         step = scheduler.step()
-        for request in step.ended:
+        for request in step.finished:
             recorder.ended(request)
         if not step.batch:
             continue
         said.append(
             {
-                "ids": [request.name for request in step.batch],
-                "made": [sum(len(new) for one, new in step.produced if one is request) for request in step.batch],
-                "kv_blocks_used": step.blocks,
-                "joined": [request.name for request in step.admitted],
-                "evicted": [request.name for request in step.preempted],
-                "ended": {request.name: "length" for request in step.ended},
-                "waiting": [request.name for request in step.waiting],
+                "ids": step.ids,
+                "made": [sum(len(new) for one, new in step.produced if one is request) for request in step.requests],
+                "kv_blocks_used": step.kv_blocks_used,
+                "joined": step.joined,
+                "evicted": step.evicted,
+                "ended": {request.name: "length" for request in step.finished},
+                "waiting": [*step.waiting],
                 "seats": list(scheduler.slots.names),
             }
         )
@@ -156,7 +158,7 @@ def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path
     assert totals["preemptions"] > 0
     assert METRICS[f"labs_running {MODEL}"].total == 0, "the last one has ended"
     again = Request("a", [1], 1, number=4)
-    recorder.arrived(again)
+    recorder.arrived(again, 0.0)
     assert again.name == "a", "the name is free again"
 
 
@@ -165,12 +167,12 @@ def test_a_request_that_takes_a_stopped_ones_id_at_once_keeps_its_own_account(re
     recorder.record(scheduler.step())
     scheduler.cancel(stopped)
     recorder.ended(stopped)
-    again = Request(stopped.id, [1, 2, 3], 9, number=2)  # both in one `receive` of the inbox
+    again = Request(stopped.id, [1, 2, 3], 9, number=2)  # both in one `receive` of the driver
     scheduler.submit(again)
-    recorder.arrived(again)
+    recorder.arrived(again, 0.0)
     while not scheduler.idle:
         step = scheduler.step()
-        for request in step.ended:
+        for request in step.finished:
             recorder.ended(request)
         recorder.record(step)
     recorder.settle()

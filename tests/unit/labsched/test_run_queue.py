@@ -42,3 +42,12 @@ def test_a_kernel_that_counts_no_waiting_says_that_nobody_waited(proc: Path) -> 
     (proc / "1" / "task" / "1").mkdir(parents=True)
     (proc / "1" / "task" / "1" / "schedstat").write_text("")
     assert RunQueue(lambda: (1, 2)).waited() == 0
+
+
+def test_a_kernel_that_counts_only_when_any_program_waited_says_that(proc: Path) -> None:
+    (proc / "pressure").mkdir()
+    pressure = proc / "pressure" / "cpu"
+    pressure.write_text("some avg10=1.00 avg60=1.00 avg300=1.00 total=5000000\nfull avg10=0.00\n")
+    queue = RunQueue(lambda: (1, 2))
+    pressure.write_text("some avg10=1.00 avg60=1.00 avg300=1.00 total=8000000\nfull avg10=0.00\n")
+    assert queue.waited() == 3

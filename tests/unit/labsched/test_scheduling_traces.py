@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from checkout import ROOT
-from counting_engine import InPieces
 
+from labsched.counting import CountingEngine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.order import order
@@ -40,7 +40,7 @@ CASES = {
 
 def trace(word: str, *options: str) -> list[str]:
     """A line for each step: who is computed (p prefill, d decode, and the tokens), who waits, and why."""
-    engine = InPieces(step_tokens=12 if "whole" in options else 8)
+    engine = CountingEngine(12 if "whole" in options else 8, finishes=True)
     features = Features("whole" not in options, engine.step_tokens, kv_cache_reuse="reuse" in options)
     policy = Policy.MAX_UTILIZATION if "evicts" in options else Policy.GUARANTEED_NO_EVICT
     blocks = KVBudget(6 if "evicts" in options else 9, 4)
@@ -51,14 +51,11 @@ def trace(word: str, *options: str) -> list[str]:
             if before == len(lines) + 1:
                 of.submit(Request(name, list(range(prompt)), limit, tenant=tenant, priority=priority))
         step = of.step()
-        batch = " ".join(
-            f"{request.id}:{letter}{tokens}"
-            for request, letter, tokens in zip(step.batch, step.phase, step.computed, strict=True)
-        )
-        out = "".join(request.id for request in step.preempted)
-        why = " ".join([step.plan.because.why, *(f"{k}={n}" for k, n in step.plan.because.numbers().items())])
-        waiting = "".join(request.id for request in step.waiting)
-        row = f"{len(lines) + 1:3}  {batch:<20}  {step.blocks} blocks  waiting {waiting:<4}  {why}"
+        computed = zip(step.ids, step.phase, step.tokens, strict=True)
+        batch = " ".join(f"{name}:{letter}{tokens}" for name, letter, tokens in computed)
+        out, waiting = "".join(step.evicted), "".join(step.waiting)
+        why = " ".join([str(step.why), *(f"{k}={n}" for k, n in (step.because or {}).items())])
+        row = f"{len(lines) + 1:3}  {batch:<20}  {step.kv_blocks_used} blocks  waiting {waiting:<4}  {why}"
         lines.append(f"{row}{f'  preempted {out}' if out else ''}".rstrip())
     return lines
 

@@ -19,7 +19,7 @@ from step_schema import LINES, StepLine
 
 from labctl.clock import texts
 from labkit.evidence import steplog
-from labsched.steplog import MOST_BYTES, WATCHED, WATCHED_S, RequestNames, StepLog, queue_fields
+from labsched.steplog import MOST_BYTES, WATCHED, WATCHED_S, RequestNames, StepLog
 from labserve.observe.watched_log import WatchedLog
 
 PAGE = ROOT / "docs" / "develop" / "step-log.md"
@@ -47,7 +47,7 @@ def open_log(tmp_path: Path) -> Iterator[Callable[..., StepLog]]:
 def test_a_written_line_has_the_documented_form(tmp_path: Path, open_log: Callable[..., StepLog]) -> None:
     log = open_log()
     log.write(time.monotonic(), [7, 9], rows=[0, 1], phase="dp", tokens=[1, 5], made=[1, 1], slots=2, own_count=3)
-    log.write(time.monotonic(), [9], ended={"7": "length"}, joined=[], **queue_fields(["10"], "no slot"))
+    log.write(time.monotonic(), [9], ended={"7": "length"}, joined=[], waiting=["10"], queue=1, why="no slot")
     first, second = (StepLine.model_validate(line) for line in lines(tmp_path))
     assert (first.n, first.ids, first.phase, second.n, second.waiting) == (1, ["7", "9"], "dp", 2, ["10"])
     assert "joined" not in lines(tmp_path)[1], "what is empty is left out"
@@ -145,8 +145,8 @@ def test_each_replica_logs_into_a_folder_of_its_own_and_the_reader_sees_all(
         with closing(WatchedLog(str(tmp_path), "m", "0")) as log:
             log.write(time.monotonic(), [f"request-{number}"])
     assert not [*tmp_path.glob("*.jsonl")]
-    assert [step.ids for step in steplog.read_step_log(tmp_path)] == [("request-1",), ("request-2",)]
-    assert [step.ids for step in steplog.read_step_log(tmp_path / "replica-2")] == [("request-2",)]
+    assert [step.ids for step in steplog.read_step_log(tmp_path)] == [["request-1"], ["request-2"]]
+    assert [step.ids for step in steplog.read_step_log(tmp_path / "replica-2")] == [["request-2"]]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "a#3", "a#4", "", "6", "x" * 80]), st.booleans())))

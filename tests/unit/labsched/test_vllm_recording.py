@@ -27,12 +27,13 @@ from labctl.pages.live import story
 from labctl.pages.live.feed import FIELDS
 from labctl.pages.live.hub import PageFollower, spell
 from labctl.pages.live.replay import page_recording
-from labkit.names import letter
+from labkit.evidence.names import letter
 from labsched import recording
+from labsched.fitting import measure_device
 from labsched.lines import REQUIRED_WORDS
-from labsched.measured import measure_device
+from labsched.plan import Because
 from labsched.vllm import files, reader
-from labsched.vllm.decision import Decision, Reason
+from labsched.vllm.decision import Decision
 from labsched.vllm.files import FILES, Files
 from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes
 
@@ -118,7 +119,7 @@ class Traffic:
                     output.finish_reason = one.reason = "length"
                     del self.live[one.request_id]
                     self._end(one, "length")
-        because = Reason("no slot") if waiting else Reason()
+        because = Because("no slot") if waiting else Because()
         found = Decision(tokens, sequences, admitted, {}, waiting, len(waiting), [], because, 3, began)
         ids, waits = ([self._names[id] for id in those] for those in (tokens, waiting))
         each = {"ids": ids, "phase": phase, "tokens": [*tokens.values()], "made": [*made.values()]}
@@ -166,8 +167,8 @@ def test_every_step_and_every_request_is_read_as_it_happened(
     assert {name: why for name, why in ends.items() if why != reader.UNFINISHED} == traffic.ended
     if ends and seen:
         read = recording.read_recording(folder)
-        assert [row.batch for row in read.rows] == [line["ids"] for line in traffic.wanted]
-        assert {arrival.name for arrival in read.arrivals} == {*ends}
+        assert [row.ids for row in read.rows] == [line["ids"] for line in traffic.wanted]
+        assert {arrival.name for arrival in (*read.arrivals, *read.pending)} == {*ends}
         idle = {name for row in read.rows if not row.busy for name in row.joined}
         assert read.way == pytest.approx(0.01 if idle & {*ends} else 0.0)
 
@@ -210,7 +211,7 @@ def test_the_files_of_a_folder_stay_within_their_limit_and_the_rest_is_read(tmp_
     kept.close()
     assert not (tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl").exists()
     read = recording.read_recording(tmp_path)
-    seen = [row.batch for row in read.rows]
+    seen = [row.ids for row in read.rows]
     assert seen and seen == [line["ids"] for line in traffic.wanted][-len(seen) :]
     assert len(read.arrivals) > 10
 
@@ -484,7 +485,7 @@ def test_of_a_recording_that_is_too_large_the_newest_files_are_read(
 
 def test_a_device_is_not_measured_by_times_that_a_recording_lacks(tmp_path: Path) -> None:
     read = recording.read_recording(said_by_hand(tmp_path, HEAD, STEP, ENDED))
-    assert [row.engine_s for row in read.rows] == [None]
+    assert [row.engine_us for row in read.rows] == [None]
     with lab_error("device-unmeasured", "engine"):
         measure_device(read.rows)
 

@@ -8,7 +8,7 @@ import sys
 SCRIPT = """
 import subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
-import labkit.clients
+import labkit.client
 import grpc
 
 channel = grpc.insecure_channel("127.0.0.1:1")

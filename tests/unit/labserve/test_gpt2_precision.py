@@ -10,7 +10,7 @@ from labserve_tiny import random_gpt2, sequence
 from transformers import GPT2LMHeadModel
 
 from labserve.gpt2 import linear, precision
-from labserve.gpt2.decoders import CachedDecoder, step
+from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.linear import Linear
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
@@ -76,7 +76,7 @@ def test_a_packed_model_scores_each_text_as_hugging_face_does(folder: Path, word
         reference = reference.half().float()
     decoder, batch = CachedDecoder(GPT2(str(folder), precision=word), company), sequences(company)
     for _ in range(4):
-        step(decoder, batch)
+        decoder.step(batch)
     scores = decoder.logits(batch)
     for one, ours in zip(batch, scores, strict=True):
         with torch.inference_mode():
@@ -93,7 +93,7 @@ def test_bf16_gives_what_hugging_face_gives_in_bf16_but_for_its_rounding(folder:
     exact = GPT2LMHeadModel.from_pretrained(folder).eval()
     rounded = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.bfloat16).eval()
     for _ in range(4):
-        step(decoder, batch)
+        decoder.step(batch)
     scores = decoder.logits(batch)
     for one, ours in zip(batch, scores, strict=True):
         with torch.inference_mode():
@@ -156,3 +156,8 @@ def test_bf16_that_the_processor_imitates_is_told_and_fp32_has_nothing_to_tell(
 def test_a_pytorch_that_cannot_be_asked_reads_no_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     assert precision.reads_fp16() is False
+
+
+def test_the_memory_of_the_cache_is_what_slots_and_length_say(folder: Path) -> None:
+    layers, context, floats = 2, 64, 4
+    assert CachedDecoder(GPT2(str(folder)), 3).cache.nbytes == 2 * layers * 3 * context * WIDTH * floats

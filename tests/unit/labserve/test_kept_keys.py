@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labserve_tiny import random_gpt2, sequence
 
-from labkit.clients.router import POLICIES, Router, score_each
-from labserve.gpt2.decoders import CachedDecoder, step
+from labkit.client.router import POLICIES, Router, score_each
+from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.kept import FETCHED_S, SIZE, Desk, Kept, put_in_slot, take_from_slot
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
@@ -30,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> GPT2:
 def finish(decoder: CachedDecoder, *batch: Sequence) -> list[list[int]]:
     """All tokens of each, computed together."""
     while left := [one for one in batch if not one.finished]:
-        step(decoder, left)
+        decoder.step(left)
     return [one.ids for one in batch]
 
 
@@ -51,15 +51,6 @@ def test_a_prompt_that_begins_with_kept_blocks_is_continued_as_if_it_were_comput
     kept.load(PROMPT[:found], again.slot)
     again.cached = found
     assert finish(decoder, again, beside)[0] == whole
-
-
-def test_a_token_of_a_continued_prompt_has_the_scores_that_it_has_in_the_whole_one(model: GPT2) -> None:
-    decoder = CachedDecoder(model, 2)
-    whole, pieces = sequence(PROMPT), sequence(PROMPT[:20])
-    expected = decoder.logits([whole])
-    decoder.logits([pieces])
-    pieces.ids += PROMPT[20:]
-    assert torch.allclose(decoder.logits([pieces]), expected, atol=1e-5)
 
 
 def test_whole_blocks_are_found_and_never_the_last_token(model: GPT2) -> None:
@@ -89,7 +80,7 @@ def test_a_sequence_that_is_handed_over_goes_on_with_the_same_tokens(
     here, there, desk = CachedDecoder(model, 2), CachedDecoder(model, 2), Desk(str(tmp_path))
     (whole,) = finish(here, sequence(PROMPT, sampler=Sampler(**(sampler or {}))))
     first = sequence(PROMPT, sampler=Sampler(**(sampler or {})))
-    step(here, [first])
+    here.step([first])
     assert first.slot is not None
     name = desk.hand_over(first.ids, take_from_slot(here.cache, first.slot, slice(first.cached)))
     ids, kv = desk.fetch(name)

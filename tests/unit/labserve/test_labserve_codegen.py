@@ -1,12 +1,11 @@
-"""The CodeGen generator: what a request may say, how its tokens are chosen, its batches, and the model for a builder.
+"""The CodeGen generator: what a request may say, how its tokens are chosen, and the model for a builder.
 
-What temperature, top_k and top_p mean: test_sampling_everywhere.py.
+What temperature, top_k and top_p mean: test_sampling_everywhere.py. Its batches: test_engine_contract.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import torch
 from checkout import ROOT
 from transformers import AutoModelForCausalLM
 
-from labserve.codegen import batch_decoder
 from labserve.codegen.as_gptj import convert, split
-from labserve.codegen.batch_decoder import BatchDecoder
 from labserve.codegen.request import TextRow, advance, outputs, parse_codegen_request
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
@@ -128,17 +125,6 @@ def test_an_end_id_ends_the_answer_and_one_outside_the_vocabulary_never_does() -
     assert advance([ending, endless], LOGITS.repeat(2, 0)) == [1]
 
 
-def test_a_seeded_row_draws_the_same_in_any_company() -> None:
-    def drawn(company: int, seed: int) -> list[int]:
-        rows = [ask(temperature=[[2.0]], random_seed=[[s]])[0] for s in (*range(company), seed)]
-        for _ in range(4):
-            advance(rows, LOGITS.repeat(len(rows), 0))
-        return rows[-1].ids
-
-    assert drawn(0, 5) == drawn(7, 5)
-    assert len({tuple(drawn(0, seed)) for seed in range(8)}) > 1
-
-
 def test_the_answer_is_prompt_and_continuation_filled_up_with_the_end_id() -> None:
     rows = ask(
         input_ids=[[5, 6], [7, 8]],
@@ -169,44 +155,6 @@ def test_log_probabilities_are_the_models_own_and_add_up() -> None:
     expected = [float(LOGITS[0, token]) for token in row.ids[row.prompt :]]
     assert found["output_log_probs"][0, 0].tolist() == pytest.approx(expected, abs=1e-5)
     assert found["cum_log_probs"][0, 0] == pytest.approx(sum(expected), abs=1e-5)
-
-
-# -- a batch of prompts of different lengths, from which rows leave: as if each had been alone ---
-
-PROMPTS = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14]]
-
-
-@pytest.fixture(scope="module")
-def decoder() -> Iterator[BatchDecoder]:
-    threads = torch.get_num_threads()
-    yield batch_decoder.load_batch_decoder(str(CODEGEN), "cpu", 1, exact=True)
-    torch.set_num_threads(threads)
-
-
-def greedy(decoder: BatchDecoder, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
-    rows = [list(prompt) for prompt in prompts]
-    running = list(range(len(rows)))
-    logits = decoder.begin(prompts)
-    while True:
-        for place, token in zip(running, logits.argmax(-1).tolist(), strict=True):
-            rows[place].append(token)
-        keep = [at for at, place in enumerate(running) if len(rows[place]) < len(prompts[place]) + limits[place]]
-        if not keep:
-            return rows
-        running = [running[at] for at in keep]
-        logits = decoder.step(keep, [rows[place][-1] for place in running])
-
-
-def test_rows_in_a_batch_are_what_they_are_alone_also_when_others_leave(decoder: BatchDecoder) -> None:
-    limits = [3, 12, 7]
-    alone = [greedy(decoder, [prompt], [limit])[0] for prompt, limit in zip(PROMPTS, limits, strict=True)]
-    assert greedy(decoder, PROMPTS, limits) == alone
-
-
-def test_a_new_batch_knows_nothing_of_the_last_one(decoder: BatchDecoder) -> None:
-    first = decoder.begin(PROMPTS).copy()
-    decoder.begin([[1, 2, 3, 4]])
-    assert np.array_equal(decoder.begin(PROMPTS), first)
 
 
 # -- CodeGen in GPT-J's order, so that a builder that knows GPT-J builds the same model ---

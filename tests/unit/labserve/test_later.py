@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from labsched.request import End, Request
-from labserve.inflight import clients
-from labserve.inflight.clients import Clients
+from labsched.request import Request
+from labserve import clients
+from labserve.clients import Clients
 from labserve.observe import later
 from labserve.observe.later import Later
 
@@ -53,9 +53,7 @@ def test_each_client_is_asked_about_in_turn_and_questions_take_a_small_share_of_
 
     running = [Request(str(n), [1], 1, number=n, source=source(n)) for n in range(40)]
     scheduler: Any = SimpleNamespace(running=running, waiting=[])
-    scheduler.cancel = lambda request: setattr(request, "end", End.CANCELLED)
-    answers: Any = SimpleNamespace(finish=running.remove)
-    beside = Clients(scheduler, answers)
+    beside = Clients(scheduler, running, running.remove)
     spent, steps = 0.0, 2000
     for _ in range(steps):
         now += 0.01

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_backend import LOG
-from model_cases import ALL, CASES, ENGINE, STREAMS, Case, answered, ids, request, says_nothing_of_the_code
+from model_cases import ALL, ENGINE, STREAMS, Case, answered, ids, request, says_nothing_of_the_code
 
 
 @ALL
@@ -61,25 +61,6 @@ def test_what_was_not_foreseen_is_an_internal_error_and_its_story_is_in_the_log(
     assert "Traceback" in LOG[0]
 
 
-def test_fault_38_a_row_whose_scores_are_no_numbers_fails_alone(
-    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (case,) = (case for case in CASES if case.path.endswith("350M-mono-gptj"))
-    model = load(case)
-    begin = model.rows.decoder.begin
-
-    def poisoned(prompts: list[list[int]]) -> Any:
-        scores = begin(prompts).copy()
-        scores[prompts.index([9, 9])] = float("nan")
-        return scores
-
-    monkeypatch.setattr(model.rows.decoder, "begin", poisoned)
-    good, bad = request(case), request(case, {"input_ids": ids(9, 9)})
-    first, second = answered(model, [good, bad])
-    assert not first.error
-    assert second.error.startswith("internal error in codegen-350M-mono-gptj")
-
-
 def gone(*_: Any) -> Any:
     raise OSError("the disk is gone: /run/steps")
 
@@ -100,7 +81,9 @@ def test_fault_26_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoev
 ) -> None:
     """An exception outside the step."""
     model = load(case)
-    monkeypatch.setattr(*((model.recorder, "record") if case is ENGINE else (model.loop, "admit")), gone)
+    monkeypatch.setattr(
+        *((model.driver.recorder, "record") if case is ENGINE else (model.driver.scheduler, "join")), gone
+    )
     assert refused(model, case, 4)
     assert refused(model, case, 1)
 
@@ -112,14 +95,9 @@ def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(
     """It failed outside a step, where nothing can go on."""
     model = load(case)
     with pytest.MonkeyPatch.context() as patch:
-        if case is STREAMS:
-            thread = model.loop._thread
-            patch.setattr(model.loop.steps.clock, "idle", gone)
-        else:
-            thread = model.thread
-            patch.setattr(model, "give_up", gone)
-            patch.setattr(model.recorder, "record", gone)
+        patch.setattr(model.driver, "give_up", gone)
+        patch.setattr(model.driver.recorder, "record", gone)
         answered(model, [request(case)])
-        thread.join(10)
-    assert not thread.is_alive()
+        model.driver.thread.join(10)
+    assert not model.driver.thread.is_alive()
     assert refused(model, case, 1) and refused(model, case, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from checkout import ROOT
 
-from labctl.manifest.catalog import load_catalog
+from labctl.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.local import LocalRuntime

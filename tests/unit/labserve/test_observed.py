@@ -20,7 +20,7 @@ from labctl.learn.attempts import find_attempt
 from labctl.learn.exercise import find_exercise
 from labctl.stack.faults import stuck_sentences
 from labkit.evidence import steplog
-from labsched.steplog import StepRecord
+from labsched.step import Step
 from labserve.observe import exercise as module
 from labserve.observe.exercise import DROPPED, FINISHED, observed_model
 
@@ -95,7 +95,7 @@ def answer(id: str, name: str) -> str:
     return find_attempt(find_exercise(EXERCISES, id), name).files["model.py"]
 
 
-def steps(tmp_path: Path) -> list[StepRecord]:
+def steps(tmp_path: Path) -> list[Step]:
     return steplog.read_step_log(tmp_path / "run")
 
 
@@ -107,8 +107,8 @@ def test_what_a_model_does_is_counted_without_a_word_of_its_own(model: Any, tmp_
     asked = [request(1, 5), request(2, 3)]
     serve(model(answer("02b", "solution")), asked)
     found = steps(tmp_path)
-    assert [step.more["made"] for step in found] == [[1, 1]] * 3 + [[1]] * 2
-    assert [step.more["prefill"] for step in found] == [2, 0, 0, 0, 0]
+    assert [step.made for step in found] == [[1, 1]] * 3 + [[1]] * 2
+    assert [step.prefill for step in found] == [2, 0, 0, 0, 0]
     assert [step.more["slots_used"] for step in found] == [2, 2, 1, 1, 0]
     assert [step.more["passes"] for step in found] == [1] * 5
     assert found[-1].more["kept"] == 0 and all(one.final for one in asked) and not noted(tmp_path)
@@ -119,7 +119,7 @@ def test_a_prompt_counts_in_the_execution_that_computes_it_whenever_its_first_to
 ) -> None:
     serve(model(answer("02c", "wrong/answers_later")), [request(id) for id in range(1, 5)])
     found = steps(tmp_path)
-    assert max(step.more["prefill"] for step in found) == 1
+    assert max(step.prefill or 0 for step in found) == 1
     assert [step.more["prompts"] for step in found if step.more["prompts"]] == [4]
 
 
@@ -218,7 +218,7 @@ def test_requests_come_in_orders_that_triton_may_choose_and_the_solution_holds(m
     assert any(turn != sorted(turn) for turn in shown), "the order never changed"
     assert any(turn and 2 not in turn and 3 in turn for turn in shown[:4]), "the next newcomer was never late"
     found = steps(tmp_path)
-    assert max(step.more["prefill"] for step in found) == 1
+    assert max(step.prefill or 0 for step in found) == 1
     assert not sum(step.more["left_out"] + step.more["overtaken"] for step in found)
 
 
@@ -237,7 +237,7 @@ def test_every_known_way_to_admit_wrongly_is_seen_with_any_timing(
 ) -> None:
     asked = [request(id, 6) for id in (1, 2, 3, 4)]
     serve(model(answer("02c", f"wrong/{name}")), asked)
-    assert max(step.more[field] for step in steps(tmp_path)) >= least
+    assert max(step.to_json()[field] for step in steps(tmp_path)) >= least
     assert all(one.final for one in asked)
 
 

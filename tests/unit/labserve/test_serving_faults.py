@@ -15,8 +15,9 @@ import pytest
 from fake_backend import RESCHEDULE, Request, Response
 from model_cases import CASES, STREAMS, Case, answered, ids, request, says_nothing_of_the_code, steps_of
 
+from labserve import clients, dead_engine, driver
 from labserve.gpt2.roster import PATIENCE_S
-from labserve.inflight import clients
+from labserve.observe import watchdog
 
 CASE = {case.path: case for case in CASES}
 LLM = CASE["llm/tensorrt_llm"]
@@ -120,7 +121,7 @@ def test_fault_26_what_fails_beside_a_step_ends_its_requests_and_the_next_ones_a
 ) -> None:
     """Fault 26: an exception in the scheduler's thread, outside the step: a disk that is gone, a line of one's own."""
     model = load(LLM)
-    part, failures = getattr(model, of), [OSError("the disk is gone: /run/steps")]
+    part, failures = getattr(model.driver, of), [OSError("the disk is gone: /run/steps")]
     works = getattr(part, method)
 
     def once(*told: Any) -> Any:
@@ -145,15 +146,33 @@ def test_a_step_that_does_not_end_does_not_keep_its_model_from_being_unloaded(
         may_end.wait(60)
         raise RuntimeError("it was endless")
 
-    monkeypatch.setattr(model.scheduler, "step", endless)
-    monkeypatch.setitem(type(model).finalize.__globals__, "END_S", 0.05)
+    monkeypatch.setattr(model.driver.scheduler, "step", endless)
+    monkeypatch.setattr(driver, "END_S", 0.05)
     model.execute([request(LLM)])
     assert begun.wait(60)
     model.finalize()
-    assert model.thread.is_alive()
+    assert model.driver.thread.is_alive()
     may_end.set()
-    model.thread.join(60)
-    assert not model.thread.is_alive()
+    model.driver.thread.join(60)
+    assert not model.driver.thread.is_alive()
+
+
+def test_what_an_unloaded_model_has_not_finished_ends_with_an_error(load: Callable[[Case], Any]) -> None:
+    model = load(replace(STREAMS, filled={**STREAMS.filled, "seats": 1}))
+    running, waiting = (request(STREAMS, {"max_tokens": ids(1000)}) for _ in range(2))
+    begun = threading.Event()
+    send = running.send
+
+    def noted(*answer: Any) -> None:
+        send(*answer)
+        begun.set()
+
+    running.send = noted  # type: ignore[method-assign, assignment]
+    model.execute([running, waiting])
+    assert begun.wait(60)
+    model.finalize()
+    for each in (running, waiting):
+        assert each.final and each.error == "the model is being unloaded"
 
 
 @pytest.mark.parametrize("case", [LLM, STREAMED], ids=["unary", "streamed"])
@@ -162,7 +181,7 @@ def test_a_sequence_that_the_engine_ends_without_a_token_gets_its_final_response
     case: Case, gives_up: bool, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(case)
-    read = model.scheduler.engine.read
+    read = model.driver.scheduler.engine.read
     reads: list[int] = []
 
     def ends(handle: int) -> tuple[list[int], bool]:
@@ -173,7 +192,7 @@ def test_a_sequence_that_the_engine_ends_without_a_token_gets_its_final_response
             raise RuntimeError("the engine gave the sequence up")
         return [], True
 
-    monkeypatch.setattr(model.scheduler.engine, "read", ends)
+    monkeypatch.setattr(model.driver.scheduler.engine, "read", ends)
     asked = request(case, {"request_output_len": ids(9)})
     finish(model, [asked])
     assert bool(asked.error) == gives_up
@@ -236,11 +255,12 @@ def test_nothing_is_left_of_a_batch_whose_decoder_failed(
     def fail(*_: Any) -> Any:
         raise RuntimeError("at /somewhere/in/openvino.py")
 
-    monkeypatch.setattr(model.rows.decoder, "begin", fail)
+    monkeypatch.setattr(model.rows.engine.decoder, "begin", fail)
     answered(model, [request(case) for _ in range(3)])
-    steps = model.rows.steps
-    assert not steps._names._live
-    assert not steps.gauges._lives
+    recorder = model.rows.recorder
+    recorder.settle()
+    assert not recorder._names._live
+    assert not recorder._gauges._lives
 
 
 def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
@@ -259,6 +279,7 @@ def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
     model.running.looking.tick()
     assert not model.running.roster.live
     assert model.running.decoder.cache.used == 0
+    model.finalize()
     (log,) = tmp_path.glob("steps-iterative*")
     ended: dict[str, str] = {}
     for line in log.read_text().splitlines():
@@ -269,3 +290,102 @@ def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
 def _again(asked: Request) -> Request:
     asked._flags = asked.flags_out = 0
     return asked
+
+
+# -- an engine that is dead --------------------------------------------------------------------------------------------
+
+LOST = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported at another call"
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why the server would have ended, each time that it would."""
+    ends: list[str] = []
+    for module in (dead_engine, driver):
+        monkeypatch.setattr(module, "end_dead_server", ends.append)
+    return ends
+
+
+def failing(*errors: Exception) -> Callable[[Any], Any]:
+    """A step that fails with one error after the other."""
+    left = [*errors]
+
+    def step(_: Any) -> Any:
+        raise left.pop(0)
+
+    return step
+
+
+def test_a_lost_device_ends_the_server_when_its_requests_are_answered(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    model, told = load(LLM), RuntimeError("the core failed")
+    told.__cause__ = RuntimeError(LOST)
+    monkeypatch.setattr(model.driver.scheduler, "step", failing(told))
+    assert "the step failed" in answered(model, [request(LLM)])[0].error
+    model.finalize()
+    assert ends == [LOST.splitlines()[0]]
+
+
+def test_memory_that_is_short_once_does_not(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    model = load(LLM)
+    short = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    step = model.driver.scheduler.step
+    for _ in range(2):  # what succeeds between them begins the count anew
+        monkeypatch.setattr(model.driver.scheduler, "step", failing(*[short] * (dead_engine.FAILED_STEPS - 1)))
+        for _ in range(dead_engine.FAILED_STEPS - 1):
+            assert answered(model, [request(LLM)])[0].error
+        monkeypatch.setattr(model.driver.scheduler, "step", step)
+        assert not answered(model, [request(LLM)])[0].error
+    model.finalize()
+    assert ends == []
+
+
+@pytest.mark.parametrize("forgiving", [False, True], ids=["shipped", "own-scheduler"])
+def test_steps_that_fail_one_after_the_other_end_it_but_for_a_learners_own_mistakes(
+    forgiving: bool, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    model = load(LLM)
+    model.driver.failures._forgiving = forgiving
+    monkeypatch.setattr(model.driver.scheduler, "step", failing(*[ValueError("?")] * dead_engine.FAILED_STEPS))
+    for _ in range(dead_engine.FAILED_STEPS):
+        assert answered(model, [request(LLM)])[0].error
+    model.finalize()
+    assert len(ends) == (0 if forgiving else 1)
+
+
+def test_a_scheduler_that_fails_outside_its_steps_ends_the_server(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    model = load(LLM)
+    monkeypatch.setattr(model.driver.scheduler, "step", failing(ValueError("?")))
+    monkeypatch.setattr(model.driver.scheduler, "abandon", failing(RuntimeError("the core is gone")))
+    assert answered(model, [request(LLM)])[0].error
+    model.driver.thread.join(60)
+    assert ends == ["RuntimeError: the core is gone"]
+    monkeypatch.setattr(model.driver.scheduler, "abandon", lambda error: [])
+    model.finalize()
+
+
+def test_a_step_that_does_not_return_ends_it(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    monkeypatch.setenv(watchdog.BOUND, "0")
+    monkeypatch.setattr(watchdog, "HUNG_S", 0.0)
+    model, begun, may_end = load(LLM), threading.Event(), threading.Event()
+
+    def endless(_: Any) -> Any:
+        begun.set()
+        may_end.wait(60)
+        raise RuntimeError("it was endless")
+
+    monkeypatch.setattr(model.driver.scheduler, "step", endless)
+    model.execute([request(LLM)])
+    assert begun.wait(60)
+    for _ in range(2):  # a look that finds it, and one that finds it still there
+        model.driver.recorder.log._watchdog.looking.tick()
+    may_end.set()
+    model.finalize()
+    assert "does not return" in ends[0]

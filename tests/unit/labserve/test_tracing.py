@@ -61,7 +61,8 @@ def test_a_request_is_a_span_below_tritons_and_is_sent_once_the_receiver_can_be_
     sent: list[dict[str, Any]],
 ) -> None:
     tracer = Tracer("m")
-    tracer.begin("7", request(json.dumps({"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"})))
+    asked = request(json.dumps({"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}))
+    tracer.begin("7", tracer.context(asked))
     for _ in range(3):
         tracer.token("7", 2)
     tracer.send()
@@ -82,7 +83,7 @@ def test_a_request_is_a_span_below_tritons_and_is_sent_once_the_receiver_can_be_
 @pytest.mark.parametrize("context", ["", "null", "{}", "no JSON"])
 def test_a_request_that_triton_does_not_trace_is_none_of_ours(sent: list[dict[str, Any]], context: str) -> None:
     tracer = Tracer("m")
-    tracer.begin("7", request(context))
+    tracer.begin("7", tracer.context(request(context)))
     tracer.token("7", 1)
     tracer.end("7")
     tracer.send()
@@ -91,4 +92,4 @@ def test_a_request_that_triton_does_not_trace_is_none_of_ours(sent: list[dict[st
 
 def test_without_a_receiver_triton_is_not_even_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABS_TRACE", raising=False)
-    Tracer("m").begin("7", SimpleNamespace())
+    assert Tracer("m").context(SimpleNamespace()) == ""

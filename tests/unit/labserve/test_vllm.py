@@ -16,24 +16,26 @@ import pytest
 from checkout import ROOT
 from lab_errors import lab_error
 
+from labctl import catalog
 from labctl.learn import server
 from labctl.learn.exercise import find_exercise, find_exercises
 from labctl.listener import Silent
-from labctl.manifest import catalog
 from labctl.options import Options
 from labctl.plan import make_plan
+from labctl.recordings.vllm import change_vllm_settings, stack_names
 from labctl.runtimes.local import LocalRuntime
+from labctl.stack.build import refuse_unservable
 from labctl.stack.session import Session
-from labctl.stack.up import refuse_unservable
 from labctl.workspace import Workspace
-from labkit.predict.vllm import change_vllm_settings, labs_names, stack_names, their_names
 from labsched import recording
 from labsched.own import class_beside
 from labsched.request import End, Request
-from labsched.vllm.decision import StepsInFlight, why_not_admitted
+from labsched.step import Step
+from labsched.vllm.arguments import labs_names, their_names
+from labsched.vllm.decision import StepsInFlight, decision, why_not_admitted
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
-from labserve.vllm.engine import DEAD, PATIENCE_S, VllmScheduler
+from labserve.vllm.engine import PATIENCE_S, VllmScheduler
 from labserve.vllm.settings import VllmSettings
 from labserve.vllm.setup import arguments_beside
 from labserve.vllm.text import json_of
@@ -43,6 +45,7 @@ SHAPE = ModelShape(vocabulary=300, context=1024, token_values=512, head_dim=64)
 
 def settings(device: str = "cpu", **words: str) -> VllmSettings:
     given = {"gpt_model_path": "/models/tiny", "gpt_model_type": "inflight_fused_batching", **words}
+    given.setdefault("kv_cache_memory_mib", "1024")
     return VllmSettings.of(lambda name: given.get(name, ""), SHAPE, device)
 
 
@@ -149,7 +152,7 @@ def test_without_the_packages_up_names_the_one_command(tmp_path: Path) -> None:
         refuse_unservable(plan, LocalRuntime(workspace), workspace)
 
 
-def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True) -> Any:
+def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True, watermark: int = 0) -> Any:
     return SimpleNamespace(
         running=[None] * running,
         max_num_running_reqs=3,
@@ -158,7 +161,9 @@ def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True) -
         scheduler_config=SimpleNamespace(enable_chunked_prefill=chunked),
         cache_config=SimpleNamespace(enable_prefix_caching=False),
         kv_cache_config=SimpleNamespace(kv_cache_groups=[None]),
-        kv_cache_manager=SimpleNamespace(block_pool=SimpleNamespace(get_num_free_blocks=lambda: free)),
+        kv_cache_manager=SimpleNamespace(
+            block_pool=SimpleNamespace(get_num_free_blocks=lambda: free, num_gpu_blocks=11), watermark_blocks=watermark
+        ),
     )
 
 
@@ -173,6 +178,8 @@ WAITS = SimpleNamespace(num_tokens=100, status=None)  # four blocks of 32
         (scheduler(2, 5, chunked=False), 2, False, "no tokens", {"tokens": 100, "room": 62}),
         (scheduler(2, 3), 2, False, "no KV block", {"need": 4, "used": 7, "reserve": 0, "blocks": 10}),
         (scheduler(2, 8), 2, True, "no KV block", {"need": 4, "used": 2, "reserve": 0, "blocks": 10}),
+        (scheduler(2, 5, watermark=2), 2, False, "no KV block", {"need": 4, "used": 5, "reserve": 2, "blocks": 10}),
+        (scheduler(2, 8), 2, False, "", {}),  # it would have fitted: a reason that is not known here is none
     ],
 )
 def test_the_reason_is_the_first_condition_that_stopped_the_queue(
@@ -181,6 +188,25 @@ def test_the_reason_is_the_first_condition_that_stopped_the_queue(
     because = why_not_admitted(state, WAITS, tokens, preempted, 10)
     assert because == (reason, numbers)
     assert why_not_admitted(state, None, tokens, preempted, 10).why == ""
+
+
+def waits(id: str, status: str) -> Any:
+    return SimpleNamespace(request_id=id, num_tokens=100, status=SimpleNamespace(name=status))
+
+
+@pytest.mark.parametrize("name", ["waiting", "skipped_waiting", "kv_holding_waiting"])
+def test_a_request_that_waits_for_its_grammar_gives_its_reason_to_no_other(name: str) -> None:
+    """Whichever of its queues a version of vLLM keeps such a request in."""
+    state = scheduler(2, 3)
+    state.waiting = [waits("b", "WAITING")]
+    held = [waits("a", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR")]
+    setattr(state, name, held + (state.waiting if name == "waiting" else []))
+    cached = SimpleNamespace(req_ids=[], num_computed_tokens=[], num_output_tokens=[], resumed_req_ids=set())
+    output = SimpleNamespace(scheduled_cached_reqs=cached, scheduled_new_reqs=[], preempted_req_ids=None)
+    output.num_scheduled_tokens, output.scheduled_spec_decode_tokens, output.total_num_scheduled_tokens = {}, {}, 2
+    decided = decision(state, output, 0.0)
+    assert dict(zip(decided.waiting, decided.whys, strict=True)) == {"a": "not ready", "b": "no KV block"}
+    assert decided.queue == 2
 
 
 class Engine:
@@ -203,20 +229,33 @@ class Engine:
         return True
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_after_a_failed_step_every_request_has_one_error_and_a_dead_engine_says_so(broken: bool) -> None:
-    engine = Engine(broken)
+def test_after_a_failed_step_every_request_has_its_error() -> None:
+    engine = Engine(broken=False)
     vllm = VllmScheduler(engine, settings(max_tokens_in_paged_kv_cache="320"))
     request = Request("1", [5], 3)
     vllm._requests["a"] = request
     error = ValueError("the step failed")
     assert vllm.abandon(error) == [request] and request.end is End.FAILED and vllm.idle
-    if not broken:
-        assert request.error is error and engine.aborted == ["a"]
-        return
-    assert str(request.error) == DEAD
-    with pytest.raises(ValueError, match="restart the stack"):
-        vllm.submit(Request("2", [5], 3))
+    assert request.error is error and engine.aborted == ["a"]
+
+
+def test_an_engine_that_cannot_even_let_go_is_dead_and_says_so() -> None:
+    """The loop ends with it, and the server (labserve/driver.py)."""
+    with pytest.raises(RuntimeError, match="the core is gone"):
+        VllmScheduler(Engine(broken=True), settings(max_tokens_in_paged_kv_cache="320")).abandon(ValueError("?"))
+
+
+@pytest.mark.parametrize(("reason", "end"), [("abort", End.FAILED), ("error", End.FAILED), ("stop", End.DONE)])
+def test_an_answer_that_vllm_cut_has_failed_and_did_not_stop(reason: str, end: End) -> None:
+    vllm = VllmScheduler(Engine(False), settings(max_tokens_in_paged_kv_cache="320"))
+    request = Request("1", [5], 3, number=1)
+    vllm._requests["1"], vllm._prompts["1"], request.handle = request, 1, "1"
+    answer = SimpleNamespace(token_ids=[7], finish_reason=reason, logprobs=None)
+    output = SimpleNamespace(request_id="1", outputs=[answer], finished=True)
+    step = Step(["1"], phase="d", requests=[request])
+    vllm._collect(step, {1: output})
+    assert step.finished == [request] and request.end is end and bool(request.error) == (end is End.FAILED)
+    assert request.why == {"stop": "stop"}.get(reason, "failed")
 
 
 def test_a_text_that_is_longer_than_a_sequence_is_refused_with_its_own_numbers() -> None:

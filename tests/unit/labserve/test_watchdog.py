@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -11,14 +12,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from checkout import ROOT
 from waiting import DEADLINE_S, eventually
 
+from labctl.catalog import load_catalog
 from labctl.learn import server
 from labctl.learn.exercise import find_exercise, find_exercises
-from labctl.manifest.catalog import load_catalog
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.stack import faults
 from labctl.stack.faults import FRESH_S
 from labctl.workspace import Workspace
@@ -102,10 +106,19 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, by_hand: None, waited: list[float]) -> list[float]:
+def computed() -> list[float]:
+    """The seconds that the model's thread has computed, which the test moves."""
+    return [0.0]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, by_hand: None, waited: list[float], computed: list[float]) -> list[float]:
     """The watchdog's clock, which the test moves."""
     now = [time.time() - 2 * BOUND_S]
-    monkeypatch.setattr(watchdog, "time", SimpleNamespace(time=lambda: now[0]))
+    times = SimpleNamespace(
+        time=lambda: now[0], clock_gettime=lambda _: computed[0], pthread_getcpuclockid=time.pthread_getcpuclockid
+    )
+    monkeypatch.setattr(watchdog, "time", times)
     return now
 
 
@@ -152,7 +165,9 @@ def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pyt
     """What is asked there is short, and a check wants to know within its patience."""
     workspace = Workspace(ROOT, ROOT / ".cache")
     exercise = find_exercise(find_exercises(workspace, load_catalog(workspace)), "02a")
-    for key, value in server.lab_with(exercise, workspace).stacks[server.STACK].server.env.items():
+    for key, value in make_plan(
+        workspace, server.lab_with(exercise, workspace), server.STACK, Options(), str
+    ).served.env.items():
         monkeypatch.setenv(key, value)
     watchdog = Watchdog(note, "m")
     watchdog.close()
@@ -173,6 +188,20 @@ def test_an_execution_within_the_bound_is_not_named(note: Path, clock: list[floa
     model.close()
 
 
+def test_a_step_that_does_not_return_is_reported_to_its_model(note: Path, clock: list[float]) -> None:
+    model = Model(note)
+    hung: list[str] = []
+    model.wait_for_execution()
+    model.watchdog._hung = hung.append
+    for seconds in (0.0, watchdog.HUNG_S - 1.0, 1.0):
+        assert not hung
+        clock[0] += seconds
+        model.watchdog.looking.tick()
+    (where,) = hung
+    assert where.startswith(f"{__file__}, line ")
+    model.close()
+
+
 def test_what_an_execution_waits_for_a_processor_does_not_count(
     note: Path, clock: list[float], waited: list[float]
 ) -> None:
@@ -183,6 +212,33 @@ def test_what_an_execution_waits_for_a_processor_does_not_count(
     clock[0] += 1.0
     model.watchdog.looking.tick()
     assert note.exists()
+    model.close()
+
+
+def test_a_loop_on_a_busy_machine_is_named_by_its_processor_time(
+    note: Path, clock: list[float], waited: list[float], computed: list[float]
+) -> None:
+    model = Model(note)
+    look_twice(model, clock, 0.0)
+    for seconds, named in ((BOUND_S - 1.0, False), (BOUND_S, True)):
+        clock[0] += 100 * BOUND_S
+        waited[0] += 100 * BOUND_S  # all the time some program waits
+        computed[0] = seconds
+        model.watchdog.looking.tick()
+        assert note.exists() == named
+    model.close()
+
+
+def test_the_processor_time_of_the_watched_thread_is_told_from_that_of_others(note: Path) -> None:
+    """The test computes here, and the model in its thread does not."""
+    model = Model(note)
+    model.wait_for_execution()
+    processor_clock = model.watchdog._watched[2]
+    model.watchdog.looking.tick()
+    before, own = time.clock_gettime(processor_clock), time.thread_time()
+    while time.thread_time() < own + 0.05:
+        pass
+    assert time.clock_gettime(processor_clock) - before < 0.02
     model.close()
 
 
@@ -262,3 +318,15 @@ def test_a_collection_in_the_midst_of_a_look_does_not_let_the_watched_thread_go_
         [sys.executable, "-c", LOOKS], check=False, env=env, capture_output=True, text=True, timeout=100
     )
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
+
+
+def test_a_learners_file_below_the_loop_is_named_and_not_the_loops_own(tmp_path: Path) -> None:
+    (tmp_path / "scheduler.py").write_text("def line(look):\n    return look()\n", encoding="utf-8")
+    learner = runpy.run_path(str(tmp_path / "scheduler.py"))
+
+    def step(own: str) -> Any:
+        return learner["line"](lambda: watchdog.execution(sys._getframe(), step.__code__, own))
+
+    found, shipped = step(str(tmp_path)), step("")
+    assert (found.file, found.line) == (str(tmp_path / "scheduler.py"), 2)
+    assert shipped.file == __file__

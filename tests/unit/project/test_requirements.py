@@ -25,8 +25,8 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VERSION: str = PROJECT["project"]["version"]
 OWN = sorted(path.parent.name for path in (ROOT / "requirements").glob("*/pyproject.toml"))
 CODE = [path for folder in ("src", "labs", "model_repos") for path in (ROOT / folder).rglob("*.py")]
-# Modules that no package index has: of Triton's python backend, and of NVIDIA's images.
-OF_SERVERS = {"triton_python_backend_utils", "tensorrt_llm", "cupy"}
+# Modules of Triton's python backend and of NVIDIA's images, which no package index has, and a part of vLLM's own.
+OF_SERVERS = {"triton_python_backend_utils", "tensorrt_llm", "cupy", "llguidance"}
 # What openvino-genai and JupyterHub, JupyterLab are made of, in their own versions.
 WITHIN = {"openvino", "tornado", "traitlets", "jupyterlab_server"}
 

@@ -71,4 +71,4 @@ def waited_for(first, more):
 
 def most_made(trial):
     """The most tokens of one request in one execution."""
-    return max((max(step.more["made"]) for step in trial.steps("iterative-gpt2") if step.batch), default=0)
+    return max((max(step.made) for step in trial.steps("iterative-gpt2") if step.batch), default=0)

@@ -12,7 +12,10 @@ def check(trial):
     requests = [(trial.rng.choice(PROMPTS), trial.rng.randint(3, 9)) for _ in range(2 * slots + 1)]
     with trial.explain_errors(UNKNOWN, because=r"KeyError: \d"):
         first = trial.answers("iterative-gpt2", requests[:1], ignore_eos=True)
-    with trial.explain_errors(TAKEN, because="slots of the KV cache are taken"):
+    with (
+        trial.explain_errors(UNKNOWN, because=r"KeyError: \d"),
+        trial.explain_errors(TAKEN, because="slots of the KV cache are taken"),
+    ):
         others = [trial.answers("iterative-gpt2", [request], ignore_eos=True)[0] for request in requests[1:]]
         together = trial.answers("iterative-gpt2", requests[:slots], ignore_eos=True)
     answered = sum(len(r.responses) == n for r, (_, n) in zip([*first, *others], requests, strict=True))

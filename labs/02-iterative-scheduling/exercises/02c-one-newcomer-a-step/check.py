@@ -12,7 +12,7 @@ def check(trial):
     records = trial.answers("iterative-gpt2", requests, ignore_eos=True)
     steps = trial.steps("iterative-gpt2")
     # A prompt counts where it is computed, and where its first token is sent: one may come later than the other.
-    most = max((max(step.more["prompts"], step.more["prefill"]) for step in steps), default=0)
+    most = max((max(step.more["prompts"], step.prefill) for step in steps), default=0)
     trial.expect(
         "new requests that were computed or answered in one execution, at most",
         "1",

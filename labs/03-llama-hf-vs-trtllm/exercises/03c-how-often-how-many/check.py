@@ -30,7 +30,7 @@ def check(trial):
             lambda m=model: trial.steps(m), lambda now, n=rows: sum(step.batch for step in now) >= n, seconds=10
         )
         measured[model] = [step.batch for step in steps]
-        seconds[model] = sum(step.ended - step.began for step in steps)
+        seconds[model] = sum(step.over - step.began for step in steps)
         if model != ENGINE:
             wanted = before.models[model].inferences + count
             now = trial.wait_for(trial.counters, lambda now, m=model, n=wanted: now.models[m].inferences >= n)
@@ -44,7 +44,14 @@ def check(trial):
             )
     for model, rows in measured.items():
         guess = said.get(model) if isinstance(said, dict) else None
-        trial.expect(f"{model}: rows of each execution", shown(rows), shown(guess), guess == rows, SENTENCES[model])
+        trial.expect(
+            f"{model}: rows of each execution",
+            shown(rows),
+            shown(guess),
+            guess == rows,
+            SENTENCES[model],
+            predicted=True,
+        )
     whole = " : ".join(f"{seconds[model] / seconds[SINGLE]:.2f}" for model in measured)
     trial.expect("time in the three models (not judged)", "-", whole, True, "")
 

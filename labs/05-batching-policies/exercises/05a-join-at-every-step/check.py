@@ -1,8 +1,14 @@
-"""Sixteen requests in four slots: no slot empty while a request waits, fewer steps, and the tokens of each alone."""
+"""Sixteen requests in four slots: no slot empty while a request waits, as few steps as foreseen, the tokens of each."""
 
+import heapq
 from itertools import pairwise
 
 SLOTS = 4
+OTHERS = 10  # loads that are not served: lengths and slots alone
+IN_BATCHES = (
+    "static batching takes other steps: each batch runs until its longest answer is done, then the next begins."
+)
+IN_FLIGHT = "in-flight batching takes other steps: the next request in the queue takes the slot that is free first."
 STATIC = "a slot stayed empty until the whole batch was done, although requests waited: that is static batching."
 
 
@@ -18,7 +24,7 @@ def check(trial):
         "more requests ran than there are slots: each running request holds one already.",
     )
     limits = [limit for _, limit in requests]
-    static = sum(max(limits[n : n + SLOTS]) for n in range(0, len(limits), SLOTS))
+    static, _ = counted(limits, SLOTS)
     trial.expect(
         "joined while others ran", "more than 0", joined_beside_others(steps), joined_beside_others(steps) > 0, STATIC
     )
@@ -37,6 +43,12 @@ def check(trial):
         len(steps) <= 0.7 * static,
         "hardly fewer steps than a static batch takes: does each request join as soon as there is a slot?",
     )
+    loads = [(limits, SLOTS), *(drawn(trial.rng) for _ in range(OTHERS))]
+    expected = [(static, len(steps)), *(counted(*load) for load in loads[1:])]
+    said = [tuple(trial.call("predict.py", "steps", *load)) for load in loads]
+    for place, name, sentence in ((0, "static", IN_BATCHES), (1, "in-flight", IN_FLIGHT)):
+        right = sum(one[place] == other[place] for one, other in zip(said, expected, strict=True))
+        trial.expect(f"foreseen, {name}: loads", f"{len(loads)}", right, right == len(loads), sentence)
     chosen = trial.rng.sample(range(len(requests)), 2)
     alone = [trial.send_queued([requests[n]])[0][0].text for n in chosen]
     right = sum(records[n].text == text for n, text in zip(chosen, alone, strict=True))
@@ -57,6 +69,19 @@ def requests_of(rng):
         rng.shuffle(four)
         limits += four
     return [([rng.randint(5, 2000) for _ in range(rng.randint(4, 12))], limit) for limit in limits]
+
+
+def drawn(rng):
+    """The answers of a load, and slots."""
+    return [rng.randint(1, 40) for _ in range(rng.randint(5, 30))], rng.randint(2, 6)
+
+
+def counted(answers, slots):
+    """Steps with static and with in-flight batching, if all requests are there at the beginning."""
+    free = [0] * slots  # after which step each slot is free
+    for answer in answers:
+        heapq.heapreplace(free, free[0] + answer)
+    return sum(max(answers[n : n + slots]) for n in range(0, len(answers), slots)), max(free)
 
 
 def joined_beside_others(steps):

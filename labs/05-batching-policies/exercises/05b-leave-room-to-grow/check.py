@@ -7,7 +7,7 @@ the small cache, eight in the large one. Other sizes are tried on a counting eng
 from itertools import pairwise
 from typing import NamedTuple
 
-from labkit.predict import bounds
+from labkit.evidence import bounds
 
 MODEL, BLOCKS = "tensorrt_llm", "max_tokens_in_paged_kv_cache"
 BLOCK_SIZE = 32
@@ -52,7 +52,7 @@ def check(trial):
             trial.load_with(MODEL, **{BLOCKS: str(cache.blocks * BLOCK_SIZE)})
         found[cache] = trial.send_queued(asked[cache])
     for cache in asked:
-        preemptions = sum(step.more["preempted"] for step in found[cache][1])
+        preemptions = sum(len(step.evicted) for step in found[cache][1])
         most = cache.preemptions
         trial.expect(
             f"preemptions, {cache.blocks} blocks", f"at most {most}", preemptions, preemptions <= most, THRASHES

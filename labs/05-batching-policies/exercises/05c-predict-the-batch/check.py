@@ -1,19 +1,93 @@
 """The learner's prediction against the step log, under both policies."""
 
-from itertools import combinations
+from functools import cache
+
+from labsched import scheduler
+from labsched.counted_time import counted_arrivals
+from labsched.counting import CountingEngine
+from labsched.kv_budget import KVBudget
+from labsched.policy import Policy
+from labsched.replay import Replay
 
 MODEL, BLOCKS, BLOCK_SIZE = "tensorrt_llm", 8, 32
 POLICY, NO_EVICT, UTILIZATION = "batch_scheduler_policy", "guaranteed_no_evict", "max_utilization"
-LONGEST = 5000  # steps; some mistakes go on for ever
+LONGEST, STEP_TOKENS = 5000, 10_000  # steps, because some mistakes go on for ever; tokens of a step: enough for all
 OTHER = "the preemptions are not those of the server: play rules 1 to 3 once for each step, in their order."
 MEAN = "the preemptions are right, the mean batch is not: play rules 1 to 3 once for each step, in their order."
+
+
+class NoSpareBlocks(scheduler.Scheduler):
+    """Keeps no block free for the running requests to grow into."""
+
+    def reserve(self):
+        return 0
+
+
+class SpareForTheNewcomer(scheduler.Scheduler):
+    """Keeps a block free for the request that joins, too."""
+
+    def reserve(self):
+        return len(self.running) + 1
+
+
+class SpareWhereAllIsPromised(scheduler.Scheduler):
+    """Keeps a block free for each running request, under guaranteed_no_evict too."""
+
+    def reserve(self):
+        return len(self.running)
+
+
+class NoNextToken(scheduler.Scheduler):
+    """Counts no block for a request's next token."""
+
+    def __init__(self, engine, kv, *rest):
+        super().__init__(engine, WithoutTheNext(kv.blocks, kv.block_size), *rest)
+
+
+class WithoutTheNext(KVBudget):
+    """Counts blocks for one token less than it is asked about."""
+
+    def needed(self, tokens):
+        return super().needed(tokens - 1)
+
+
+class StartsOver(scheduler.Scheduler):
+    """Drops the tokens of a request that it preempts."""
+
+    def apply(self, plan):
+        refused = super().apply(plan)
+        for request in plan.victims:
+            request.output.clear()
+        return refused
+
+
+class ToTheEndOfTheQueue(scheduler.Scheduler):
+    """Puts preempted requests behind all that wait."""
+
+    def line(self):
+        preempted = [request for request in self.waiting if request.output]  # the newest first
+        return [*(request for request in self.waiting if not request.output), *reversed(preempted)]
+
+
+class FirstIsPreempted(scheduler.Scheduler):
+    """Preempts the request that has run for the longest time."""
+
+    def victim(self):
+        return self.running[0]
+
+
+LATE = "a step late"
 LIKELY = {
-    "spare": "rule 2: beside what all need, one block for each running request must stay free when a request joins.",
-    "next token": "rule 2: a request needs the blocks for its tokens and its next one; you count the tokens alone.",
-    "keeps": "rule 1: a preempted request keeps the tokens that it has, and yours starts over.",
-    "head": "rule 1: a preempted request goes to the head of the queue, and yours to its end.",
-    "last": "rule 1: the last of the running requests is preempted, and you take the first.",
+    LATE: "rule 3: a request leaves with the step of its last token.",
+    NoNextToken: "rule 2: a request needs the blocks for its tokens and its next one; you count the tokens alone.",
+    FirstIsPreempted: "rule 1: the last of the running requests is preempted, and you take the first.",
+    SpareForTheNewcomer: "rule 2: one block for each running request stays free, and none for the one that joins.",
+    NoSpareBlocks: "rule 2: beside what all need, one block for each running request must stay free when a request "
+    "joins.",
+    StartsOver: "rule 1: a preempted request keeps the tokens that it has, and yours starts over.",
+    ToTheEndOfTheQueue: "rule 1: a preempted request goes to the head of the queue, and yours to its end.",
 }
+PROMISED = (LATE, SpareWhereAllIsPromised)
 
 
 def check(trial):
@@ -68,54 +142,47 @@ def check(trial):
 
 
 def lengths_of(rng):
-    """Prompts and answers on which each likely mistake comes to other numbers than the rules."""
+    """Prompts and answers on which each likely mistake comes to other numbers than the rules, and than each other."""
     while True:
-        lengths = [(rng.randint(20, 31), rng.randint(40, 80)) for _ in range(12)]
-        figures = [played(lengths, without) for without in ("", *LIKELY)]
-        if not any(a[1] == b[1] and same(a[0], b[0]) for a, b in combinations(figures, 2)):
+        lengths = tuple((rng.randint(20, 60), rng.randint(40, 80)) for _ in range(12))
+        if told_apart(lengths):
             return lengths
+
+
+def told_apart(lengths):
+    """Whether they are such ones. Those mistakes are played first that few lengths tell from the rules."""
+    promised = played(lengths, scheduler.Scheduler, Policy.GUARANTEED_NO_EVICT)
+    if any(alike(promised, played(lengths, kind, Policy.GUARANTEED_NO_EVICT)) for kind in PROMISED):
+        return False
+    before = []
+    for kind in (scheduler.Scheduler, *LIKELY):
+        figures = played(lengths, kind)
+        if any(alike(figures, other) for other in before):
+            return False
+        before.append(figures)
+    return True
 
 
 def likely(lengths, mean, preemptions):
     """The sentence of the mistake that comes to the same numbers; "" if none does."""
-    for without, sentence in LIKELY.items():
-        other, count = played(lengths, without)
-        if count == preemptions and same(other, mean):
+    for kind, sentence in LIKELY.items():
+        if alike(played(lengths, kind), (mean, preemptions)):
             return sentence
     return ""
 
 
-def played(lengths, without):
-    """Mean batch and preemptions under max_utilization, by the rules of task.md ``without`` one of them."""
-    queue = [[prompt, answer, 0] for prompt, answer in lengths]
-    running, batches, preemptions = [], [], 0
-
-    def blocks():
-        return sum(blocks_of(request) for request in running)
-
-    def blocks_of(request):
-        return -(-(request[0] + request[2] + (without != "next token")) // BLOCK_SIZE)
-
-    while queue or running:
-        preempted = 0
-        while blocks() > BLOCKS and len(running) > 1:
-            request = running.pop(0 if without == "last" else -1)
-            request[2] *= without != "keeps"
-            queue.insert(len(queue) if without == "head" else 0, request)
-            preempted += 1
-        preemptions += preempted
-        while queue and not preempted:
-            spare = 0 if without == "spare" else len(running)
-            if blocks() + blocks_of(queue[0]) + spare > BLOCKS:
-                break
-            running.append(queue.pop(0))
-        batches.append(len(running))
-        for request in running:
-            request[2] += 1
-        running = [request for request in running if request[2] < request[1]]
-        if len(batches) > LONGEST:
-            break
-    return sum(batches) / len(batches), preemptions
+@cache
+def played(lengths, kind, policy=Policy.MAX_UTILIZATION):
+    """Mean batch and preemptions under a policy, by a scheduler of this class."""
+    if kind == LATE:
+        kind, lengths = scheduler.Scheduler, [(prompt, answer + 1) for prompt, answer in lengths]
+    engine = CountingEngine(STEP_TOKENS)
+    engine.scheduler = kind(engine, KVBudget(BLOCKS, BLOCK_SIZE), policy, len(lengths), False)
+    replay = Replay(engine.scheduler, counted_arrivals(lengths, [0.0] * len(lengths)))
+    while not replay.over and len(replay.rows) <= LONGEST:
+        replay.advance()
+    rows = replay.rows
+    return sum(row.batch for row in rows) / len(rows), sum(len(row.evicted) for row in rows)
 
 
 def measured(trial, requests):
@@ -125,14 +192,19 @@ def measured(trial, requests):
         if policy != trial.parameters(MODEL)[POLICY]:
             trial.load_with(MODEL, **{POLICY: policy, f"asked_{POLICY}": policy})
         steps = trial.send_queued(requests)[1]
-        figures[policy] = sum(step.batch for step in steps) / len(steps), sum(s.more["preempted"] for s in steps)
+        figures[policy] = sum(step.batch for step in steps) / len(steps), sum(len(s.evicted) for s in steps)
     return figures
 
 
 def compare(trial, name, predicted, measured, sentence):
     return trial.expect(
-        name, f"{measured:.2f} (measured)", f"{predicted:.2f} (yours)", same(predicted, measured), sentence
+        name, f"{measured:.2f}", f"{predicted:.2f}", same(predicted, measured), sentence, predicted=True
     )
+
+
+def alike(one, other):
+    """Whether two pairs of a mean batch and a number of preemptions are the same."""
+    return one[1] == other[1] and same(one[0], other[0])
 
 
 def same(one, other):

@@ -6,11 +6,12 @@ Time is counted from the server's steps, so that a busy machine changes nothing 
 import json
 from collections import Counter
 
-from labkit.stats import Slo
-from labsched.counted_time import ComputedStep, Cost, latencies, replay_counted
+from labsched.costs import StepCosts, StepCounts
+from labsched.counted_time import latencies, replay_counted, time_steps
+from labsched.slo import Slo
 
 MODEL, SETTINGS = "tensorrt_llm", {"max_num_sequences": int, "max_num_tokens": int, "scheduling": str}
-COST = Cost(step=20, decode=2, prompt=0.4)  # milliseconds
+COST = StepCosts(step=20, decoding=2, token=0.4)  # milliseconds
 CHAT, DOCUMENT = Slo(ttft=800, tpot=46), Slo(ttft=5000, tpot=46)
 LONG = 100  # tokens of a prompt from which on it is a document
 ONLY = "settings.json sets max_num_sequences and max_num_tokens, two numbers, and scheduling, a word, and nothing else."
@@ -58,18 +59,19 @@ def served(trial, lengths, times):
     first = after.count(0)
     records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
     ids = [record.id for record in records]
-    return latencies([ComputedStep.of(step) for step in steps], ids, times, COST), steps, ids
+    arrived = dict(zip(ids, times, strict=True))
+    return latencies(time_steps(steps, arrived, COST), arrived), steps, ids
 
 
 def why_late(steps, late, documents, slots):
     """What kept the late requests from their first tokens in most steps."""
     counts, begun = Counter(), set()
     for step in steps:
-        letters = dict(zip(step.ids, step.more["phase"], strict=True))
-        computed = {id for id, count in zip(step.ids, step.more["tokens"], strict=True) if count and letters[id] == "p"}
-        counts["full" if step.batch >= slots else "behind"] += len(late & set(step.more.get("waiting", ())))
+        letters = dict(zip(step.ids, step.phase, strict=True))
+        computed = {id for id, count in zip(step.ids, step.tokens, strict=True) if count and letters[id] == "p"}
+        counts["full" if step.batch >= slots else "behind"] += len(late & set(step.waiting))
         counts["behind" if computed & documents else "pieces"] += len((late & set(step.ids)) - begun)
-        begun |= {id for id, made in zip(step.ids, step.more["made"], strict=True) if made}
+        begun |= {id for id, made in zip(step.ids, step.made, strict=True) if made}
     return CAUSES[counts.most_common(1)[0][0]]
 
 
@@ -77,9 +79,9 @@ def why_slow(steps, slow):
     """The reason for most of the long steps in which the slow requests were."""
     counts = Counter()
     for step in steps:
-        phase = step.more["phase"]
-        if COST.of(phase, step.more["tokens"]) > CHAT.tpot:
-            decodes = COST.of("d" * phase.count("d"), [1] * phase.count("d"))
+        computed = StepCounts.of(step.phase, step.tokens)
+        if COST.seconds(computed) > CHAT.tpot:
+            decodes = COST.seconds(computed._replace(prompt=0))
             counts["crowd" if decodes > CHAT.tpot else "prompts"] += len(slow & set(step.ids))
     return CAUSES[counts.most_common(1)[0][0]]
 

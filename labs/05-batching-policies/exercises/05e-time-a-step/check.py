@@ -1,16 +1,18 @@
 """Times of steps that were not recorded, by the learner's model, against the noise floor.
 
 The steps are the server's. Their times are made, because a busy machine would decide the exercise otherwise: four costs
-that the seed hides, and noise with a floor of 8 % (a recorded run of 2,510 steps on a busy machine: 10.8 %).
+that the seed hides, and noise with a floor of 3 %, so that a bias of 2 % is seen (a recorded run of 2,510 steps on a
+busy machine: 10.8 %).
 """
 
 import numpy as np
 
-SIGMA = 0.08 / 0.6745  # of the noise's logarithm
-# Least squares of relative errors, as the guide has it, are low by 1.5 times the noise's variance: 2 %, and right too.
+SIGMA = 0.03 / 0.6745  # of the noise's logarithm
+# Least squares of relative errors, as the guide has it, are low by 1.5 times the noise's variance, 0.3 %: right too.
 MOST = 1.25  # times the noise floor
-OFF = 0.05  # of the time of a quarter of the steps
-TIMES = 8  # the same requests were recorded
+OFF = 0.0125  # of the time of a quarter of the steps
+ALIKE, MOST_DRAWS = 24, 30  # steps that are most alike; draws, because the shapes are the server's
+TIMES = 16  # the same requests were recorded
 LIKE = ("decoding", "prompt_tokens", "context")
 KINDS = {
     "small steps": "small steps take longer than you say: a step costs something whatever is in it.",
@@ -27,16 +29,22 @@ SHAPE = "predict returns a list of numbers, the milliseconds of each step of `st
 
 def check(trial):
     rng = trial.rng
-    costs = np.array([rng.uniform(15, 25), rng.uniform(3, 5), rng.uniform(0.3, 0.6), rng.uniform(0.02, 0.03)])
     first, second = shapes_of(trial, rng.randint(4, 6)), shapes_of(trial, rng.randint(4, 6))
     steps = np.array([shape for shape in second if all(np.array(shape) <= np.max(first, axis=0))])
-    recorded, truth = np.array(first * TIMES), steps @ costs
+    recorded = np.array(first * TIMES)
+    costs, truth = costs_of(rng, recorded, steps)
     noise = np.random.default_rng(rng.getrandbits(32))
     taken, times = ((x @ costs) * np.exp(SIGMA * noise.standard_normal(len(x))) for x in (recorded, steps))
     known = [{**named(shape), "ms": float(ms)} for shape, ms in zip(recorded, taken, strict=True)]
     said = trial.call("predict.py", "predict", known, [named(shape) for shape in steps])
     numbers = isinstance(said, list) and len(said) == len(steps) and all(isinstance(ms, int | float) for ms in said)
-    if not trial.expect("predict returns", f"{len(steps)} numbers", str(said)[:60], numbers, SHAPE):
+    if not trial.expect(
+        "predict returns",
+        f"{len(steps)} numbers",
+        f"{len(said)} numbers" if numbers else str(said)[:60],
+        numbers,
+        SHAPE,
+    ):
         return
     said = np.array(said, dtype=float)
     varied = float(np.ptp(said))
@@ -47,7 +55,7 @@ def check(trial):
     off = {kind: apart(steps * costs, at, said, truth) for at, kind in enumerate(KINDS)}
     trial.expect(
         "a quarter of the steps: " + ", ".join(off),
-        f"within {OFF:.0%}",
+        f"within {OFF:.2%}",
         ", ".join(f"{share:+.1%}" for share in off.values()),
         max(map(abs, off.values())) <= OFF,
         missing(steps, said, costs),
@@ -55,6 +63,17 @@ def check(trial):
     floor, error = (float(np.median(np.abs(ms / times - 1))) for ms in (truth, said))
     expected = f"at most {MOST * floor:.1%} ({MOST} times the noise floor)"
     trial.expect("median error of a step", expected, f"{error:.1%}", error <= MOST * floor, WIDE)
+
+
+def costs_of(rng, recorded, steps):
+    """Costs for which the mean of the steps that are most alike is further off than an answer may be."""
+    alike = [np.argsort(np.abs(recorded - step) @ [0, 20, 2, 0.1])[:ALIKE] for step in steps]
+    for _ in range(MOST_DRAWS):
+        costs = np.array([rng.uniform(15, 25), rng.uniform(3, 5), rng.uniform(0.3, 0.6), rng.uniform(0.02, 0.03)])
+        truth, means = steps @ costs, (recorded @ costs)[alike].mean(axis=1)
+        if max(abs(apart(steps * costs, at, means, truth)) for at in range(len(KINDS))) > 2 * OFF:
+            break
+    return costs, truth
 
 
 def apart(parts, at, said, truth):
@@ -82,7 +101,7 @@ def shapes_of(trial, gap):
     known = {record.id: 0 for record in records}
     found = []
     for step in steps:
-        phase, tokens = step.more["phase"], step.more["tokens"]
+        phase, tokens = step.phase, step.tokens
         for id, count in zip(step.ids, tokens, strict=True):
             known[id] += count
         prompts = sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p")

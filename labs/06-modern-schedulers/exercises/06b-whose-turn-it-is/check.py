@@ -7,7 +7,7 @@ number of steps, so that the seed decides every step. The last part searches for
 import ast
 from typing import NamedTuple
 
-from labkit.predict import bounds
+from labkit.evidence import bounds
 
 SHIPPED = {"Fair", "ORDERS", "order"}
 OWN = "the order that does the work here comes from labserve: write the four methods of `Fair` yourself."
@@ -108,12 +108,10 @@ def apart(trial, one, other, requests, later=()):
     price = max(len(prompt) + 2 * answer for prompt, answer, _ in asked)
     served, least, most, ahead, behind = 0, 0, 0, 0, 0  # of the one, less that of the other
     for step in steps:
-        if {whose[id] for id in step.more.get("waiting", ()) if id in whose} != {one, other}:
+        if {whose[id] for id in step.waiting if id in whose} != {one, other}:
             least = most = served = 0
             continue
-        for id, letter, computed, made in zip(
-            step.ids, step.more["phase"], step.more["tokens"], step.more["made"], strict=True
-        ):
+        for id, letter, computed, made in zip(step.ids, step.phase, step.tokens, step.made, strict=True):
             count = (computed if letter == "p" else 0) + 2 * made
             served += count if whose[id] == one else -count
         ahead, behind = max(ahead, served - least), max(behind, most - served)

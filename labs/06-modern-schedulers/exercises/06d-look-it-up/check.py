@@ -37,7 +37,7 @@ def check(trial):
     trial.expect("answers as simple-gpt2 has them", f"{len(requests)}", equal, equal == len(requests), TEXTS)
     made = rows = guessed = accepted = most = 0
     for step in trial.steps(MODEL):
-        columns = (step.more[key] for key in ("phase", "made", "guessed", "accepted"))
+        columns = (step.phase, step.made, step.guessed, step.accepted)
         for letter, tokens, drafts, right in zip(*columns, strict=True):
             if letter == "d":
                 rows, made, most = rows + 1, made + tokens, max(most, drafts)

@@ -1,7 +1,7 @@
 """The learner's number against what really waited, on pages of an idle server and of two models with too much to do."""
 
-from labkit.clients.tensors import text_tensor
-from labkit.evidence import metrics
+from labkit.client import metrics
+from labkit.client.ask import text_tensor
 
 TOKENS = 2
 COUNTERS = (

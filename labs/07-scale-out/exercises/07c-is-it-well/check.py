@@ -3,7 +3,7 @@
 The model is the exercise's own: requests of the check can make it slow, let it fail, and kill it.
 """
 
-from labkit.clients.tensors import text_tensor
+from labkit.client.ask import text_tensor
 
 MODEL = "waits"
 STEP_S, BUSY_S = 0.1, 1.2  # of an execution; busy, two requests are before the check's

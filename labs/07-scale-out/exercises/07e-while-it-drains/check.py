@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from labkit.workloads.draining import Draining, TryOutcome, User
+from labkit.client.draining import Draining, TryOutcome, User
 
 MODEL, WORDS = "streams", ("one", "two", "three", "four", "five", "six", "seven")
 CAP, HERD, REFUSALS, DEADLINE = 8.0, 5, 6, 60

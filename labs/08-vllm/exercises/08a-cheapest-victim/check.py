@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from labkit.names import letters
+from labkit.evidence.names import letters
 
 BLOCK = 32
 OWN = (
@@ -52,7 +52,7 @@ def check(trial):
         for sizes, records, steps in ran
         for one in preemptions(steps, {record.id: size[0] for record, size in zip(records, sizes, strict=True)})
     ]
-    computed = sum(sum(step.more["tokens"]) for _, _, steps in ran for step in steps)
+    computed = sum(sum(step.tokens) for _, _, steps in ran for step in steps)
     again = computed - sum(prompt + answer - 1 for sizes, _, _ in ran for prompt, answer in sizes)
     least, last = sum(one.cheapest() for one in found), sum(one.last() for one in found)
     trial.expect(
@@ -102,13 +102,13 @@ def preemptions(steps, prompts):
     """Every preemption, with the requests in the batch before it."""
     computed, made, found = {}, dict.fromkeys(prompts, 0), []
     for step in steps:
-        if victims := step.more.get("evicted"):
+        if victims := step.evicted:
             found.append(Preemption(tuple(victims), dict(computed), {id: prompts[id] + made[id] for id in computed}))
         for id in victims or ():
             del computed[id]
-        for id, tokens, new in zip(step.ids, step.more["tokens"], step.more["made"], strict=True):
+        for id, tokens, new in zip(step.ids, step.tokens, step.made, strict=True):
             computed[id] = computed.get(id, 0) + tokens
             made[id] += new
-        for id in step.more.get("ended", ()):
+        for id in step.ended:
             computed.pop(id, None)
     return found

@@ -1,6 +1,6 @@
 """The learner's next batch against vLLM's, step by step: `predict` is asked before the step is computed."""
 
-from labkit.names import letters
+from labkit.evidence.names import letters
 
 BLOCK = 32
 QUEUE = "a waiting request is missing in your batch: what is left of the budget goes to the queue, in its order."
@@ -32,6 +32,7 @@ def check(trial):
                     in_words(said, names),
                     False,
                     sentence(state, found, said),
+                    predicted=True,
                 )
                 return
             right += 1
@@ -89,16 +90,16 @@ class Known:
     def read(self, steps):
         """Take over the new steps, and return the tokens of the last step by request."""
         for step in steps[self.steps :]:
-            for id in step.more.get("evicted", ()):
+            for id in step.evicted:
                 del self.computed[id]
-            for id, tokens, made in zip(step.ids, step.more["tokens"], step.more["made"], strict=True):
+            for id, tokens, made in zip(step.ids, step.tokens, step.made, strict=True):
                 self.computed[id] = self.computed.get(id, 0) + tokens
                 self.tokens[id] += made
-            for id in step.more.get("ended", ()):
+            for id in step.ended:
                 self.computed.pop(id, None)
-            self.waiting = list(step.more.get("waiting", ()))
+            self.waiting = list(step.waiting)
         self.steps = len(steps)
-        return dict(zip(steps[-1].ids, steps[-1].more["tokens"], strict=True))
+        return dict(zip(steps[-1].ids, steps[-1].tokens, strict=True))
 
 
 def shown(state, names):

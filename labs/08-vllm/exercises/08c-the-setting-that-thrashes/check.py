@@ -1,6 +1,6 @@
 """Long prompts and short ones in a small cache: how much of what is computed is lost, and how many requests run."""
 
-from labkit.names import letters
+from labkit.evidence.names import letters
 
 BLOCKS, BUDGET, SIZE = 16, 64, 32
 LOST, MEAN = 500, 2.1
@@ -21,7 +21,7 @@ def check(trial):
     trial.expect(
         "blocks of the KV cache", f"{BLOCKS}", blocks, blocks == BLOCKS, "the cache must stay as large as it is."
     )
-    largest = max(sum(step.more["tokens"]) for step in steps)
+    largest = max(sum(step.tokens) for step in steps)
     trial.expect(
         "tokens of the largest step",
         f"at most {BUDGET}",
@@ -33,7 +33,7 @@ def check(trial):
     early = joined_without_room(steps, lengths_by_id, blocks)
     count = f"{len(early)}\n{early[0]}" if early else "0"
     trial.expect("joined before the whole prompt fitted", "0", count, not early, THRASHES)
-    lost, preemptions = lost_tokens(steps), sum(step.more["preempted"] for step in steps)
+    lost, preemptions = lost_tokens(steps), sum(len(step.evicted) for step in steps)
     found = f"{lost:,} in {preemptions} preemptions"
     trial.expect("computed tokens that were lost", f"at most {LOST:,}", found, lost <= LOST, THRASHES)
     mean = sum(step.batch for step in steps) / len(steps)
@@ -52,10 +52,10 @@ def joined_without_room(steps, prompts, blocks):
     """A line for each request that joined a batch without free blocks for all of its tokens."""
     names, computed, made, found = letters(prompts), {}, dict.fromkeys(prompts, 0), []
     for number, step in enumerate(steps, 1):
-        for id in step.more.get("evicted", ()):
+        for id in step.evicted:
             computed.pop(id, None)
-        cached = step.more.get("cached", [0] * step.batch)
-        after = {id: count + known for id, count, known in zip(step.ids, step.more["tokens"], cached, strict=True)}
+        cached = step.found
+        after = {id: count + known for id, count, known in zip(step.ids, step.tokens, cached, strict=True)}
         used = sum(-(-(tokens + after.get(id, 0)) // SIZE) for id, tokens in computed.items())
         for id in [id for id in step.ids if id not in computed]:
             free, need = blocks - used, -(-(prompts[id] + made[id]) // SIZE)
@@ -63,10 +63,10 @@ def joined_without_room(steps, prompts, blocks):
                 what = f"{names[id]} joins, {prompts[id] + made[id]} tokens"
                 found.append(f"step {number}: {what} need {need} blocks, {free} are free")
             used += -(-after[id] // SIZE)
-        for id, new in zip(step.ids, step.more["made"], strict=True):
+        for id, new in zip(step.ids, step.made, strict=True):
             computed[id] = computed.get(id, 0) + after[id]
             made[id] += new
-        for id in step.more.get("ended", ()):
+        for id in step.ended:
             computed.pop(id, None)
     return found
 
@@ -75,10 +75,10 @@ def lost_tokens(steps):
     """What preempted requests had in the cache: computed, or found there by a prefix cache."""
     cached, lost = {}, 0
     for step in steps:
-        lost += sum(cached.pop(id) for id in step.more.get("evicted", ()))
-        found = step.more.get("cached", [0] * step.batch)
-        for id, tokens, known in zip(step.ids, step.more["tokens"], found, strict=True):
+        lost += sum(cached.pop(id) for id in step.evicted)
+        found = step.found
+        for id, tokens, known in zip(step.ids, step.tokens, found, strict=True):
             cached[id] = cached.get(id, 0) + tokens + known
-        for id in step.more.get("ended", ()):
+        for id in step.ended:
             cached.pop(id, None)
     return lost

@@ -6,10 +6,11 @@ many steps, and the step log says in which step each token came. So a busy machi
 
 from collections import Counter
 
-from labkit.names import letter
-from labkit.stats import Slo
+from labkit.evidence.names import letter
 from labsched import admission, admission_file
-from labsched.counted_time import ComputedStep, Cost, latencies
+from labsched.costs import StepCosts
+from labsched.counted_time import Latency, counted_arrivals, latencies, time_steps
+from labsched.slo import Slo
 
 RUNNING = (8, 11)  # requests that may run within TPOT
 ENOUGH = 0.95  # of the reference's goodput
@@ -34,8 +35,9 @@ def check(trial):
         admission_file.__file__,
         "decisions",
         str(trial.folder),
-        load.requests,
-        [load.cost.step, load.cost.decode, load.cost.prompt],
+        [(request.prompt, request.limit) for request in load.requests],
+        [request.at for request in load.requests],
+        {"step": load.cost.step, "decoding": load.cost.decoding, "token": load.cost.token},
         [load.slo.ttft, load.slo.tpot],
     )
     error = decisions.get("error", "")
@@ -43,10 +45,10 @@ def check(trial):
         return
     played = admission.replay_decisions(load, {number: (at, word) for number, at, word in decisions["rounds"]})
     found = served(trial, load, played)
-    goodput = sum(load.requests[number].answer for number in found if load.slo.is_met(*found[number]))
-    best = admission.play_load(load, reference)
-    reached = counted(load, best)
-    most = sum(load.requests[number].answer for number in reached if load.slo.is_met(*reached[number]))
+    goodput, most = (
+        sum(load.requests[number].limit for number, times in one.items() if load.slo.is_met(*times))
+        for one in (found, admission.play_load(load, reference).latencies())
+    )
     lost, first = losses(load, played, found)
     if sum(lost.values()) < (most - goodput) / 2:  # the rest came too late to be admitted: why, where so few were lost?
         lost["held back"] = most - goodput
@@ -56,7 +58,7 @@ def check(trial):
     trial.expect(
         "goodput in tokens",
         f"{ENOUGH * most:,.0f} ({ENOUGH:.0%} of {most:,})",
-        f"{goodput:,} of {sum(request.answer for request in load.requests):,}\nlost: {shown}",
+        f"{goodput:,} of {sum(request.limit for request in load.requests):,}\nlost: {shown}",
         goodput >= ENOUGH * most,
         CAUSES[cause],
     )
@@ -72,43 +74,22 @@ def reference(state):
 
 
 def served(trial, load, played):
-    """TTFT and TPOT of each admitted request, by the server's steps."""
-    order = sorted(played.after, key=lambda number: (played.after[number], number))
-    if not order:
+    """TTFT from the arrival at the gate, and TPOT, of each admitted request, by the server's steps."""
+    admitted = [(number, one) for number, one in played.decisions.items() if one.word == admission.ADMIT]
+    if not admitted:
         return {}
     requests = []
-    for number in order:
-        _, prompt, answer = load.requests[number]
-        requests.append(([trial.rng.randint(5, 1200) for _ in range(prompt)], answer))
-    after = [played.after[number] for number in order]
+    for number, _ in admitted:
+        request = load.requests[number]
+        requests.append(([trial.rng.randint(5, 1200) for _ in range(request.prompt)], request.limit))
+    after = [decision.after for _, decision in admitted]
     first = after.count(0)
     records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
-    return from_arrival(
-        load, played, order, [record.id for record in records], [ComputedStep.of(step) for step in steps]
-    )
-
-
-def counted(load, played):
-    """The same, counted without a server."""
-    left, batches, order = {}, [], sorted(played.after, key=lambda number: (played.after[number], number))
-    coming = list(order)
-    while coming or left:
-        joined = [number for number in coming if played.after[number] <= len(batches)]
-        coming = coming[len(joined) :]
-        ids, prompts = [*left, *joined], [load.requests[number].prompt for number in joined]
-        phase, tokens = "d" * len(left) + "p" * len(joined), [1] * len(left) + prompts
-        batches.append(ComputedStep([f"{number}" for number in ids], phase, tokens, [1] * len(ids)))
-        left |= {number: load.requests[number].answer for number in joined}
-        left = {number: more - 1 for number, more in left.items() if more > 1}
-    return from_arrival(load, played, order, [f"{number}" for number in order], batches)
-
-
-def from_arrival(load, played, order, ids, batches):
-    """TTFT counts from the arrival at the gate."""
-    times = latencies(batches, ids, [played.released[number] for number in order], load.cost)
+    released = {record.id: one.at for record, (_, one) in zip(records, admitted, strict=True)}
+    times = latencies(time_steps(steps, released, load.cost), released)
     return {
-        number: (ttft + played.released[number] - load.requests[number].arrived, tpot)
-        for number, (ttft, tpot) in zip(order, times, strict=True)
+        number: Latency(ttft + decision.at - load.requests[number].at, tpot)
+        for (number, decision), (ttft, tpot) in zip(admitted, times, strict=True)
     }
 
 
@@ -121,19 +102,19 @@ def losses(load, played, found):
 
     def lose(cause, number, how):
         request = load.requests[number]
-        lost[cause] += request.answer
-        first.setdefault(cause, f"first: request {letter(number)}, at the gate at {request.arrived:.0f} ms, {how}")
+        lost[cause] += request.limit
+        first.setdefault(cause, f"first: request {letter(number)}, at the gate at {request.at:.0f} ms, {how}")
 
     for number, request in enumerate(load.requests):
+        decision = played.decisions.get(number)
         if number in found:
             ttft, tpot = found[number]
             if not load.slo.is_met(ttft, tpot):
-                how = f"admitted at {played.released[number]:.0f} ms: TTFT {ttft:.0f} ms, TPOT {tpot:.1f} ms"
+                how = f"admitted at {decision.at:.0f} ms: TTFT {ttft:.0f} ms, TPOT {tpot:.1f} ms"
                 lose("late" if ttft > load.slo.ttft else "slow", number, how)
-        elif number in played.rejected:
-            now, running = played.rejected[number]
-            how = f"rejected at {now:.0f} ms, with {running} running"
-            early, room = now < request.arrived + 0.7 * load.slo.ttft, running < RUNNING[0] * 0.7
+        elif decision:
+            how = f"rejected at {decision.at:.0f} ms, with {decision.running} running"
+            early, room = decision.at < request.at + 0.7 * load.slo.ttft, decision.running < RUNNING[0] * 0.7
             if early or room:
                 lose("held back" if not early else "rejected with room" if room else "rejected early", number, how)
         else:
@@ -143,16 +124,18 @@ def losses(load, played, found):
 
 def load_of(rng):
     """Quiet times, crowds, and a while of twice what can be served; costs and limits differ from seed to seed."""
-    cost = Cost(rng.uniform(15, 25), rng.uniform(2, 4), rng.uniform(0.2, 0.5))
+    cost = StepCosts(step=rng.uniform(15, 25), decoding=rng.uniform(2, 4), token=rng.uniform(0.2, 0.5))
     prompt, answer = sum(PROMPT) / 2, sum(ANSWER) / 2
     running = rng.randint(*RUNNING)
-    tpot = round(cost.step + (running + 0.6) * (cost.decode + cost.prompt * prompt / answer))
+    tpot = round(cost.step + (running + 0.6) * (cost.decoding + cost.token * prompt / answer))
     gap = answer * tpot / running  # between requests, at the most that can be served
-    requests, now = [], 0.0
+    lengths, arrivals, now = [], [], 0.0
     for share, count, crowd in PHASES:
         times = [now + rng.random() for _ in range(crowd)]
         for _ in range(count):
             now += gap / share * rng.uniform(0.5, 1.5)
             times.append(now)
-        requests += [admission.GatedRequest(at, rng.randint(*PROMPT), rng.randint(*ANSWER)) for at in sorted(times)]
-    return admission.AdmissionLoad(requests, cost, Slo(ttft=round(rng.uniform(26, 32) * tpot), tpot=tpot))
+        arrivals += sorted(times)
+        lengths += [(rng.randint(*PROMPT), rng.randint(*ANSWER)) for _ in times]
+    limits = Slo(ttft=round(rng.uniform(26, 32) * tpot), tpot=tpot)
+    return admission.AdmissionLoad(counted_arrivals(lengths, arrivals), cost, limits)

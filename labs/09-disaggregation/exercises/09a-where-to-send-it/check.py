@@ -1,16 +1,18 @@
 """Sessions that grow, then many questions about one text, by the learner's score: cached tokens, and load by server."""
 
 import math
+import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from tokenizers import Tokenizer
 
-from labkit.clients.router import Router
-from labkit.clients.stream import TextStream
+from labkit.client.ask import TextStream
+from labkit.client.router import Router
 
 MODEL = "apart-gpt2"
 SESSIONS, TURNS, QUESTIONS, ANSWER = 6, 3, 12, 4
+NEW = random.SystemRandom()  # texts are new every time, because the servers' caches outlive a check
 FIRST, MORE, SHARED, OWN = 48, 2, 24, 20  # words
 MOST = 2 * QUESTIONS // 3  # to one server: any sum of what is cached and what is left to compute stays below it
 WORDS = "the river runs under an old bridge near our town where people come to see its water every day".split()
@@ -23,37 +25,40 @@ DROWNED = (
 def check(trial):
     with Routed(trial) as routed:
         known = sessions(trial, routed)
-        found = sum(sum(step.more["cached"]) for step in trial.steps(MODEL))
+        found = sum(sum(step.cached) for step in trial.steps(MODEL))
         routed.decided.clear()
         questions(trial, routed)
         asked = [decision.replica for _, decision in routed.decided[1:]]
+    if found > known:
+        more = f"{found} tokens of prompts were found cached, and the servers had seen {known}"
+        raise trial.Error(more, "this is a fault of the exercise", code="exercise-broken")
     trial.expect("known beginnings that were found", "75%", f"{found / known:.0%}", found >= 0.75 * known, FORGOTTEN)
     most = max(map(asked.count, asked))
     trial.expect("questions to one server, at most", f"{MOST}", most, most <= MOST, DROWNED)
 
 
-def text(trial, words):
-    return "".join(f" {word}" for word in trial.rng.choices(WORDS, k=words)) + f" {trial.rng.randrange(10**6)}"
+def text(words):
+    return "".join(f" {word}" for word in NEW.choices(WORDS, k=words)) + f" {NEW.randrange(10**6)}"
 
 
 def sessions(trial, routed):
     """Each next turn begins with all that was said. Returns how many tokens a server had seen, in whole blocks."""
-    said, known = [text(trial, FIRST) for _ in range(SESSIONS)], 0
+    said, known = [text(FIRST) for _ in range(SESSIONS)], 0
     seen = [0] * SESSIONS
     for _ in range(TURNS):
         order = trial.rng.sample(range(SESSIONS), SESSIONS)
         for number, answer in zip(order, routed.send([said[number] for number in order]), strict=True):
             known += seen[number]
             seen[number] = (len(routed.ids(said[number] + answer)) - 1) // 16 * 16
-            said[number] += answer + text(trial, MORE)
+            said[number] += answer + text(MORE)
     return known
 
 
 def questions(trial, routed):
     """One question about a text, and when it is answered a dozen at once."""
-    shared = text(trial, SHARED)
+    shared = text(SHARED)
     routed.send([shared])
-    routed.send([shared + text(trial, OWN) for _ in range(QUESTIONS)])
+    routed.send([shared + text(OWN) for _ in range(QUESTIONS)])
 
 
 class Routed:

@@ -4,7 +4,7 @@ Triton's dynamic batcher decides who shares a batch, by what waits when the inst
 `max_queue_delay_microseconds`. Whatever it hands over is decoded together here: one step for eight texts costs less
 than eight steps for one text each, and that is what batching buys.
 
-labserve/codegen/running.py reads the requests, computes a step, answers and writes the step log.
+labserve/codegen/running.py reads the requests and answers them, and labserve/driver.py computes and records each step.
 """
 
 from labserve.codegen.running import Rows

@@ -3,7 +3,7 @@
 A request that needs more tokens is *rescheduled*: given back to Triton, which puts it into a coming batch. A newcomer
 joins at the next token, and a sequence that ends leaves its slot at once.
 
-labserve/gpt2/running.py begins sequences, computes their steps, sends the tokens and writes the step log.
+labserve/gpt2/running.py begins sequences. labserve/driver.py computes their steps, sends the tokens and writes the log.
 """
 
 import triton_python_backend_utils as pb_utils

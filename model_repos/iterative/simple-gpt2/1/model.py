@@ -3,7 +3,7 @@
 Triton's dynamic batcher hands `execute` the requests that were waiting. `execute` returns when the last of them has its
 last token. A request that arrives meanwhile waits.
 
-labserve/gpt2/running.py begins sequences, computes their steps, sends the tokens and writes the step log.
+labserve/gpt2/running.py begins sequences. labserve/driver.py computes their steps, sends the tokens and writes the log.
 """
 
 from labserve.gpt2.running import Running

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labctl.pages.live.events import AskEvent
-from labkit.clients.ask import connection
-from labkit.clients.sequences import SequenceClient
-from labkit.clients.stop import configs, stop_request, stoppable_steps
-from labkit.clients.text_model import TextModel
+from labctl.triton.conversation import connection
+from labkit.client.sequences import SequenceClient
+from labkit.client.stop import configs, stop_request, stoppable_steps
+from labkit.client.text_model import TextModel
 from labkit.errors import LabError
-from labkit.records import RequestRecord, request_id
+from labkit.evidence.records import RequestRecord, request_id
 
 MOST = 64  # in flight at once
 TELL_S = 0.1  # between two looks at a request's answer

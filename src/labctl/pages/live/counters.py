@@ -9,8 +9,8 @@ from typing import Any
 
 from labctl.pages.live.events import ModelCounts
 from labctl.pages.live.lines import CHANGE
-from labkit.evidence.goodput import GoodputMeter
-from labkit.evidence.metrics import ModelCounters, Snapshot
+from labctl.replicas.goodput import GoodputMeter
+from labkit.client.metrics import ModelCounters, Snapshot
 
 FAR = 1.5  # counts that differ by this factor are worth a sentence
 

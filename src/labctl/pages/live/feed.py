@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from labctl.pages.live.events import LaneEvent
 from labctl.pages.live.lines import CHANGE, HELD, Instance, Line
-from labkit.names import LetterNames
+from labkit.evidence.names import LetterNames
 
 FIELDS = 5  # numbers of each member of a step: request, seat, 1 for prefill, new tokens, KV blocks
 LABEL = 120  # characters of a prompt that the page may show

@@ -22,9 +22,9 @@ from labctl.pages.live.lines import HELD, Line, held_steps
 from labctl.pages.live.routes import RouteTail
 from labctl.pages.live.tail import StepLogTail
 from labctl.pages.live.whatif import WhatIf
+from labkit.client import metrics
 from labkit.errors import LabError
-from labkit.evidence import metrics
-from labkit.names import LetterNames, Numbered
+from labkit.evidence.names import LetterNames, Numbered
 from labsched.steplog import parse_any_line, parse_step_line
 from labsched.vllm import reader
 

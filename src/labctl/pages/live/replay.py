@@ -13,8 +13,9 @@ from labctl.pages.live.routes import RouteEvent, Routes
 from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.names import LetterNames, Numbered
+from labkit.evidence.names import LetterNames, Numbered
 from labsched.files import json_object
+from labsched.recording import Arrival
 from labsched.vllm import reader
 
 NAME = "timeline.html"
@@ -127,7 +128,8 @@ def _vllm_recording(folder: Path) -> dict[str, Any]:
         raise LabError(f"{folder} has no step that can be shown", "", "send vLLM a request", code="steps-none")
     zero = steps[0]["t"] - steps[0]["dur"]
     requests = [line for line in lines if line["kind"] == "request"]
-    sent = [_Arrival(str(line["name"]), round(line["arrived"] - line["waited"] - zero, 6)) for line in requests]
+    came = (Arrival.from_json(line, str(line["name"]), zero) for line in requests)
+    sent = [_Arrival(arrival.name, round(arrival.at, 6)) for arrival in came]
     sent.sort(key=lambda arrival: arrival.at)
     feed.names = Numbered()
     lanes: set[int] = set()

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from labctl.pages.live.tail import StepLogTail
+from labkit.evidence.names import LetterNames
 from labkit.evidence.steplog import REPLICA, run_folders
-from labkit.names import LetterNames
 from labsched.steplog import parse_step_line
 
 KEPT = 200  # decisions that a page gets when it connects

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from labctl.clock.clock import Clock
-from labctl.manifest.schema import Lab
+from labctl.lab import Lab
 from labctl.pages import address, gate
 from labctl.pages.live import replay
 from labctl.pages.live.asking import Asker

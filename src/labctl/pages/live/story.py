@@ -14,9 +14,10 @@ from labctl.pages.live.lines import CHANGE, HELD, Instance, Line, other_form_as_
 from labctl.pages.live.replay import asked_for
 from labkit import disk
 from labkit.errors import LabError
+from labkit.evidence.names import LetterNames, Numbered
 from labkit.evidence.steplog import REPLICA, refusal_reason, run_folders, shortage_in_words
-from labkit.names import LetterNames, Numbered
 from labsched.files import json_object
+from labsched.step import NOT_RECORDED
 from labsched.vllm import reader
 
 PREFIX, SUFFIX = "steps-", ".jsonl"  # of the file of a step log
@@ -269,10 +270,10 @@ def _waits(line: Line, name: str, called: Mapping[str, str]) -> str:
     """Why it waits. The numbers are those of the first request in the queue."""
     place = line["waiting"].index(name)
     if place == 0:
-        return refusal_reason(line)
+        return refusal_reason(line) or NOT_RECORDED
     why = line["why"] if isinstance(line["why"], str) else line["why"][place]
     first = line["waiting"][0]
-    return f"{_ordinal(place + 1)} in the queue, behind {called.get(first, first)}: {why}"
+    return f"{_ordinal(place + 1)} in the queue, behind {called.get(first, first)}: {why or NOT_RECORDED}"
 
 
 def _ordinal(number: int) -> str:

@@ -83,7 +83,7 @@ class WhatIf:
                 code="scheduler-not-recorded",
             )
         if settings.vllm:
-            from labkit.predict import vllm
+            from labctl.recordings import vllm
 
             return vllm.change_vllm_settings(settings, self._assignments)
         return change_settings(settings, self._assignments)

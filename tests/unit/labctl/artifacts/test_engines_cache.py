@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,16 +199,18 @@ def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> N
 
 
 def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace) -> None:
-    from labctl.manifest.catalog import load_catalog
-    from labctl.manifest.schema import ArtifactSpec
+    from labctl.catalog import load_catalog
+    from labctl.lab import LabSettings, Place, Served
     from labctl.options import Options
     from labctl.plan import make_plan
 
     lab, name = load_catalog(workspace).stack("iterative")
-    weights = ArtifactSpec(kind="weights", source=SPEC)
-    engine = ArtifactSpec(kind="engine", engine="openvino", source=SPEC, options={"precision": "int8"})
-    stack = lab.stacks[name].model_copy(update={"artifacts": {"weights": weights, "engine": engine}})
-    lab = lab.model_copy(update={"stacks": {**lab.stacks, name: stack}})  # manifests are read once in a process
+
+    def serve(settings: LabSettings, at: Place) -> Served:
+        weights, _ = at.weights(SPEC), at.engine("openvino", SPEC, precision="int8")
+        return Served(repository=["iterative"], tokenizer=weights)
+
+    lab = replace(lab, serves=[replace(lab.stacks[name], serve=serve)])
     plan = make_plan(workspace, lab, name, Options(), str)
     build = engines.request("openvino", SPEC, {"precision": "int8"})
     assert [artifact.locate(workspace) for artifact in plan.artifacts] == [

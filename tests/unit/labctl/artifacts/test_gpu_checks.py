@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,20 +20,24 @@ from noting import Noting
 from labbuild.protocol import GpuInfo
 from labctl.artifacts import weights
 from labctl.artifacts.store import measure
+from labctl.catalog import load_catalog
 from labctl.cli.main import cli
 from labctl.doctor import gpu_memory
 from labctl.doctor.gpu import driver, gpu_checks
 from labctl.doctor.machine import DoctorCheck
 from labctl.labs.run import add_gpus
 from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
-from labctl.runtimes import docker_engine, images, nvidia, wheel
+from labctl.runtimes import docker_engine, images, nvidia
+from labctl.runtimes.layers import Layer, require_pytorch
 from labctl.runtimes.local import LocalRuntime
+from labctl.stack.build import check_machine, refuse_unservable
 from labctl.stack.session import Session
-from labctl.stack.up import check_machine, refuse_unservable
 from labctl.workspace import Workspace
+from labserve import cache_room
+from labserve.model_shape import ModelShape
+from labserve.vllm.settings import VllmSettings
 
 __all__ = ("machine_fixture", "workspace_fixture")
 A100_40 = "NVIDIA A100-SXM4-40GB, 8.0, 570.86.10, 40960, 40000"
@@ -80,7 +86,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_no_crash(machine: Any) ->
 
 @pytest.mark.parametrize(("version", "state"), [("570.86.10", "ok"), ("535.104.05", "warn"), ("470.223.02", "fail")])
 def test_the_driver_is_held_against_the_images_cuda(version: str, state: str) -> None:
-    assert driver(version, trtllm=True).state == state
+    assert driver(version, 12, trtllm=True).state == state
 
 
 def test_a_host_with_the_runtime_hook_alone_hands_gpus_on(
@@ -105,30 +111,106 @@ def test_pytorch_in_the_plain_image_needs_a_driver_for_its_own_cuda(machine: Any
     assert failing(plan, workspace) == []
 
 
+@pytest.fixture
+def torch_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let this environment's PyTorch say for which CUDA it is."""
+
+    def says(cuda: str) -> None:
+        folder = tmp_path / "torch"
+        folder.mkdir(exist_ok=True)
+        (folder / "version.py").write_text(f"__version__ = '2.9.1'\ncuda: Optional[str] = {cuda}\nhip = None\n")
+        spec = SimpleNamespace(origin=str(folder / "__init__.py"))
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+
+    return says
+
+
 @pytest.mark.parametrize(
-    ("version", "requires", "driver", "code"),
+    ("cuda", "capability", "driver", "code"),
     [
-        ("2.13.0+cpu", [], "580.82.07", "torch-without-cuda"),
-        ("2.13.0", ["nvidia-cudnn-cu13==9"], "550.54.15", "nvidia-driver-too-old"),
-        ("2.13.0", ["nvidia-cudnn-cu13==9"], "580.82.07", ""),
-        ("2.9.0", ["nvidia-cudnn-cu12==9"], "550.54.15", ""),
+        ("None", "9.0", "580.82.07", "torch-without-cuda"),  # as on ARM, where the version says nothing of it
+        ("None", "9.0", "550.54.15", "nvidia-driver-too-old"),  # of the layer, which would be the way out
+        ("'13.0'", "9.0", "550.54.15", "nvidia-driver-too-old"),
+        ("'13.0'", "9.0", "580.82.07", ""),
+        ("'13.0'", "7.0", "580.82.07", "gpu-too-old"),
+        ("'12.8'", "9.0", "550.54.15", ""),
+        ("'12.8'", "7.0", "550.54.15", ""),
     ],
 )
-def test_the_local_runtime_needs_a_pytorch_that_this_driver_runs(
-    monkeypatch: pytest.MonkeyPatch, version: str, requires: list[str], driver: str, code: str
+@pytest.mark.parametrize("layer", [False, True])
+def test_the_local_runtime_needs_a_pytorch_that_this_gpu_and_driver_run(
+    machine: Any,
+    workspace: Workspace,
+    torch_says: Callable[[str], None],
+    cuda: str,
+    capability: str,
+    driver: str,
+    code: str,
+    layer: bool,
 ) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
-    monkeypatch.setattr("importlib.metadata.requires", lambda name: requires)
-    gpus = [nvidia.Gpu("NVIDIA H100", "9.0", driver, 80 * 10**9, 80 * 10**9)]
-    if not code:
-        wheel.require_cuda(gpus)
-        return
-    with lab_error(code):
-        wheel.require_cuda(gpus)
+    machine(f"NVIDIA H100, {capability}, {driver}, 81559, 81000")
+    torch_says(cuda)
+    if layer:
+        Layer("vllm", workspace, gpu=True).path.mkdir(parents=True)
+        code = code if code != "torch-without-cuda" else ""
+    with lab_error(code) if code else nullcontext():
+        require_pytorch(workspace)
+
+
+@pytest.mark.parametrize("packages", ["no layer", "layer"])
+@pytest.mark.parametrize("stack", ["iterative", "two-schedulers"])
+def test_an_old_driver_is_never_called_ok_on_the_local_runtime(
+    machine: Any, workspace: Workspace, torch_says: Callable[[str], None], stack: str, packages: str
+) -> None:
+    machine("NVIDIA GeForce RTX 4090, 8.9, 550.163.01, 24564, 24100")
+    torch_says("None")
+    if packages == "layer":
+        Layer("vllm", workspace, gpu=True).path.mkdir(parents=True)
+    engine = {"engine": "vllm"} if stack == "two-schedulers" else {}
+    check = found("NVIDIA driver", planned(workspace, stack, **engine), workspace, "local")
+    assert check.state == "fail" and "580.65.06" in check.remedy and "LD_LIBRARY_PATH" in check.remedy
+    assert gpu_checks(None, "local", workspace)[0].state == "fail"
+
+
+def test_nvidias_package_for_older_drivers_counts_where_the_library_path_names_it(
+    machine: Any, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "compat"
+    folder.mkdir()
+    (folder / "libcuda.so.580.82.07").touch()
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.580.82.07")
+    machine("Tesla T4, 7.5, 550.54.15, 15360, 15100")
+    plan = planned(workspace, "two-schedulers", engine="vllm")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere::{folder}")
+    assert found("NVIDIA driver", plan, workspace, "local").state == "ok"
+    assert found("NVIDIA driver", plan, workspace).state == "fail"  # a container has libraries of its own
+    machine("NVIDIA GeForce RTX 4090, 8.9, 550.54.15, 24564, 24100")
+    assert found("NVIDIA driver", plan, workspace, "local").state == "fail"
+
+
+def test_a_compiler_and_pythons_headers_are_asked_for_where_vllm_runs_as_a_process(
+    machine: Any, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    plan = planned(workspace, "two-schedulers", engine="vllm")
+    check = found("C compiler", plan, workspace, "local")
+    assert check.state == "warn" and "gcc" in check.remedy
+    monkeypatch.setenv("CC", "cc")
+    assert found("C compiler", plan, workspace, "local").state == "ok"
+    (tmp_path / "Python.h").unlink()
+    assert found("C compiler", plan, workspace, "local").state == "warn"
+    rows = [*gpu_checks(plan, "compose", workspace), *gpu_checks(planned(workspace, "iterative"), "local", workspace)]
+    assert "C compiler" not in [row.name for row in rows]
 
 
 @pytest.mark.parametrize(
-    "line", ["NVIDIA GB10, 12.1, 580.82.07, [N/A], [N/A]", H100.replace("81559, 81000", "N/A, N/A")]
+    "line",
+    [
+        "NVIDIA GB10, 12.1, 580.82.07, [N/A], [N/A]",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb, 8.0, 580.82.07, [Insufficient Permissions], [Insufficient Permissions]",
+        H100.replace("81559, 81000", "N/A, N/A"),
+    ],
 )
 def test_memory_that_the_driver_does_not_tell_is_a_warning_and_no_crash(
     machine: Any, workspace: Workspace, line: str
@@ -137,7 +219,7 @@ def test_memory_that_the_driver_does_not_tell_is_a_warning_and_no_crash(
     assert nvidia.gpus()[0].free is None
     check = found("GPU memory", planned(workspace, engine="vllm"), workspace)
     assert check.state == "warn"
-    assert "the driver does not say how much is free; needed 29.4 GB" in check.found
+    assert "the driver does not say how much is free; needed 17.3 GB" in check.found
 
 
 def test_the_checklist_asks_the_driver_of_the_chosen_gpus_alone(machine: Any, tmp_path: Path) -> None:
@@ -182,13 +264,23 @@ VLLM = {"engine": "vllm", **SMALL}
 @pytest.mark.parametrize(
     ("gpu", "asked", "said"),
     [
-        (FULL, VLLM, "9.4 of 85.5 GB free; needed 15.1 GB (the weights 14.0 + the KV cache of 2,048 tokens 1.1)"),
-        (FULL, {"engine": "transformers", **SMALL}, "the weights 14.0 + the KV cache of 2,048 tokens 1.1"),
+        (
+            FULL,
+            VLLM,
+            "9.4 of 85.5 GB free; needed 16.3 GB (the weights 13.5 + CUDA, graphs and activations 1.7 + the KV cache "
+            "of 2,048 tokens 1.1)",
+        ),
+        # This engine has a block for each sequence beside them.
+        (
+            FULL,
+            {"engine": "transformers", **SMALL},
+            "the weights 13.5 + CUDA, graphs and activations 0.5 + the KV cache of 2,048 tokens 1.2",
+        ),
         # The bound in tokens holds, and not all that could be set aside.
         (
             A100_40,
             {"stack": "llama", "engine": "vllm"},
-            "3 copies of the weights 41.9 + the KV cache of 8,192 tokens 4.3",
+            "3 copies of the weights 40.4 + CUDA, graphs and activations 2.7 + the KV cache of 8,192 tokens 4.3",
         ),
         (FULL, {**VLLM, "kv_cache_memory_mib": 1}, "not one block of 32 tokens"),
     ],
@@ -199,7 +291,61 @@ def test_too_little_memory_names_what_needs_it(
     machine(gpu)
     check = found("GPU memory", planned(workspace, **asked), workspace)
     assert check.state == "fail"
-    assert said in check.found and "kv_cache_memory_mib" in check.remedy
+    assert said in check.found and "--set " in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("free", "stack", "remedy"),
+    [
+        (15100, "two-schedulers", ""),  # a tiny model with a cache of 320 tokens, on a T4
+        (7900, "two-schedulers", ""),
+        (45500, "llama", ""),
+        (24100, "inflight-batching", ""),
+        (15100, "inflight-batching", "--set model=random:llama-100m"),
+        (7900, "llama", "--set model=random:llama-100m"),
+    ],
+)
+def test_what_fits_is_taken_and_what_does_not_is_refused_with_settings_that_do(
+    machine: Any, workspace: Workspace, free: int, stack: str, remedy: str
+) -> None:
+    machine(f"NVIDIA L40S, 8.9, 580.82.07, 49140, {free}")
+    assert (
+        found("GPU memory", planned(workspace, stack, engine="vllm"), workspace).remedy.partition(", or")[0] == remedy
+    )
+    fitting = dict(pair.split("=") for pair in remedy.replace("--set ", "").split())
+    plan = planned(workspace, stack, engine="vllm", **fitting)
+    assert found("GPU memory", plan, workspace).state == "ok"
+
+
+@pytest.mark.parametrize("words", [{}, {"exact": "true"}, {"kv_cache_dtype": "fp8"}, {"block_size": "64"}])
+def test_the_checklist_and_the_server_count_the_same_cache(workspace: Workspace, words: dict[str, str]) -> None:
+    given = {"kv_cache_memory_mib": "2048", "max_num_tokens": "4096", "engine": "vllm", **words}
+    there = ModelShape(vocabulary=32000, context=4096, token_values=2 * 32 * 4096, head_dim=128)
+    served = VllmSettings.of(lambda name: given.get(name, ""), there, "cuda:0")
+    plan = planned(workspace, model="random:llama-2-7b", kv_cache_free_gpu_mem_fraction=0.9, **given)
+    assert shape("random:llama-2-7b", workspace).engine_cache(plan.settings, None) == (
+        served.kv.tokens,
+        served.arguments["kv_cache_memory_bytes"],
+    )
+
+
+@pytest.mark.parametrize(("free", "tokens"), [(24 * 10**9, 15_136), (80 * 10**9, 32_768), (17 * 10**9, 3_104)])
+def test_without_a_size_the_cache_takes_what_is_free_and_no_more_than_the_batch_fills(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, tokens: int
+) -> None:
+    """Nine tenths of what 13.5 GB of weights and 1.7 GB leave, in blocks of 32 tokens of 0.5 MiB; eight of 4,096."""
+    weights_size = shape("random:llama-2-7b", workspace).weights
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(weights_size)
+    monkeypatch.setattr(cache_room, "_free_bytes", lambda device: free)
+    given = {"gpt_model_path": str(tmp_path), "max_num_sequences": "8", "engine": "vllm", "max_num_tokens": "4096"}
+    there = ModelShape(vocabulary=32000, context=4096, token_values=2 * 32 * 4096, head_dim=128)
+    served = VllmSettings.of(lambda name: given.get(name, ""), there, "cuda:0")
+    assert served.kv.tokens == tokens
+    settings = planned(workspace, engine="vllm").settings
+    room = free - weights_size - 17 * 10**8
+    counted, _ = shape("random:llama-2-7b", workspace).engine_cache(settings, room)
+    assert counted == max(tokens, 4096), "the checklist asks for one longest request"
 
 
 @pytest.mark.parametrize("gpu", [B200, A100_40])
@@ -215,10 +361,10 @@ def test_a_chip_that_tensorrt_llm_knows_is_taken(machine: Any, workspace: Worksp
         ("9.0", {"engine": "vllm"}, "ok", "bf16 and fp16"),
         ("7.5", {"engine": "vllm"}, "ok", "fp16: bf16 needs compute capability 8.0"),
         ("7.0", {"engine": "vllm"}, "fail", "compute capability 7.0"),
-        ("7.0", {"engine": "transformers"}, "ok", "compute capability 7.0"),
+        ("7.0", {"engine": "transformers"}, "fail", "compute capability 7.5"),
     ],
 )
-def test_the_chip_is_told_with_its_precisions_and_must_be_one_of_vllms(
+def test_the_chip_is_told_with_its_precisions_and_must_have_kernels_for_it(
     machine: Any, workspace: Workspace, capability: str, settings: dict[str, Any], state: str, said: str
 ) -> None:
     machine(H100.replace("9.0", capability))
@@ -312,7 +458,8 @@ def test_a_shape_of_today_takes_a_quarter_of_the_cache(workspace: Workspace) -> 
     old, new = (shape(f"random:{name}", workspace) for name in ("llama-2-7b", "llama-3.1-8b"))
     assert new.weights == pytest.approx(16.06e9, rel=0.001)  # 8.03 billion parameters in 16 bits
     known = {"max_tokens_in_paged_kv_cache": 1024, "kv_cache_free_gpu_mem_fraction": 0.9, "kv_cache_memory_mib": 16384}
-    assert old.kv_cache(known) == (1024, 4 * new.kv_cache(known)[1])
+    vllm = {**known, "engine": "vllm"}
+    assert old.engine_cache(vllm, None) == (1024, 4 * new.engine_cache(vllm, None)[1])
 
 
 @pytest.mark.parametrize("stack", ["inflight-batching", "llama"])
@@ -355,7 +502,7 @@ COMPOSE: Any = SimpleNamespace(name="compose")
 def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
     machine(FULL)
     session = Session(workspace, load_catalog(workspace), Silent())
-    with lab_error("check-failed", "9.4 of 85.5 GB", "kv_cache_memory_mib"):
+    with lab_error("check-failed", "9.4 of 85.5 GB", "model=random:llama-100m"):
         check_machine(session, planned(workspace, engine="transformers"), SimpleNamespace(name="local"))
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -39,9 +39,15 @@ def endpoint(hub: FakeHub) -> Iterator[str]:
         yield where
 
 
-def fetch(endpoint: str, cache: Path, spec: str = f"hub:org/model@{COMMIT}", **env: str) -> tuple[int, str, str]:
+SPEC = f"hub:org/model@{COMMIT}"
+
+
+def environment(endpoint: str, cache: Path) -> dict[str, str]:
     usual = {"HF_ENDPOINT": endpoint, "LABS_CACHE": str(cache), "HF_HOME": str(cache / "home")}
-    usual |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
+    return os.environ | usual | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
+
+
+def fetch(endpoint: str, cache: Path, spec: str = SPEC, **env: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "labctl.artifacts", "pull", spec],
         cwd=ROOT,
@@ -49,7 +55,7 @@ def fetch(endpoint: str, cache: Path, spec: str = f"hub:org/model@{COMMIT}", **e
         text=True,
         timeout=60,
         check=False,
-        env=os.environ | usual | env,
+        env=environment(endpoint, cache) | env,
     )
     assert TOKEN not in done.stdout + done.stderr
     return done.returncode, done.stdout, done.stderr
@@ -73,27 +79,63 @@ def refusal(err: str) -> list[str]:
     return [str(each) for each in json.loads(err.splitlines()[-1].removeprefix("labctl-error "))]
 
 
+# Pulls SPEC once for each line, with that token, and answers with the status and what stands on stderr.
+PULLS = """
+import contextlib, io, json, os, sys
+from labctl.artifacts.__main__ import main
+for line in sys.stdin:
+    os.environ.pop("HF_TOKEN", None)
+    if token := json.loads(line):
+        os.environ["HF_TOKEN"] = token
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        status = main(["pull", sys.argv[1]])
+    print(json.dumps([status, err.getvalue()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], tuple[int, str]]]:
+    """``refused("401", token)``: the status and the stderr of a pull from a hub with that fault, all of one process."""
+    hub, cache = FakeHub(FILES), tmp_path_factory.mktemp("refused")
+    argv = [sys.executable, "-c", PULLS, SPEC]
+    with (
+        serve(hub) as where,
+        subprocess.Popen(
+            argv, cwd=ROOT, env=environment(where, cache), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as pulling,
+    ):
+
+        def ask(fault: str, token: str) -> tuple[int, str]:
+            assert pulling.stdin and pulling.stdout
+            hub.fault = fault
+            print(json.dumps(token), file=pulling.stdin, flush=True)
+            status, err = json.loads(line := pulling.stdout.readline())
+            assert TOKEN not in line
+            return status, err
+
+        yield ask
+
+
 @pytest.mark.parametrize(
-    ("fault", "env", "code", "said"),
+    ("fault", "token", "code", "said"),
     [
-        ("401", {}, "hub-refused", "no token is set"),
-        ("401", {"HF_TOKEN": TOKEN}, "hub-refused", "the token in use"),
-        ("gated", {"HF_TOKEN": TOKEN}, "hub-terms-unaccepted", "(403)"),
-        ("gated-stranger", {}, "hub-terms-unaccepted", "no token is set"),
-        ("no-repo", {}, "hub-model-unknown", "org/model"),
-        ("no-revision", {}, "hub-revision-unknown", COMMIT),
-        ("404", {}, "hub-status", "404"),
-        ("429", {}, "hub-status", "429"),
-        ("503", {}, "hub-status", "503"),
-        ("elsewhere", {}, "hub-foreign", ""),
-        ("for-ever", {}, "hub-foreign", ""),
+        ("401", "", "hub-refused", "no token is set"),
+        ("401", TOKEN, "hub-refused", "the token in use"),
+        ("gated", TOKEN, "hub-terms-unaccepted", "(403)"),
+        ("gated-stranger", "", "hub-terms-unaccepted", "no token is set"),
+        ("no-repo", "", "hub-model-unknown", "org/model"),
+        ("no-revision", "", "hub-revision-unknown", COMMIT),
+        ("404", "", "hub-status", "404"),
+        ("429", "", "hub-status", "429"),
+        ("503", "", "hub-status", "503"),
+        ("elsewhere", "", "hub-foreign", ""),
+        ("for-ever", "", "hub-foreign", ""),
     ],
 )
 def test_fault_23_each_refusal_of_the_hub_has_its_own_message(
-    endpoint: str, hub: FakeHub, tmp_path: Path, fault: str, env: dict[str, str], code: str, said: str
+    refused: Callable[[str, str], tuple[int, str]], fault: str, token: str, code: str, said: str
 ) -> None:
-    hub.fault = fault
-    ended, _, err = fetch(endpoint, tmp_path, **env)
+    ended, err = refused(fault, token)
     found, *words = refusal(err)
     assert (ended, found, said in "".join(words)) == (1, code, True)
 

@@ -145,7 +145,7 @@ def test_a_command_line_that_is_none_is_told_in_words_with_exit_status_2(
     [
         ("up nope", "stack-unknown", "nope"),
         ("render iterative --set kv_cash=false", "settings-unusable", "did you mean 'kv_cache'"),
-        ("render iterative --set kv_cache=perhaps", "settings-unusable", "true, false"),
+        ("render iterative --set kv_cache=perhaps", "settings-unusable", "true or false"),
         ("weights pull shipped:nope --runtime local", "shipped-model-unknown", "nope"),
         ("weights pull /nowhere --runtime local", "model-folder-missing", "/nowhere"),
         ("engines build iterative --runtime local", "engine-none", "iterative"),
@@ -172,6 +172,17 @@ def test_render_needs_no_weights_no_docker_and_no_server(
     assert "random-gpt2" in text
     assert "${" not in text
     assert not list((tmp_path / "cache").glob("weights/random-gpt2*"))
+
+
+def test_what_is_rendered_for_local_processes_does_not_say_that_containers_may_run(
+    run: Run, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LABS_RUNTIME", raising=False)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # no Docker engine answers there
+    for batch in (4, 5):
+        code, _, err = run("render", "iterative", "--set", f"max_batch_size={batch}")
+        assert code == 0, err
+    assert not (checkout / ".labs" / "iterative" / "compose.env").exists()
 
 
 def test_status_of_what_is_not_up_is_absent(run: Run, checkout: Path) -> None:

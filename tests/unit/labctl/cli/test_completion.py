@@ -35,7 +35,7 @@ def completed(*words: str) -> list[str]:
         (["infer", "iterative", "-m", ""], ["simple-gpt2", "iterative-gpt2"]),
         (["models", "load", "iterative", "s"], ["simple-gpt2"]),
         (["clock", "static-batching", "pause", "-m", "tensorrt"], ["tensorrt_llm"]),
-        (["exercise", "check", "02"], ["02a", "02b", "02c", "02d"]),
+        (["exercise", "check", "02"], ["02a", "02b", "02c", "02d", "02e", "02f"]),
     ],
 )
 def test_names_are_completed(words: list[str], names: list[str]) -> None:

@@ -24,7 +24,7 @@ LEFT = st.sampled_from(
     ".idea/{whole} .vscode/settings.json .~lock.{whole}# {whole}c "
     ".goutputstream-X1Y2Z3 .nfs0000000000a1 .{whole}.kate-swp __MACOSX/._{whole} .git/{whole}".split()
 )
-NAMES = st.sampled_from(["model.py", "config.pbtxt", "tokenizer.json", "labels.txt", "lab.yaml"]) | st.from_regex(
+NAMES = st.sampled_from(["model.py", "config.pbtxt", "tokenizer.json", "labels.txt", "lab.py"]) | st.from_regex(
     r"[a-z][a-z0-9_.-]{0,8}[a-z0-9]\.(py|json|txt|pbtxt)", fullmatch=True
 )
 
@@ -44,7 +44,7 @@ def checkout(tmp_path: Path) -> Workspace:
     files = {
         f"{MODEL}/config.pbtxt": 'name: "m"\nbackend: "python"\n',
         f"{MODEL}/1/model.py": "",
-        "labs/01-l/lab.yaml": "",
+        "labs/01-l/lab.py": "",
         ".gitignore": "results/\n",
     }
     for name, text in files.items():
@@ -65,7 +65,7 @@ def seen(workspace: Workspace) -> tuple[object, ...]:
     return models, rendered, sorted(repository.origins(request)), edits._names(workspace.root / MODEL)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(paths=st.lists(left_paths(), min_size=1, max_size=4))
 def test_nothing_that_a_tool_left_is_a_part_of_a_model(checkout: Workspace, paths: list[str]) -> None:
     before = seen(checkout)

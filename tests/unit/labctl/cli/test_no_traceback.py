@@ -112,7 +112,7 @@ def test_a_command_ends_with_a_status_of_its_own(
     assert run([*command, *words], env) in (0, 1, 2)
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(
     locale=st.sampled_from(["", "C", "POSIX", "C.UTF-8", "tr_TR.UTF-8", "de_DE.ISO-8859-1", "xx_XX", "\udcff"]),
     python=st.dictionaries(
@@ -135,7 +135,14 @@ def test_nor_in_any_locale_through_a_pipe(
     assert b"Traceback" not in done.stderr.replace(b"\0", b"") and b"\x1b[2J" not in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("package", ["numpy", "yaml", "grpc", "tritonclient", "psutil", "rich"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "numpy",
+        "yaml",
+        *(pytest.param(name, marks=pytest.mark.night) for name in "grpc tritonclient psutil rich".split()),
+    ],
+)
 def test_a_package_that_another_environment_hides_is_named_with_its_variable(
     place: Path, tmp_path: Path, package: str
 ) -> None:

@@ -9,9 +9,9 @@ from lab_errors import lab_error
 
 from labctl.cli.bench import account
 from labctl.cli.main import cli
-from labkit.evidence import overhead
-from labkit.evidence.overhead import PARTS, OverheadComparison
-from labsched.steplog import StepRecord
+from labctl.labs import overhead
+from labctl.labs.overhead import PARTS, OverheadComparison
+from labsched.step import Step
 from labserve.alone import run_alone
 
 MODELS_DIR = ROOT / "labs" / "shared" / "models"
@@ -21,21 +21,21 @@ MODELS_DIR = ROOT / "labs" / "shared" / "models"
 BEGAN = 1000.0
 
 
-def steps(count: int = 5, engine_us: int = 98_000, gap: float = 0.002) -> list[StepRecord]:
+def steps(count: int = 5, engine_us: int = 98_000, gap: float = 0.002) -> list[Step]:
     made = []
     for number in range(count):
         began = BEGAN + 0.020 + number * (0.100 + gap)
-        made.append(StepRecord(began, began + 0.100, "tensorrt_llm", "0_0", ("1", "2"), {"engine_us": engine_us}))
+        made.append(Step(["1", "2"], began, began + 0.100, engine_us=engine_us))
     return made
 
 
 def served(**more: Any) -> overhead.OverheadAccount:
     made = steps(**more)
-    return overhead.served_account(BEGAN, made[-1].ended + 0.015, made, pre=0.006, queue=0.003, post=0.004)
+    return overhead.served_account(BEGAN, made[-1].over + 0.015, made, pre=0.006, queue=0.003, post=0.004)
 
 
 def alone(count: int = 5) -> overhead.OverheadAccount:
-    every = [(at, at + 0.0951, 0.095) for at in (0.1 * number for number in range(count))]
+    every = [Step((), at, at + 0.0951, engine_us=95_000).to_json() for at in (0.1 * number for number in range(count))]
     return overhead.serverless_account(count * 0.0955, every)
 
 
@@ -61,7 +61,7 @@ def test_the_parts_of_a_served_run_add_up_to_all_of_it() -> None:
 def test_a_models_mean_never_claims_more_than_there_was() -> None:
     """Requests that come together wait for each other: their means are longer than what the first one needed."""
     made = steps()
-    found = overhead.served_account(BEGAN, made[-1].ended + 0.001, made, pre=0.018, queue=0.5, post=0.7)
+    found = overhead.served_account(BEGAN, made[-1].over + 0.001, made, pre=0.018, queue=0.5, post=0.7)
     assert found.parts["before"] == pytest.approx(0.018)
     assert found.parts["queue"] == pytest.approx(0.002)
     assert found.parts["after"] == pytest.approx(0.001)
@@ -111,8 +111,8 @@ def test_more_and_slower_steps_are_told_as_such_and_where_nothing_is_lost_that_i
     assert account(found)
 
 
-@pytest.mark.parametrize("log", [[], [StepRecord(0.0, 1.0, "m", "0_0", ("1",), {})]])
-def test_a_step_log_that_does_not_tell_is_an_error(log: list[StepRecord]) -> None:
+@pytest.mark.parametrize("log", [[], [Step(["1"], 0.0, 1.0)]])
+def test_a_step_log_that_does_not_tell_is_an_error(log: list[Step]) -> None:
     with lab_error("step-log-off"):
         overhead.served_account(0.0, 1.0, log, 0.0, 0.0, 0.0)
 
@@ -123,8 +123,8 @@ def test_the_engine_alone_lets_whoever_waits_join_at_the_next_token() -> None:
     requests = [[[5, 6, 7], tokens] for tokens in range(1, 6)]
     found = run_alone({"loop": "gpt2", "parameters": words, "requests": requests})
     assert len(found["steps"]) == 9
-    assert found["seconds"] >= sum(ended - began for began, ended, _ in found["steps"])
-    assert all(0 < computed <= ended - began for began, ended, computed in found["steps"])
+    assert found["seconds"] >= sum(step["dur"] for step in found["steps"])
+    assert all(0 < step["engine_us"] <= 1e6 * step["dur"] + 1 for step in found["steps"])
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,17 @@ import pytest
 from exercise_cases import EXERCISES
 from lab_errors import lab_error
 
+from labctl.catalog import Catalog
 from labctl.learn import server
 from labctl.learn.exercise import find_exercise
 from labctl.listener import Listener, Silent
-from labctl.manifest.catalog import Catalog
 from labctl.runtimes.record import Endpoints
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.client import metrics
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.evidence import metrics
 
 
 class Stopping:

@@ -9,20 +9,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from lab_errors import lab_error
 
+from labctl.contention import Patience
 from labctl.learn import promtool, sandbox
 from labctl.learn.outcome import Explained, Slow, Stuck, TooBusy
 from labctl.learn.trial import Trial
-from labctl.runtimes import processes
+from labctl.runtimes import docker_engine, images, processes
 from labctl.runtimes.record import Endpoints
-from labkit.clients.base import InFlightClient, Tell
-from labkit.clients.stream import TextStream
-from labkit.contention import Patience
+from labkit.client.ask import InFlightClient, Tell, TextStream
 from labkit.errors import LabError
-from labkit.records import RequestRecord
+from labkit.evidence.records import RequestRecord
 
 
 class Silent(InFlightClient):
@@ -42,9 +42,11 @@ class Silent(InFlightClient):
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Trial:
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    """A trial on a machine on which nobody waits for a processor."""
+    monkeypatch.setattr(Trial, "patient", lambda self, seconds: Patience(seconds, lambda: 0.0))
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-    return Trial(1, nowhere, tmp_path, tmp_path, {}, "", patience=0.05, pids=lambda: ())
+    return Trial(1, nowhere, tmp_path, tmp_path, {}, "", patience=0.05)
 
 
 def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
@@ -186,6 +188,14 @@ def test_a_function_that_does_not_return_is_ended(tmp_path: Path) -> None:
         sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], Patience(0.5, lambda: 0.0))
 
 
+def test_a_loop_is_found_by_its_processor_time_on_the_busiest_machine(tmp_path: Path) -> None:
+    (tmp_path / "answer.py").write_text("def f(x):\n    while True: pass\n")
+    limit = Patience(1.0)
+    limit.left = lambda: 60.0  # type: ignore[method-assign]
+    with lab_error("answer-unended", "1 s"):
+        sandbox.call_in_sandbox(tmp_path / "answer.py", "f", [1], limit)
+
+
 def test_a_function_that_waits_for_a_processor_all_the_time_is_not_told_that_it_loops(tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text("def f(x):\n    while True: pass\n")
     with lab_error("machine-busy", kind=TooBusy):
@@ -198,6 +208,28 @@ def test_promtool_that_does_not_end_is_no_fault_of_the_rules(tmp_path: Path, mon
     monkeypatch.setattr("labctl.runtimes.processes.run_short", lambda *_, **__: None)
     with lab_error("machine-busy", kind=TooBusy):
         promtool.first_firings(tmp_path / "rules.yaml", [], 1, 0, 1)
+
+
+def test_promtool_that_does_not_end_in_its_container_is_no_fault_either_and_the_container_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    container = SimpleNamespace(
+        status="running",
+        start=lambda: calls.append("start"),
+        reload=lambda: None,
+        logs=lambda: b"",
+        remove=lambda: calls.append("remove"),
+    )
+    made = SimpleNamespace(create=lambda image, words, **options: container)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr(images, "exists", lambda image: True)
+    monkeypatch.setattr(docker_engine, "engine", lambda: SimpleNamespace(containers=made))
+    monkeypatch.setattr(promtool, "SECONDS", 0.0)
+    (tmp_path / "rules.yaml").write_text("groups: []\n")
+    with lab_error("machine-busy", kind=TooBusy):
+        promtool.first_firings(tmp_path / "rules.yaml", [], 1, 0, 1)
+    assert calls == ["start", "remove"]
 
 
 def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:

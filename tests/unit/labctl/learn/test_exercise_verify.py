@@ -17,12 +17,12 @@ from hypothesis import strategies as some
 from lab_errors import is_lab_error
 from machinery import committed, git
 
+from labctl.catalog import load_catalog
 from labctl.cli.main import cli
 from labctl.learn import judge, verify
 from labctl.learn.attempts import apply_patch, exercise_attempts
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.judge import Outcome
-from labctl.manifest.catalog import load_catalog
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -133,7 +133,21 @@ def test_what_is_meant_is_named_in_one_way(judged: Judged, words: list[str]) -> 
 # -- what a commit touches ---------------------------------------------------------------------------------------------
 
 
-ALL_ON_ITERATIVE = "02a 02b 02c 02d 06d"
+ALL_ON_ITERATIVE = "02a 02b 02c 02d 02e 02f 06d"
+
+
+@pytest.fixture(scope="module")
+def of_one_commit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, list[Exercise]]:
+    """A repository with one commit, on its branch main, and the exercises that would be in it."""
+    root = tmp_path_factory.mktemp("touched")
+    for name in ("pyproject.toml", "labs", "model_repos"):
+        (root / name).symlink_to(ROOT / name)
+    workspace = Workspace(root, root.parent / "cache")
+    exercises = find_exercises(workspace, load_catalog(workspace))
+    for name in ("labs", "model_repos"):  # for git, folders with nothing in them
+        (root / name).unlink()
+    committed(root, "-b", "main")
+    return workspace, list(exercises)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +155,7 @@ ALL_ON_ITERATIVE = "02a 02b 02c 02d 06d"
     [
         (EXERCISE.folder.relative_to(ROOT) / "check.py", "02a"),
         (EXERCISE.folder.relative_to(ROOT) / "wrong" / "new.patch", "02a"),
-        (Path("labs/02-iterative-scheduling/lab.yaml"), ALL_ON_ITERATIVE),
+        (Path("labs/02-iterative-scheduling/lab.py"), ALL_ON_ITERATIVE),
         (Path("labs/02-iterative-scheduling/README.md"), ""),
         (Path("model_repos/iterative/iterative-gpt2/1/model.py"), ALL_ON_ITERATIVE),
         (Path("README.md"), ""),
@@ -150,22 +164,17 @@ ALL_ON_ITERATIVE = "02a 02b 02c 02d 06d"
 )
 @pytest.mark.parametrize("in_a_commit", [True, False])
 def test_a_commit_touches_exercises_by_their_files_their_lab_and_their_stack(
-    tmp_path: Path, path: Path, touched: str, in_a_commit: bool
+    of_one_commit: tuple[Workspace, list[Exercise]], path: Path, touched: str, in_a_commit: bool
 ) -> None:
-    for name in ("pyproject.toml", "labs", "model_repos"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    workspace = Workspace(tmp_path, tmp_path / "cache")
-    exercises = find_exercises(workspace, load_catalog(workspace))
-    for name in ("labs", "model_repos"):  # for git, folders with nothing in them
-        (tmp_path / name).unlink()
-    committed(tmp_path, "-b", "main")
-    git(tmp_path, "switch", "-q", "-c", "branch")
-    file = tmp_path / path
+    workspace, exercises = of_one_commit
+    git(workspace.root, "switch", "-q", "-C", "branch", "main")
+    git(workspace.root, "clean", "-q", "-d", "-f")
+    file = workspace.root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("new")
     if in_a_commit:
-        git(tmp_path, "add", str(file))
-        git(tmp_path, "commit", "-q", "-m", "two")
+        git(workspace.root, "add", str(file))
+        git(workspace.root, "commit", "-q", "-m", "two")
     assert verify.changed_exercises(exercises, workspace, "main") == set(touched.split())
 
 

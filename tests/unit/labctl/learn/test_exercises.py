@@ -15,6 +15,7 @@ from exercise_cases import EXERCISES, begin_in
 from lab_errors import lab_error
 
 from labctl import repository
+from labctl.catalog import load_catalog
 from labctl.cli.main import cli
 from labctl.learn import desk, judge, overlay
 from labctl.learn.attempts import exercise_attempts
@@ -22,7 +23,6 @@ from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.outcome import Check
 from labctl.learn.progress import Progress
 from labctl.learn.server import STACK, lab_with
-from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes.lock import stack_lock
@@ -74,7 +74,7 @@ def test_an_exercise_hides_its_solution_and_its_wrong_answers_differ(exercise: E
 
 
 def test_every_id_is_of_its_lab_and_can_be_named() -> None:
-    assert [exercise.id for exercise in EXERCISES] == sorted({exercise.id for exercise in EXERCISES})
+    assert len({exercise.id for exercise in EXERCISES}) == len(EXERCISES)
     assert find_exercise(EXERCISES, "02A").id == "02a"
     with lab_error("exercise-unknown", "'99z'"):
         find_exercise(EXERCISES, "99z")
@@ -120,7 +120,7 @@ def test_what_the_commands_say_wraps_at_words(
 
 def test_the_list_may_be_of_one_lab(root: Path) -> None:
     code, text = run("list", "iterative")
-    assert code == 0 and "02a" in text and "01a" not in text and "0 of 4 passed" in text
+    assert code == 0 and "02a" in text and "01a" not in text and "0 of 3 passed" in text
     assert run("list", "nonsense")[0] == 1
 
 
@@ -160,12 +160,12 @@ def test_a_days_commands(root: Path) -> None:
     assert code == 0 and "RELEASE_RESCHEDULE" in text
     code, text = run("list", "--json")
     rows = {row["id"]: row for row in json.loads(text)}
-    assert set(rows["02a"]) == {"id", "lab", "title", "kind", "minutes", "state"}
+    assert set(rows["02a"]) == {"id", "lab", "title", "kind", "minutes", "state", "core"}
     assert (rows["02a"]["state"], rows["02b"]["state"]) == ("started", "new")
 
 
 def test_next_is_what_follows_the_last_one_checked_and_at_the_end_the_first(root: Path, workspace: Workspace) -> None:
-    ids = [exercise.id for exercise in EXERCISES]
+    ids = [exercise.id for exercise in EXERCISES if exercise.core]
     assert run("next")[1].startswith(ids[0])
     run("start", ids[4])
     assert run("next")[1].startswith(ids[4]), "it was only opened"
@@ -173,6 +173,26 @@ def test_next_is_what_follows_the_last_one_checked_and_at_the_end_the_first(root
         run("start", last)
         Progress(workspace).record_check(last, passed=False)
         assert run("next")[1].startswith(following)
+
+
+def test_a_pass_says_how_far_one_is_and_after_the_last_of_a_lab_what_one_can_answer(
+    root: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = load_catalog(workspace).course
+    core = [exercise for exercise in EXERCISES if exercise.core]
+    first = core[: len(course[0].core)]
+
+    def check(session: object, exercise: Exercise, *_: object) -> judge.Outcome:
+        Progress(workspace).record_check(exercise.id, passed=True)
+        return judge.Outcome(exercise.id, True, [1], [], "all holds")
+
+    monkeypatch.setattr(judge, "check_exercise", check)
+    for number, exercise in enumerate(first, 1):
+        run("start", exercise.id)
+        said = run("check")[1]
+        assert f"{number} of {len(core)}" in said
+        assert (course[0].answers in said) == (exercise is first[-1])
+        assert core[number].id in said
 
 
 def test_the_server_is_not_stopped_under_a_check(root: Path, workspace: Workspace) -> None:
@@ -237,18 +257,20 @@ def test_one_broken_exercise_does_not_stop_the_list_of_the_others(
     done = CliRunner().invoke(cli, ["exercise", "list"], catch_exceptions=False)
     assert done.exit_code == 0
     listed = [line.split()[0] for line in done.stdout.splitlines() if re.match(r"\d\d[a-z] ", line)]
-    assert listed == sorted(exercise.id for exercise in EXERCISES if exercise.id != "02a")
+    others = [exercise for exercise in EXERCISES if exercise.id != "02a"]
+    assert listed == [exercise.id for core in (True, False) for exercise in others if exercise.core == core]
     assert "left out: labs/" in done.stderr and "typo" in done.stderr
 
 
 def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(workspace: Workspace) -> None:
     lab = lab_with(find_exercise(EXERCISES, "03a"), workspace)
-    few = lab.stacks[STACK]
-    assert few.models == ["llama-python", "llama-python-batched"]
-    assert few.replacements == []  # those of the stack are for models that are not served
     plan = make_plan(workspace, lab, STACK, Options(set=find_exercise(EXERCISES, "03a").manifest.settings), str)
+    assert plan.served.models == ["llama-python", "llama-python-batched"]
+    assert plan.served.replacements == []  # those of the stack are for models that are not served
     assert repository.unused_parameters(plan.request) == []  # nor is a parameter of theirs one that was edited out
-    all_of_them = lab_with(find_exercise(EXERCISES, "03c"), workspace).stacks[STACK]
+    settings = {**find_exercise(EXERCISES, "03c").manifest.settings, "gpt_model_type": "V1"}
+    lab = lab_with(find_exercise(EXERCISES, "03c"), workspace)
+    all_of_them = make_plan(workspace, lab, STACK, Options(set=settings), str).served
     assert "ensemble" in all_of_them.models
     assert [edit.file for edit in all_of_them.replacements] == [
         "tensorrt_llm/config.pbtxt",

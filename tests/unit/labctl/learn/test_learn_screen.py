@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from machinery import of_its_own
 from labctl.cli import fullscreen, learn_view
 from labctl.cli.learn_screen import LearnScreen
 from labctl.learn import judge
-from labctl.learn.exercise import find_exercise
+from labctl.learn.exercise import Exercise, find_exercise
 from labctl.learn.outcome import Check
 from labctl.learn.progress import Progress
 from labctl.listener import Silent
@@ -60,8 +61,49 @@ def test_a_paragraph_takes_the_width_of_the_screen_and_an_item_of_a_list_is_wrap
 
 def test_a_task_without_room_says_where_it_can_be_read() -> None:
     shown = lines(view(FOUND), 80, 24)
-    cut = shown.index("... (exercises/02a/task.md has the rest)")
+    (cut,) = [number for number, line in enumerate(shown) if "exercises/02a/task.md" in line]
     assert shown[cut + 1] == "Edit a, and save.", "which file it is about"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 30)])
+def test_all_of_a_long_task_is_seen_by_scrolling(size: tuple[int, int]) -> None:
+    task = "\n\n".join(f"word{n}" for n in range(40))
+    hidden = learn_view.lines_hidden(view(FOUND, task), *size)
+    seen = {line for top in range(hidden + 5) for line in lines(replace(view(FOUND, task), top=top), *size)}
+    assert {f"word{n}" for n in range(40)} <= seen
+    assert learn_view.lines_hidden(view([], "short"), *size) == 0
+
+
+@pytest.mark.parametrize("exercise", [each for each in EXERCISES if each.core], ids=lambda each: each.id)
+def test_a_task_of_the_course_fits_on_a_usual_terminal(
+    exercise: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_in(tmp_path, monkeypatch)
+    session = Session.open(Silent())
+    screen = LearnScreen(session, EXERCISES, Progress(session.workspace), "local")
+    screen._begin(exercise)
+    assert learn_view.lines_hidden(screen._view(), 80, 24) == 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
+def test_the_list_has_every_exercise_and_begins_the_chosen_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    begin_in(tmp_path, monkeypatch)
+    session = Session.open(Silent())
+    screen = LearnScreen(session, EXERCISES, Progress(session.workspace), "local")
+    screen._begin(EXERCISES[0])
+    screen._act("l")
+    for exercise in EXERCISES:
+        shown = lines(screen._view(), *size)
+        assert [line for line in shown if line.startswith(learn_view.HERE) and exercise.id in line], shown
+        screen._act("down")
+    screen._act("up")
+    screen._act("\n")
+    assert screen.exercise.id == EXERCISES[-2].id and screen.progress.current == EXERCISES[-2].id
+    screen._act("l")
+    screen._act("l")
+    assert lines(screen._view(), *size)[0].startswith(EXERCISES[-2].id)
 
 
 def test_a_solution_has_the_screen_for_itself() -> None:
@@ -86,7 +128,9 @@ def test_what_does_not_fit_comes_page_by_page() -> None:
     assert seen == set(code)
 
 
-@pytest.mark.parametrize(("typed", "heard"), [(b"h", "h"), (b"N", "n"), (b"\033[C", ""), (b"\033[H", ""), (b"rq", "")])
+@pytest.mark.parametrize(
+    ("typed", "heard"), [(b"h", "h"), (b"N", "n"), (b"\033[C", ""), (b"\033[A", "up"), (b"\033[H", ""), (b"rq", "")]
+)
 def test_an_arrow_key_is_not_taken_for_its_letters(monkeypatch: pytest.MonkeyPatch, typed: bytes, heard: str) -> None:
     read, write = os.pipe()
     with os.fdopen(read) as stdin:
@@ -112,6 +156,21 @@ def test_a_hint_leaves_what_was_found_on_the_screen(
         shown = lines(screen._view(), *size)
         assert any(line.startswith("hint ") for line in shown) and "not yet: a slot stays." in shown
         assert any(line.startswith("NO  slots: expected 0, measured 8") for line in shown)
+
+
+def test_after_the_last_exercise_of_a_lab_the_screen_says_what_one_can_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_in(tmp_path, monkeypatch)
+    session = Session.open(Silent())
+    progress, (part, *_) = Progress(session.workspace), session.catalog.course
+    screen = LearnScreen(session, EXERCISES, progress, "local")
+    for id in part.core:
+        screen._begin(find_exercise(EXERCISES, id))
+        progress.record_check(id, passed=True)
+        shown = screen._rows_of(judge.Outcome(id, True, [1], [], "all holds"))
+        assert any(part.answers in line for line in shown) == (id == part.core[-1])
+    assert "3 of 15 passed" in lines(screen._view(), 80, 24)[0]
 
 
 @pytest.mark.parametrize("width", range(60, 100, 3))

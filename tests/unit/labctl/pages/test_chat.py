@@ -16,8 +16,8 @@ from lab_errors import is_lab_error, lab_error
 
 from labctl.cli.main import cli
 from labctl.pages import chat
-from labkit.clients import conversation
-from labkit.records import RequestRecord
+from labctl.triton import conversation
+from labkit.evidence.records import RequestRecord
 
 
 @pytest.fixture(scope="module")

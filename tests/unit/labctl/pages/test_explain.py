@@ -38,13 +38,8 @@ def run(
     while not scheduler.idle:
         step = scheduler.step()
         n, of = len(lines) + 1, {"v": 2, "model": "engine", "instance": "0", "kind": "step", "slots": 2}
-        batch, waiting, joined, evicted = (
-            [request.id for request in some] for some in (step.batch, step.waiting, step.admitted, step.preempted)
-        )
-        of |= {"n": n, "t": n / 100, "dur": 0.01, "batch": len(batch), "ids": batch, "made": [1] * len(batch)}
-        of |= {"phase": step.phase, "tokens": step.computed, "waiting": waiting, "queue": len(waiting)}
-        of |= {"why": step.plan.because.why, "because": step.plan.because.numbers(), "joined": joined}
-        of |= {"evicted": evicted, "ended": {request.id: "length" for request in step.ended}}
+        step.ended = {request.name: request.why for request in step.finished}
+        of |= {**step.logged(), "n": n, "t": n / 100, "dur": 0.01, "batch": step.batch}
         lines.append(of)
     folder.mkdir(exist_ok=True)
     (folder / f"steps-{phase}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -118,6 +113,16 @@ def test_a_request_or_a_log_that_is_not_there_is_refused_by_name(tmp_path: Path)
         explain(tmp_path / "run", "b")
     with lab_error("request-unknown", "request z", "C (6)", "B (2)"):  # those that waited longest
         explain(run(tmp_path / "run"), "z")
+
+
+def test_a_second_result_in_the_place_of_a_request_is_refused_as_one(tmp_path: Path) -> None:
+    one, other = run(tmp_path / "one"), run(tmp_path / "other")
+    for second in (other, other / "steps-load.jsonl"):
+        done = CliRunner().invoke(explain_command, [str(one), str(second)])
+        assert done.exit_code == 2 and "labctl explain --diff" in done.output
+        assert second.name in done.output and "not a request" in done.output
+    (tmp_path / "A").mkdir()  # a folder without a recording may have a request's name
+    assert "A (id" in explain(one, "A")
 
 
 def test_a_log_of_another_form_is_refused_and_warm_up_is_left_out(tmp_path: Path) -> None:

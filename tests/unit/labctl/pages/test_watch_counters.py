@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labctl.pages.live.counters import LiveCounters
 from labctl.pages.live.events import ModelCounts
-from labkit.evidence.metrics import ModelCounters, Snapshot
+from labkit.client.metrics import ModelCounters, Snapshot
 
 
 def counted(triton: ModelCounters, steps: int, batch: int, ended: int = 0, first: float = 0.0) -> ModelCounts:

@@ -13,7 +13,7 @@ from step_logs import recorded
 from labctl.pages.live import replay, story
 from labctl.pages.live.replay import page_recording
 from labkit.evidence import steplog
-from labkit.records import RequestRecord
+from labkit.evidence.records import RequestRecord
 
 
 def run(folder: Path, phase: str, began: float, steps: int, **more: Any) -> None:

@@ -19,13 +19,13 @@ from labctl.pages.live.lines import Instance
 from labctl.pages.live.parting import find_parting
 from labctl.pages.live.story import InstanceSteps, LaneKey
 from labctl.pages.live.whatif import WhatIf
-from labkit.names import LetterNames
+from labkit.evidence.names import LetterNames
 from labsched import recording, replay
 from labsched.recording import Arrival, Recording
+from labsched.step import Step
 from labsched.steplog import parse_any_line
 
 Line = Mapping[str, Any]
-DECIDED = ("ids", "phase", "tokens", "made", "joined", "evicted", "waiting", "kv_blocks_used")
 POLICIES = [
     {"scheduling": "shortest_first"},
     {"max_num_sequences": "2"},
@@ -69,17 +69,13 @@ def followed(log: Path, policy: Mapping[str, str], lines: list[Line] | None = No
 
 
 def decided(steps: Sequence[Line]) -> list[dict[str, Any]]:
-    return [{**{name: step[name] for name in DECIDED}, "ended": sorted(step["ended"])} for step in steps]
+    return [Step.from_json(step).decides for step in steps]
 
 
 def predicted(log: Path, policy: Mapping[str, str]) -> list[dict[str, Any]]:
     found = recording.read_recording(log)
     rows = replay.replay(found, replay.change_settings(found.settings, dict(policy))).rows
-    names = ("batch", "phase", "tokens", "made", "joined", "preempted", "waiting", "blocks")
-    return [
-        {**{word: getattr(row, name) for word, name in zip(DECIDED, names, strict=True)}, "ended": sorted(row.ended)}
-        for row in rows
-    ]
+    return [row.decides for row in rows]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
@@ -135,7 +131,8 @@ def test_a_request_that_was_cancelled_leaves_the_other_policy_too(tmp_path: Path
     what_if, computed = followed(log, {"max_num_sequences": "2"})
     wanted = predicted(log, {"max_num_sequences": "2"})
     without = [  # a replay's rows do not have it
-        {**step, "ended": [name for name in step["ended"] if name != gone.name]} for step in computed
+        {**step, "ended": {name: why for name, why in step.get("ended", {}).items() if name != gone.name}}
+        for step in computed
     ]
     assert decided(without) == wanted and len(what_if.events) == 2
 

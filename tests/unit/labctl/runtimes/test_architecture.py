@@ -87,6 +87,10 @@ def test_vllm_is_refused_on_arm_before_anything_is_downloaded(arm: None, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_vllms_build_for_gpus_is_for_arm_too(arm: None, tmp_path: Path) -> None:
+    assert not Layer("vllm", Workspace(ROOT, tmp_path), gpu=True).elsewhere
+
+
 INDEX = "https://torch.example/cu130"
 
 

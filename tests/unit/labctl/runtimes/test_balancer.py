@@ -19,7 +19,7 @@ from counting_servers import Balanced, Counting, balanced
 from waiting import eventually
 
 from labctl.runtimes.envoy import config as envoy
-from labkit.clients.sequences import SequenceClient
+from labkit.client.sequences import SequenceClient
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import signal
-import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import compose_view
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,19 +21,19 @@ from lab_errors import lab_error
 from machinery import of_its_own
 from noting import Noting
 from programs import needs
-from waiting import eventually
 
+from labctl.catalog import load_catalog
 from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import compose, docker_engine, images, processes
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_commands import read_values, write_values
+from labctl.runtimes.compose_project import read_values, write_values
 from labctl.stack import replicas
+from labctl.stack.build import prepare_artifacts
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.up import prepare_artifacts, up
+from labctl.stack.up import up
 from labkit.errors import LabError
 
 STACK = "inflight-batching"
@@ -52,8 +51,6 @@ class Docker:
         tool.write_text(
             f"#!{sys.executable}\nimport json, os, sys\n"
             f"open({str(self.log)!r}, 'a').write(json.dumps([sys.argv[1:], dict(os.environ)]) + '\\n')\n"
-            f"said = {str(folder / 'said')!r}\n"
-            "if 'start' in sys.argv: sys.exit(print(open(said).read()) if os.path.exists(said) else 1)\n"
         )
         tool.chmod(0o755)
         self.built: set[str] = set()
@@ -78,6 +75,41 @@ class Docker:
         last = [argv for argv, _ in self.told() if "--detach" in argv or "down" in argv][-1:]
         server = SimpleNamespace(name="c", status="exited", labels={}, logs=lambda tail: b"", reload=lambda: None)
         return [server for argv in last if "--detach" in argv]
+
+
+class ImageContainer:
+    """An engine's containers, and the one that it makes: it says something, and has a folder of templates."""
+
+    status, attrs = "exited", {"State": {"ExitCode": 0}}
+
+    def __init__(self, said: str) -> None:
+        self.said, self.calls = said, list[str]()
+
+    def create(self, image: str, command: list[str], **options: Any) -> ImageContainer:
+        assert options == {"network_mode": "none", "entrypoint": "python3"}
+        self.calls.append("create")
+        return self
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def reload(self) -> None:
+        self.attrs = {"State": {"ExitCode": 0 if self.said else 1}}
+
+    def logs(self, stderr: bool) -> bytes:
+        return f"{self.said}\n".encode()
+
+    def get_archive(self, path: str) -> tuple[list[bytes], dict[str, Any]]:
+        self.calls.append("copy")
+        with io.BytesIO() as file:
+            with tarfile.open(fileobj=file, mode="w") as archive:
+                member = tarfile.TarInfo("./model/config.pbtxt")
+                member.size = len(text := b"a template")
+                archive.addfile(member, io.BytesIO(text))
+            return [file.getvalue()], {}
+
+    def remove(self, **options: Any) -> None:
+        self.calls.append("remove")
 
 
 class Showing(Silent):
@@ -115,7 +147,7 @@ def test_up_builds_makes_and_starts_in_that_order_and_shows_each_command(docker:
         ["--env-file", str(session.workspace.folder(name).env_file)]
     ]
     take_down(session, handle.runtime, name)
-    assert docker.told()[-1][0][4] == "down"
+    assert "down" in docker.told()[-1][0]
     assert not session.workspace.folder(name).env_file.exists()
 
 
@@ -171,42 +203,21 @@ def test_compose_itself_finds_in_a_file_of_values_what_was_written(tmp_path: Pat
     ],
 )
 def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
-    docker: Docker, session: Session, tmp_path: Path, said: str, noted: list[str], monkeypatch: pytest.MonkeyPatch
+    docker: Docker, session: Session, said: str, noted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked once: when its templates are copied out of it. Tags have held another version than they said."""
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
     plan = make_plan(session.workspace, lab, name, Options("gpu", {"engine": "tensorrt-llm"}), runtime.server_path)
-    if said:
-        (tmp_path / "bin" / "said").write_text(said)
+    container = ImageContainer(said)
+    monkeypatch.setattr(docker_engine, "engine", lambda: SimpleNamespace(containers=container))
     monkeypatch.setattr(images, "build_missing_images", lambda *asked: None)
     listener = Noting()
     prepare_artifacts(replace(session, listener=listener), replace(plan, artifacts=()), runtime)
-    assert [words in note for words, note in zip(noted, listener.notes, strict=True)] == [True] * len(noted)
-    assert [argv[1:3] for argv, _ in docker.told()] == [
-        ["create", "--entrypoint"],
-        ["container", "start"],
-        ["container", "cp"],
-        ["container", "rm"],
-    ]
-    assert plan.fetched and plan.fetched.is_dir()
-
-
-def test_a_killed_labctl_leaves_no_docker_behind(tmp_path: Path) -> None:
-    tool, pids = tmp_path / "docker", tmp_path / "pids"
-    tool.write_text(f"#!/bin/sh\necho $$ >>{pids}\nexec sleep 600\n")
-    tool.chmod(0o755)
-    code = (
-        "from labctl.listener import Silent; from labctl.runtimes import processes, whales\n"
-        "from labctl.runtimes.processes import Command\n"
-        "words = whales.docker_argv(lambda docker: docker.compose.up(detach=True), project='p')\n"
-        "processes.run_to_end(Command(words), Silent(), 'it failed', code='command-failed')"
-    )
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
-        child = int(eventually(lambda: pids.exists() and pids.read_text().strip()))
-        process.send_signal(signal.SIGKILL)
-    eventually(lambda: not psutil.pid_exists(child))
+    notes = [note for note in listener.notes if "made first" not in note]
+    assert [words in note for words, note in zip(noted, notes, strict=True)] == [True] * len(noted)
+    assert container.calls == ["create", "start", "copy", "remove"]
+    assert plan.fetched and (plan.fetched / "model" / "config.pbtxt").read_text() == "a template"
 
 
 # -- the log of a stack with a guard, which is that of two containers --------------------------------------------------

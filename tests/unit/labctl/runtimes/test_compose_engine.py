@@ -16,7 +16,7 @@ from labctl.artifacts.store import WEIGHTS
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine, processes
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.compose_project import Projects
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import pytest
 from checkout import ROOT
 from machinery import of_its_own
 
-from labctl.manifest.catalog import load_catalog
+from labctl.catalog import load_catalog
 from labctl.options import Options
-from labctl.runtimes import compose_commands
-from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes import compose_project
+from labctl.runtimes.compose_project import Projects
 from labctl.workspace import Workspace
 
 ONLY_CPU = {"vllm-backend"}  # on the gpu profile NVIDIA's image has the backend itself
@@ -66,9 +65,8 @@ def test_the_chosen_gpu_is_reserved_in_the_place_of_the_first_one(tmp_path: Path
 
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     projects = Projects(of_its_own(tmp_path))
-    command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", "3")
-    files = [Path(word) for before, word in itertools.pairwise(command.argv) if before == "--file"]
-    builder = compose_view.services(files, compose_profiles=["*"])["engine-builder"]
+    call = compose_project.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", "3")
+    builder = compose_view.services(call.files, compose_profiles=["*"])["engine-builder"]
     assert [one["device_ids"] for one in builder["deploy"]["resources"]["reservations"]["devices"]] == [["3"]]
 
 

@@ -10,7 +10,7 @@ import psutil
 from machinery import of_its_own
 
 from labctl.options import Options
-from labctl.runtimes import compose_commands
+from labctl.runtimes import compose_project
 from labctl.runtimes.envoy.container import CONFIG
 
 
@@ -36,8 +36,8 @@ def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Pa
         one.pop("profiles", None)
     assert first == second
     envoy = found["envoy"]
-    assert envoy["command"][-1] == f"{compose_commands.FRONT_DIR}/{CONFIG}"
-    assert [(mount["target"], mount["read_only"]) for mount in envoy["volumes"]] == [(compose_commands.FRONT_DIR, True)]
+    assert envoy["command"][-1] == f"{compose_project.FRONT_DIR}/{CONFIG}"
+    assert [(mount["target"], mount["read_only"]) for mount in envoy["volumes"]] == [(compose_project.FRONT_DIR, True)]
 
 
 def test_replicas_share_the_machines_memory_and_all_logs_and_scratch_folders_have_an_end(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from programs import needs
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.runtimes import door, images
-from labctl.runtimes.compose_commands import read_values
+from labctl.runtimes.compose_project import read_values
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace

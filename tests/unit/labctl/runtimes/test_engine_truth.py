@@ -25,13 +25,13 @@ from labctl.doctor import checklist
 from labctl.learn.classroom import IN_ITS_TERMINAL, Classroom, socket_of_engine
 from labctl.options import Options
 from labctl.runtimes import docker_engine, images
-from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.compose_project import Projects
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import up as bringing_up
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session, Unknown
-from labctl.stack.status import status
+from labctl.stack.status import death_of_stack, status
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -130,7 +130,7 @@ def test_whoever_asks_a_stack_whose_engine_is_silent_is_not_told_that_it_died(
     silent: None, brought_up: Session
 ) -> None:
     with pytest.raises(Unknown):
-        bringing_up.death_of_stack(brought_up, STACK)
+        death_of_stack(brought_up, STACK)
     assert brought_up.may_run(STACK)
 
 
@@ -157,11 +157,11 @@ def test_down_of_a_rendered_stack_whose_engine_is_silent_fails_and_keeps_its_fil
 
 def test_a_rendered_stack_whose_engine_is_silent_is_unknown_and_not_absent(silent: None, rendered: Session) -> None:
     assert status(rendered, STACK)["state"] == "unknown"
-    assert STACK in rendered.known() and rendered.may_run(STACK)
+    assert STACK in rendered.look()[0] and rendered.may_run(STACK)
 
 
 def test_the_list_of_stacks_says_of_a_silent_engine_that_it_is(silent: None, rendered: Session) -> None:
-    assert list(rendered.silences()) == ["compose"]
+    assert list(rendered.look()[1]) == ["compose"]
 
 
 def test_a_silent_engine_says_nothing_of_stacks_that_were_never_brought_up_on_it(
@@ -173,6 +173,21 @@ def test_a_silent_engine_says_nothing_of_stacks_that_were_never_brought_up_on_it
     session.workspace.folder("codegen").path.mkdir(parents=True)
     session.remember(replace(RECORD, stack="codegen", runtime="local"))
     assert down_all(session) == ["codegen"]
+
+
+def test_the_engine_is_not_asked_about_a_stack_whose_record_is_local(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never() -> None:
+        pytest.fail("the engine was asked")
+
+    monkeypatch.setattr(docker_engine, "engine", never)
+    assert session.find(STACK) is None, "no file says anything of it"
+    session.workspace.folder(STACK).path.mkdir(parents=True)
+    session.remember(replace(RECORD, runtime="local"))
+    assert session.find(STACK) is None
+    assert status(session, STACK)["state"] == "failed"
+    assert down(session, STACK)
 
 
 def test_inside_a_container_without_an_engine_a_live_stack_is_unknown_and_the_remedy_is_outside(
@@ -201,7 +216,7 @@ def test_containers_that_somebody_else_removed_are_removed_and_did_not_die(empty
     assert shown["state"] == "removed"
     said = _describe(shown)
     assert "died" not in said and "labctl logs" not in said and f"labctl down {STACK}" in said
-    dead = bringing_up.death_of_stack(brought_up, STACK)
+    dead = death_of_stack(brought_up, STACK)
     assert dead and "removed" in dead.why + dead.what and "died" not in dead.what
     assert down(brought_up, STACK) is True
     assert brought_up.remembered(STACK) is None
@@ -222,10 +237,42 @@ def test_whoever_may_not_open_the_socket_is_sent_to_its_group(monkeypatch: pytes
             path.chmod(0)
             try:
                 os.seteuid(os.getuid() or NOBODY)  # nothing is closed to root
-                with lab_error("docker-missing", "Permission denied", docker_engine.JOIN):
+                with lab_error("docker-denied", "Permission denied", docker_engine.JOIN):
                     docker_engine.engine()
             finally:
                 os.seteuid(os.getuid())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "said"),
+    [
+        ((500, '{"message": "the store is full"}'), "docker-failed", ("HTTP 500", "the store is full")),
+        ((403, '{"message": "denied by a plugin"}'), "docker-failed", ("HTTP 403", "denied by a plugin")),
+        ((400, '{"message": "client is too new"}'), "docker-failed", ("HTTP 400", "client is too new")),
+        ((200, '{"ApiVersion": "1.12"}'), "docker-too-old", ("too old", "no longer supported", "25.0")),
+        ((200, "hello"), "docker-failed", ("not a Docker engine",)),
+        ((200, "{}"), "docker-failed", ("not a Docker engine",)),
+    ],
+)
+def test_an_engine_that_answers_with_an_error_is_not_called_silent_and_its_words_are_told(
+    refusal: tuple[int, str], code: str, said: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with serving(FakeDocker(refusal=refusal), path), lab_error(code, *said) as caught:
+        docker_engine.engine()
+    assert "no Docker engine answers" not in caught.value.what
+
+
+def test_an_engine_that_fails_later_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with serving(engine := FakeDocker(), path):
+        docker_engine.engine()
+        engine.refusal = (500, '{"message": "the store is full"}')
+        with lab_error("docker-failed") as caught:
+            docker_engine.containers("/x")
+    assert caught.value.why == "the store is full"
 
 
 @pytest.mark.parametrize("config", [None, {"auths": {}}, {"currentContext": "default"}])

@@ -17,7 +17,8 @@ from waiting import eventually
 
 from labctl.runtimes import groups
 from labctl.runtimes.groups import ProcessGroup
-from labctl.workspace import StackFolder
+from labctl.runtimes.local import LocalRuntime
+from labctl.workspace import StackFolder, Workspace
 
 STUB = "sleep 600 & sleep 600"  # a server with a stub in its group
 
@@ -79,6 +80,22 @@ def test_how_a_server_ended_is_kept_and_its_stubs_end_with_it(folder: StackFolde
     eventually(lambda: not only(folder).members())
 
 
+@pytest.mark.parametrize(
+    ("ended", "how"), [(0, "the engine is dead (CUDA error: an illegal memory access)"), (137, "killed by SIGKILL")]
+)
+def test_a_triton_that_was_told_to_end_by_a_dead_engine_ended_for_that_reason(
+    tmp_path: Path, ended: int, how: str
+) -> None:
+    runtime = LocalRuntime(Workspace(tmp_path, tmp_path / "cache"))
+    folder = runtime.workspace.folder("one")
+    folder.path.mkdir(parents=True)
+    folder.ended_file().write_text(f"{ended}\n")
+    assert runtime.death_of("one") == ("exit status 0" if not ended else how), "without a log"
+    said = "the engine is dead (CUDA error: an illegal memory access): this server ends; labctl restart begins it anew"
+    folder.log_file().write_text(f"E1129 pb_stub.cc:1 {said}\nI1129 server.cc:1 Shutting down\n")
+    assert runtime.death_of("one") == how
+
+
 def test_sigterm_is_the_servers_and_its_end_is_kept(folder: StackFolder) -> None:
     process = start(folder, "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done")
     eventually(lambda: folder.log_file().read_text())
@@ -93,7 +110,21 @@ def test_a_server_of_which_no_shell_tells_ended_nobody_knows_how(folder: StackFo
     assert groups.how_it_ended(folder.ended_file()) == ""
 
 
-def test_the_kernel_ends_a_part_with_the_process_that_it_belongs_to(folder: StackFolder) -> None:
+# In the place of setpriv, below a parent of that name: asks the kernel for the signal when the parent has ended.
+LATE = """#!/bin/sh
+parent=$PPID
+case $(cat /proc/$parent/comm) in {name}*)
+    touch {waits}
+    while [ "$(ps -o ppid= -p $$ | tr -d ' ')" = "$parent" ]; do sleep 0.01; done
+esac
+exec {setpriv} "$@"
+"""
+
+
+@pytest.mark.parametrize("late", [None, "python", "sh"])
+def test_the_kernel_ends_a_part_with_the_process_that_it_belongs_to(
+    folder: StackFolder, tmp_path: Path, late: str | None
+) -> None:
     code = (
         "import os, sys, time; from pathlib import Path; from labctl.runtimes import groups\n"
         "from labctl.workspace import StackFolder\n"
@@ -101,11 +132,19 @@ def test_the_kernel_ends_a_part_with_the_process_that_it_belongs_to(folder: Stac
         "groups.spawn(own, 'server', ['sleep', '600'], os.environ, log, own.run_dir(), outlive=False, ended=ended)\n"
         "print('started', flush=True); time.sleep(600)"
     )
-    argv = [sys.executable, "-c", code, str(folder.path)]
+    waits, tools = tmp_path / "waits", tmp_path / "bin"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    if late:
+        tools.mkdir()
+        (tools / "setpriv").write_text(LATE.format(name=late, waits=waits, setpriv=shutil.which("setpriv")))
+        (tools / "setpriv").chmod(0o755)
+        env["PATH"] = f"{tools}:{env['PATH']}"
+    argv = [sys.executable, "-c", code, str(folder.path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env) as run:
         assert run.stdout and run.stdout.readline()
-        eventually(lambda: len(only(folder).members()) == 2)
+        eventually(
+            waits.exists if late else lambda: ["sleep", "600"] in [each.cmdline() for each in only(folder).members()]
+        )
         run.kill()
     eventually(lambda: not only(folder).members())
 

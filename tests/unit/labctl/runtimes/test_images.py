@@ -17,8 +17,8 @@ from requests import Response
 from labctl.cli.main import cli
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine, images
+from labctl.runtimes.docker_cli import DockerCall
 from labctl.runtimes.images import build_missing_images
-from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
 
 OLD, BUSY = "labs-server:cpu-0123456789ab", "labs-client:0123456789ab"
@@ -97,7 +97,7 @@ def test_an_image_that_another_command_built_meanwhile_is_not_built_again(monkey
     """A second build of the same sources would take the name from the first image, which is then "old"."""
     there: set[str] = set()
     monkeypatch.setattr(images, "exists", lambda name: name in there)
-    builds = {"labs-server:cpu-1": Command(["false"])}
+    builds = {"labs-server:cpu-1": DockerCall(lambda docker: docker.compose.build(["no-such"], stream_logs=True))}
     with lab_error("image-build-failed"):
         build_missing_images(Silent(), builds, "")
     there.add("labs-server:cpu-1")

@@ -11,7 +11,7 @@ from checkout import ROOT
 from lab_errors import lab_error
 
 from labctl.listener import Silent
-from labctl.runtimes import layers
+from labctl.runtimes import layers, nvidia
 from labctl.runtimes.layers import Layer, layer
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -127,6 +127,36 @@ def test_a_gpu_has_a_build_of_its_own_which_needs_no_library_of_the_system(
     assert found.require() == found.path
 
 
+@pytest.mark.parametrize(
+    ("capability", "driver", "lock", "code"),
+    [
+        ("8.9", "550.163.01", "nvidia-cudnn-cu13==9", "nvidia-driver-too-old"),
+        ("8.9", "550.163.01", "nvidia-cudnn-cu12==9", ""),
+        ("8.9", "580.82.07", "nvidia-cudnn-cu13==9", ""),
+        ("7.0", "580.82.07", "nvidia-cudnn-cu13==9", "gpu-too-old"),
+        ("6.1", "580.82.07", "nvidia-cudnn-cu12==9", ""),
+    ],
+)
+def test_a_gpu_that_cannot_compute_with_it_is_refused_before_anything_is_downloaded(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capability: str, driver: str, lock: str, code: str
+) -> None:
+    (workspace.root / "requirements" / "vllm-gpu.txt").write_text(f"vllm==0.32.0 --hash=sha256:00\n{lock}\n")
+    monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm-gpu": 1.0})
+    monkeypatch.setattr(nvidia, "gpus", lambda: [nvidia.Gpu("RTX", capability, driver, None, None)])
+    found, heard = layer("vllm", workspace, "gpu"), Heard()
+    if not code:
+        found.install(heard)
+        return
+    with lab_error(code):
+        found.install(heard)
+    assert heard.commands == []
+
+
+def test_the_lock_of_a_build_says_which_cuda_it_is_for(workspace: Workspace) -> None:
+    assert Layer("vllm", Workspace(ROOT, workspace.cache), gpu=True).cuda == 13
+    assert Layer("vllm", Workspace(ROOT, workspace.cache)).cuda == 0
+
+
 @pytest.mark.parametrize("driver", [True, False])
 def test_the_build_that_is_installed_unasked_is_the_machines(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, driver: bool
@@ -144,11 +174,11 @@ def test_on_a_gpu_a_model_of_pytorch_computes_in_the_layer_where_the_environment
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workspace.root / "requirements" / "vllm-gpu.txt").write_text("vllm==0.32.0 --hash=sha256:00\n")
-    monkeypatch.setattr("labctl.runtimes.wheel.cpu_torch", lambda: True)
+    monkeypatch.setattr("labctl.runtimes.wheel.torch_cuda", lambda: 0)
     assert layers.packages_of("", workspace, "gpu") is None, "it is not installed"
     layer("vllm", workspace, "gpu").path.mkdir(parents=True)
     found = layers.packages_of("", workspace, "gpu")
     assert found and found.gpu
     assert layers.packages_of("", workspace, "cpu") is None
-    monkeypatch.setattr("labctl.runtimes.wheel.cpu_torch", lambda: False)
+    monkeypatch.setattr("labctl.runtimes.wheel.torch_cuda", lambda: 13)
     assert layers.packages_of("", workspace, "gpu") is None

@@ -16,10 +16,10 @@ from lab_errors import lab_error
 from waiting import eventually
 
 from labctl.artifacts import weights
+from labctl.catalog import Catalog
 from labctl.listener import Silent
-from labctl.manifest.catalog import Catalog
 from labctl.runtimes import groups
-from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.compose_project import Projects
 from labctl.runtimes.local import shm_prefix
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.down import down

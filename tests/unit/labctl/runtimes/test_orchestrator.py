@@ -19,8 +19,7 @@ from labctl.runtimes import lock, processes
 from labctl.runtimes.lock import holder, stack_lock
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Endpoints, Proc, Record
-from labctl.stack.ports import claim_endpoints, free_endpoints
-from labctl.stack.stack import named_endpoints
+from labctl.stack.ports import claim_endpoints, free_endpoints, named_endpoints
 from labctl.workspace import Workspace
 
 
@@ -37,7 +36,7 @@ def workspace(tmp_path: Path) -> Workspace:
 @pytest.fixture
 def note(workspace: Workspace) -> Path:
     """What the holder of a stack's lock says of itself."""
-    return workspace.folder("s").path / "lock.json"
+    return workspace.folder("s").lock
 
 
 @pytest.fixture
@@ -49,12 +48,12 @@ def taken() -> Any:
 
 
 def test_fault_4_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> None:
-    free = claim_endpoints("auto", [])
+    free = claim_endpoints("auto")
     grpc, metrics = free.grpc.split(":")[1], free.metrics.split(":")[1]
     with lab_error("port-taken", f"HTTP port {taken}"):
-        claim_endpoints(f"{taken},{grpc},{metrics}", [])
+        claim_endpoints(f"{taken},{grpc},{metrics}")
     with lab_error("port-taken", "labctl down other"):
-        claim_endpoints(f"{taken},{grpc},{metrics}", [record(taken)])
+        claim_endpoints(f"{taken},{grpc},{metrics}", lambda: [record(taken)])
 
 
 def test_an_automatic_port_is_none_that_a_connection_may_be_given_before_a_server_listens_on_it() -> None:
@@ -109,29 +108,13 @@ def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(workspace: Works
         assert holder(workspace, "s") == (os.getpid(), "up")
 
 
-def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
-    workspace: Workspace, note: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock, "NOTE_S", 0.0)
+def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(workspace: Workspace, note: Path) -> None:
     with stack_lock(workspace, "s", "up"):
-        for text in (None, "", "null", '{"pid": 0}'):
-            note.unlink() if text is None else note.write_text(text)
+        for text in ("", "null", '{"pid": 0}'):
+            note.write_text(text)
             with lab_error("stack-busy", kind=lock.Busy) as caught:
                 stack_lock(workspace, "s", "down").__enter__()
             assert "kill" not in str(caught.value)
-            note.touch()
-
-
-def test_the_holder_of_a_lock_is_named_although_its_note_comes_a_moment_later(
-    workspace: Workspace, note: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stack_lock(workspace, "s", "up"):
-        text = note.read_text()
-        note.unlink()
-        monkeypatch.setattr(lock, "NOTE_S", 60.0)
-        monkeypatch.setattr("time.sleep", lambda seconds: note.write_text(text))
-        with lab_error("stack-busy", Proc.current().pid, kind=lock.Busy):
-            stack_lock(workspace, "s", "down").__enter__()
 
 
 def test_fault_48_a_process_is_known_again_although_the_clock_of_the_machine_was_set(

@@ -16,8 +16,7 @@ from labctl.stack import edits
 from labctl.stack import up as bringing_up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.triton.server_api import Unreachable
 from labkit.errors import LabError
 
@@ -42,7 +41,7 @@ def failing_first(error: Exception, result: object = None) -> tuple[list[int], C
 def there(session: Session) -> RunningStack:
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
-    record = record_of(Stack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
+    record = record_of(PlannedStack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
     running = RunningStack.of(session, lab, runtime, record)
     repository.render_repository(running.plan.request)
     return running

@@ -96,7 +96,7 @@ def test_the_record_of_another_stack_is_ignored_with_a_note(here: Session, liste
 
 def test_fault_44_a_fifo_in_place_of_a_file_that_status_reads_hangs_nothing(here: Session, listener: Noting) -> None:
     folder = here.workspace.folder(STACK).path
-    for name in ("state.json", "lock.json", "secret", "ended"):
+    for name in ("state.json", "lock", "secret", "ended"):
         os.mkfifo(folder / name)
     assert status(here, STACK)["state"] == "absent"
     assert listener.notes
@@ -105,7 +105,7 @@ def test_fault_44_a_fifo_in_place_of_a_file_that_status_reads_hangs_nothing(here
 
 @pytest.mark.parametrize("text", ["null", '"x"', "[]", '{"who": 1}', '{"pid": [], "started": {}, "action": 5}'])
 def test_the_note_of_a_lock_and_of_a_death_may_hold_anything(here: Session, text: str) -> None:
-    for name in ("lock.json", "ended"):
+    for name in ("lock", "ended"):
         (here.workspace.folder(STACK).path / name).write_text(text)
     assert holder(here.workspace, STACK) == (0, "")
     assert LocalRuntime(here.workspace).death_of(STACK) == ""

@@ -15,15 +15,14 @@ from machinery import committed, git
 from noting import Noting
 
 from labctl import repository
-from labctl.manifest.catalog import load_catalog
+from labctl.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.stack import edits, faults, shipped
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -158,7 +157,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     """One that loads, and then answers with an error."""
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
-    record = record_of(Stack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
+    record = record_of(PlannedStack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
     there = RunningStack.of(session, lab, runtime, record)
     repository.render_repository(there.plan.request)
     served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"

@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what `kubectl kustomize` builds of it is valid, restricted, and asks the server how it is."""
+"""What `kubectl kustomize` builds of deploy/ is valid, restricted, and asks the server how it is."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ VERSIONS = ("1.32.0", "1.36.0")  # the oldest and the newest that are in use
 
 @pytest.mark.night
 @needs("kubectl")
-def test_the_base_is_strictly_valid_and_its_pod_restricted() -> None:
-    argv = ["kubectl", "kustomize", str(ROOT / "deploy" / "kubernetes")]
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes-gpu"])
+def test_it_is_strictly_valid_and_its_pod_restricted(folder: str) -> None:
+    argv = ["kubectl", "kustomize", str(ROOT / "deploy" / folder)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     resources: dict[str, Any] = {found["kind"]: found for found in yaml.safe_load_all(done.stdout)}
@@ -40,3 +41,7 @@ def test_the_base_is_strictly_valid_and_its_pod_restricted() -> None:
     assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
     assert {port["targetPort"] for port in service["ports"]} == {port["name"] for port in container["ports"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    if folder == "kubernetes-gpu":
+        assert pod["runtimeClassName"] == "nvidia" and container["resources"]["limits"]["nvidia.com/gpu"] == 1
+        assert "exec" in container["livenessProbe"] and "httpGet" not in container["livenessProbe"]
+        assert "LD_LIBRARY_PATH" in [variable["name"] for variable in container["env"]]

@@ -22,7 +22,7 @@ from labctl.stack import faults
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.status import _effective
-from labkit.evidence import slot_log, steplog
+from labkit.evidence import slots, steplog
 
 PLACE = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 RECORD = Record("s", "lab", "local", "cpu", {}, ["m"], PLACE, balance="l7", servers=[Replica(9, PLACE)])
@@ -113,7 +113,7 @@ def test_a_log_of_triton_that_is_no_file_is_an_error_and_hangs_no_client(
 ) -> None:
     make(run_dir / "triton.log")
     with lab_error("log-unreadable", "triton.log"):
-        slot_log.read_slot_log(run_dir / "triton.log", "m")
+        slots.read_slot_log(run_dir / "triton.log", "m")
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ import pytest
 from lab_errors import lab_error
 from waiting import eventually
 
+from labctl.catalog import load_catalog
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
-from labctl.manifest.catalog import load_catalog
 from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
-from labkit import stage
+from labkit.client import context
 from labkit.errors import LabError
 
 STACK = "scaled"
@@ -65,15 +65,11 @@ def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
     workspace = Workspace.find(Path(__file__))
     session = Session(workspace, load_catalog(workspace), Silent())
     lab = session.catalog.lab("scale")
-    phase = next(phase for phase in lab.run.phases if phase.name == "nothing-lost") if lab.run else None
-    assert phase
-
     with ThreadPoolExecutor(2) as hands:
 
-        def begin(*acts: str) -> Stagehand:
-            wanted = phase.model_copy(update={"acts": list(acts)})
+        def begin() -> Stagehand:
             up = RunningStack.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
-            return Stagehand(hands, up, wanted, tmp_path)
+            return Stagehand(hands, up, "nothing-lost", tmp_path)
 
         yield begin
 
@@ -81,31 +77,18 @@ def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
 def test_an_act_is_carried_out_and_answered_with_where_the_servers_are_now(
     begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
 ) -> None:
-    with begin("kill"):
+    with begin():
         stood.record = replace(RECORD, servers=RECORD.servers[:1])
-        done = stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
+        done = context.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
     assert stood.done == [("stop", (STACK, True, 2))]
     assert done.outcome == "replica 2 was killed"
     assert done.replicas == {"1": vars(PLACES[1])}
     assert done.began <= done.ended
 
 
-def test_what_the_phase_does_not_name_is_refused_and_not_done(
-    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
-) -> None:
-    with begin("roll"), lab_error("act-forbidden", "kill"):
-        stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
-    assert not stood.done
-
-
-def test_a_phase_without_acts_has_nobody_who_looks(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
-    with begin():
-        assert not list(tmp_path.iterdir())
-
-
 def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
-    with begin("scale"), lab_error("act-failed", "scale"):
-        stage.request_act(tmp_path, "nothing-lost", "scale", how_many=2).done()
+    with begin(), lab_error("act-failed", "scale"):
+        context.request_act(tmp_path, "nothing-lost", "scale", how_many=2).done()
 
 
 def test_an_act_is_answered_too_where_its_stack_cannot_be_looked_up_afterwards(
@@ -119,8 +102,8 @@ def test_an_act_is_answered_too_where_its_stack_cannot_be_looked_up_afterwards(
         raise LabError("the engine is silent", code="docker-silent")
 
     monkeypatch.setattr(Session, "find", find)
-    with begin("kill"), lab_error("docker-silent"):
-        stage.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
+    with begin(), lab_error("docker-silent"):
+        context.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
 
 
 class Following:
@@ -149,10 +132,12 @@ def following(monkeypatch: pytest.MonkeyPatch) -> Following:
 def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_over(
     begin: Callable[..., Stagehand], following: Following, tmp_path: Path
 ) -> None:
-    with begin("follow", "kill"):
-        loop = stage.request_act(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=0, seconds=3600)
+    with begin():
+        loop = context.request_act(
+            tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=0, seconds=3600
+        )
         assert following.decided.wait(60)
-        killed = stage.request_act(tmp_path, "nothing-lost", "kill", replica=1).done()
+        killed = context.request_act(tmp_path, "nothing-lost", "kill", replica=1).done()
         assert not loop.over
         following.may_go_on.set()
         followed = loop.done()
@@ -162,8 +147,8 @@ def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_o
 
 def test_a_phase_that_ends_ends_the_loop(begin: Callable[..., Stagehand], following: Following, tmp_path: Path) -> None:
     following.may_go_on.set()
-    with begin("follow"):
-        loop = stage.request_act(
+    with begin():
+        loop = context.request_act(
             tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=3600, seconds=3600
         )
         assert following.decided.wait(60)
@@ -184,26 +169,10 @@ def test_what_takes_long_ends_at_its_next_step_when_the_client_has_ended(
             time.sleep(0.01)
 
     monkeypatch.setattr(restart, "rolling", rolling)
-    with begin("roll"):
-        act = stage.request_act(tmp_path, "nothing-lost", "roll")
+    with begin():
+        act = context.request_act(tmp_path, "nothing-lost", "roll")
         assert under_way.wait(60)
     assert len(steps) < 10_000 and not act.over
-
-
-def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path) -> None:
-    from labctl.manifest import checks
-
-    workspace = Workspace.find(Path(__file__))
-    lab = load_catalog(workspace).lab("scale")
-    assert lab.run
-    bad = [
-        lab.run.phases[0].model_copy(update={"replicas": None, "balance": "", "acts": ["kill"]}),
-        lab.run.phases[1].model_copy(update={"when": {}}),
-    ]
-    changed = lab.model_copy(update={"run": lab.run.model_copy(update={"phases": bad})})
-    told = list(checks.run_problems(changed))
-    assert any(line.startswith("run.phases.spread-l4.acts: they are about replicas") for line in told)
-    assert any(line.startswith("run.phases.spread-client.replicas: on gpu") for line in told)
 
 
 @pytest.fixture
@@ -223,11 +192,11 @@ def test_a_client_stops_the_clock_and_it_goes_on_when_all_requests_are_there(
         return seen[-1]
 
     monkeypatch.setattr(Clock, "held_requests", held_requests)
-    with begin("pause", "run"):
-        stage.request_act(tmp_path, "nothing-lost", "pause").done()
+    with begin():
+        context.request_act(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused == ["streams"]
         state = {"model": "streams", "instance": "0_0", "state": "held", "ids": ["a"], "queue": 1}
-        asked = stage.request_act(tmp_path, "nothing-lost", "run", model="streams", requests=3)
+        asked = context.request_act(tmp_path, "nothing-lost", "run", model="streams", requests=3)
         (run_dir / "clock-streams-0_0.json").write_text(json.dumps(state))
         eventually(lambda: seen.count(2) >= 3)
         assert not asked.over and clock.paused, "it has seen two of the three, and has looked again"
@@ -239,7 +208,7 @@ def test_a_client_stops_the_clock_and_it_goes_on_when_all_requests_are_there(
 def test_a_phase_that_ends_leaves_no_clock_stopped(
     begin: Callable[..., Stagehand], clock: Clock, tmp_path: Path
 ) -> None:
-    with begin("pause"):
-        stage.request_act(tmp_path, "nothing-lost", "pause").done()
+    with begin():
+        context.request_act(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused
     assert not clock.paused

@@ -17,6 +17,8 @@ from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import status as told
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labctl.triton import server_api
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 COUNTERS = """nv_inference_exec_count{{model="iterative-gpt2",version="1"}} {executed}
@@ -61,7 +63,7 @@ def fake() -> FakeTriton:
 def record(fake: FakeTriton, session: Session) -> Iterator[Record]:
     with serve(fake) as where:
         lab, _ = session.catalog.stack("iterative")
-        settings = {key: setting.default for key, setting in lab.settings.items()}
+        settings = {key: setting.default["cpu"] for key, setting in lab.declared.items()}
         there = Endpoints(where, "127.0.0.1:1", where)
         yield Record("iterative", lab.folder, "local", "cpu", settings, MODELS, there)
 
@@ -74,6 +76,17 @@ def status(session: Session, record: Record, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
     assert status()["state"] == "ready"
+
+
+def test_up_says_of_a_stack_that_it_has_seen_ready_what_status_says_of_it(
+    status: Any, session: Session, record: Record
+) -> None:
+    runtime: Any = FakeRuntime(record)
+    answered = tuple(server_api.model_states(record.endpoints.http))
+    seen = replace(RunningStack.of(session, None, runtime, record), answered=answered)
+    asked = status()
+    assert asked.pop("clock") == {}
+    assert told.ready_status(seen) == asked
 
 
 def test_a_stack_whose_templates_are_gone_still_has_a_state(status: Any, tmp_path: Path) -> None:

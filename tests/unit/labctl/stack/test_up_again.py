@@ -12,15 +12,18 @@ from lab_errors import lab_error
 from noting import Noting
 
 from labctl.clock.clock import Clock
-from labctl.manifest.schema import Lab
+from labctl.lab import Lab
+from labctl.listener import Listener
 from labctl.options import OF_PLAN, Options
+from labctl.plan import Plan
 from labctl.replicas import restart as restarting
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import faults, replicas
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
-from labctl.stack.up import record_of, up
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
+from labctl.stack.up import up
 
 STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -35,7 +38,7 @@ ASKED = Options(
 def record_under(session: Session, given: Options, stack: str = STACK) -> Record:
     """The record of a stack that runs with these options."""
     lab, name = session.catalog.stack(stack)
-    return record_of(Stack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS)
+    return record_of(PlannedStack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS)
 
 
 @pytest.fixture
@@ -78,7 +81,23 @@ def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still
     assert up(session, *session.catalog.stack(STACK), USUAL).already
 
 
-def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_on_record_before_it_starts(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+
+    def start(self: LocalRuntime, listener: Listener, plan: Plan, record: Record) -> None:
+        kept.append((session.remembered(record.stack), record))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalRuntime, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        up(session, *session.catalog.stack("iterative"), Options(runtime="local", ports="auto"))
+    ((found, asked),) = kept
+    assert found == asked
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
+    """Also of a stack whose server has died, as it does when its engine is dead."""
     usual = Options()
     assert [
         name for name, value in vars(ASKED).items() if value == getattr(usual, name) and name not in OF_PLAN
@@ -92,7 +111,9 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
         asked.append(options)
         return RunningStack.of(session, lab, runtime, record)
 
-    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
+    found = RunningStack.of(session, None, runtime, record) if alive else None
+    monkeypatch.setattr(Session, "find", lambda self, stack: found)
+    monkeypatch.setattr(Session, "remembered", lambda self, stack: record)
     monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
     monkeypatch.setattr(restarting, "up", up_again)

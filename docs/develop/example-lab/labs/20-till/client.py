@@ -2,9 +2,8 @@
 
 import sys
 
-from labkit import context
-from labkit.clients.tensors import text_tensor
-from labkit.clients.unary import UnaryClient
+from labkit.client import context
+from labkit.client.ask import UnaryClient, text_tensor
 
 lab = context.load_context(sys.argv[1])
 with UnaryClient(lab.endpoints["grpc"]) as client:

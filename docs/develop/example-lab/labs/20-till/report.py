@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from labkit import results
+from labkit.evidence import results
 from labkit.tables import markdown
 
 out = Path(sys.argv[1])

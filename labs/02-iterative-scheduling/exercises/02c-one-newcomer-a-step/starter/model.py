@@ -24,7 +24,7 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
     def admitted(self, here):
-        """All running requests, and of the new ones ... all of them."""
+        """All running requests, and of the new ones (`sequence.new`) ... all of them."""
         return here
 
     def one_step(self, batch):

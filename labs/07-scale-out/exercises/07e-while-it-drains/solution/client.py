@@ -3,7 +3,7 @@
 import random
 import uuid
 
-from labkit.clients.gateway import Cut, Gateway, Refused
+from labkit.client.gateway import Cut, Gateway, Refused
 
 FIRST, CAP = 0.5, 8.0  # seconds
 

@@ -1,6 +1,6 @@
 """A client of a gateway whose servers are being drained: when does it ask again, and when does it stop?"""
 
-from labkit.clients.gateway import Cut, Gateway, Refused
+from labkit.client.gateway import Cut, Gateway, Refused
 
 
 def ask(url, request):

@@ -4,7 +4,8 @@ Three things are new. A request may be handed over to another server after its p
 take one over (`handed_over`) with its keys and values, so that nothing is computed twice. Computed keys and values stay
 in blocks outside the slots, where the next prompt with the same prefix finds them.
 
-labserve/gpt2/apart.py has the slots, labserve/gpt2/kept.py the blocks and what is handed over.
+labserve/gpt2/apart.py computes a step, labserve/gpt2/kept.py has the blocks and what is handed over, and the loop is in
+labserve/driver.py.
 """
 
 from labserve.gpt2.apart import Texts
@@ -12,20 +13,11 @@ from labserve.gpt2.apart import Texts
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.texts = Texts(args, self.step)
+        self.driver = Texts(args).driver
+        self.driver.start()
 
     def execute(self, requests):
-        self.texts.receive(requests)
-
-    def step(self):
-        """One token for each running request. Prompts that join are computed in the same step, and all wait for it."""
-        self.texts.drop_cancelled()
-        self.texts.begin()
-        if not self.texts.running:
-            return
-        with self.texts.step() as running:
-            for text, piece in zip(running, self.texts.compute(running), strict=True):
-                self.texts.send(text, piece)
+        self.driver.put(requests)
 
     def finalize(self):
-        self.texts.close()
+        self.driver.close()

@@ -1,0 +1,148 @@
+"""Finds the labs of a checkout: each ``labs/NN-name/lab.py`` is run, and the LAB that it declares is taken."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from labctl.course import FILE, Course, place_of_lab, read_course
+from labctl.lab import Lab
+from labctl.litter import files_in
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+FOLDER = re.compile(r"\d\d-[a-z0-9-]+")
+SHARED = "labs"  # what several labs import: labs/shared/llm.py is the module labs.shared.llm
+
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All labs, and the one namespace of their short names and stack names.
+
+    Attributes:
+        every: the labs that could be read.
+        broken: why the others could not, by the path of their program.
+        course: the order that they are in.
+    """
+
+    every: tuple[Lab, ...]
+    broken: Mapping[str, str] = field(default_factory=dict)
+    course: Course = ()
+
+    @property
+    def labs(self) -> tuple[Lab, ...]:
+        """All labs, in the order of the course. Raises LabError if one could not be read."""
+        if self.broken:
+            raise self._refusal()
+        return self.every
+
+    def lab(self, word: str) -> Lab:
+        """The lab of a number (``02`` or ``2``), a folder name, a short name or the name of one of its stacks.
+
+        Raises LabError: there is none, or it could not be read.
+        """
+        for lab in self.every:
+            if word in (lab.number, lab.number.lstrip("0"), lab.folder, lab.folder[3:], lab.short, *lab.stacks):
+                return lab
+        if self.broken:  # whose name may be meant
+            raise self._refusal()
+        raise LabError(
+            f"there is no lab or stack '{word}'", f"known: {self._names()}", "labctl list", code="stack-unknown"
+        )
+
+    def stack(self, word: str) -> tuple[Lab, str]:
+        """The lab and the name of the stack of that name, or the only stack of the lab that ``word`` names."""
+        lab = self.lab(word)
+        if word in lab.stacks:
+            return lab, word
+        if len(lab.stacks) == 1:
+            return lab, next(iter(lab.stacks))
+        raise LabError(
+            f"lab {lab.number} ({lab.short}) has {len(lab.stacks)} stacks",
+            f"name one of them: {', '.join(lab.stacks)}",
+            f"labctl up {next(iter(lab.stacks))}",
+            code="stack-ambiguous",
+        )
+
+    def _names(self) -> str:
+        return ", ".join(word for lab in self.every for word in dict.fromkeys((lab.short, *lab.stacks)))
+
+    def _refusal(self) -> LabError:
+        details = [f"{where}: {why}" for where, why in self.broken.items()]
+        return LabError("a lab cannot be read", "", "correct what is named above", details=details, code="lab-broken")
+
+
+_loaded: dict[Path, tuple[tuple[object, ...], Catalog]] = {}  # under _loading
+
+
+def load_catalog(workspace: Workspace) -> Catalog:
+    """Read the labs of a checkout, once in a process for the same files."""
+    paths = files_in(workspace.labs, "*/lab.py")
+    sources = [*paths, *files_in(workspace.labs / "shared", "*.py"), *files_in(workspace.labs, FILE)]
+    stamp = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in sources)
+    with _loading:
+        if workspace.root not in _loaded or _loaded[workspace.root][0] != stamp:
+            _loaded[workspace.root] = stamp, _read(workspace, paths)
+        return _loaded[workspace.root][1]
+
+
+def _read(workspace: Workspace, paths: list[Path]) -> Catalog:
+    labs: list[Lab] = []
+    broken: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    sys.path.insert(0, str(workspace.root))
+    try:
+        for path in paths:
+            where = path.relative_to(workspace.root).as_posix()
+            try:
+                lab = replace(_run(path), folder=path.parent.name)
+                if taken := [name for name in {lab.short, *lab.stacks, lab.number} if name in owners]:
+                    raise ValueError(f"the name '{taken[0]}' is already taken by {owners[taken[0]]}")
+            except Exception as error:  # a person's program: whatever it raises is told
+                broken[where] = _in_one_line(error, path)
+                continue
+            owners |= dict.fromkeys({lab.short, *lab.stacks, lab.number}, lab.folder)
+            labs.append(lab)
+    finally:
+        sys.path.remove(str(workspace.root))
+        for name in [name for name in sys.modules if name == SHARED or name.startswith(f"{SHARED}.")]:
+            del sys.modules[name]  # another checkout in this process has its own
+    course: Course = ()
+    try:
+        course = read_course(workspace.labs)
+    except ValueError as error:
+        broken[(workspace.labs / FILE).relative_to(workspace.root).as_posix()] = " ".join(str(error).split())
+    return Catalog(tuple(sorted(labs, key=lambda lab: place_of_lab(course, lab.number))), broken, course)
+
+
+def _run(path: Path) -> Lab:
+    """Run a lab's program, and return its LAB. Raises whatever it raises; ValueError: it declares none."""
+    if not FOLDER.fullmatch(path.parent.name):
+        raise ValueError(f"its folder is called NN-name, not {path.parent.name}")
+    spec = importlib.util.spec_from_file_location(f"lab_{path.parent.name[:2]}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where pydantic looks the types of its settings up
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    if not isinstance(lab := getattr(module, "LAB", None), Lab):
+        raise ValueError("it declares no LAB = Lab(...)")
+    return lab
+
+
+def _in_one_line(error: Exception, path: Path) -> str:
+    """What was raised, with the line of the lab's program."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    text = " ".join(str(error).split())
+    return f"{'' if line is None else f'line {line}: '}{type(error).__name__}: {text}"

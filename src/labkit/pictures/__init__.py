@@ -1,1 +1,0 @@
-"""Pictures: a run as something to look at."""

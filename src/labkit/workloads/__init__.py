@@ -1,1 +1,0 @@
-"""Workloads: what is asked, and when."""

@@ -1,0 +1,294 @@
+"""What `labctl explain` says of a server: which recording it is, who got no token, whose time is long, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from labsched import causes
+from labsched.causes import PARTS, ExplainedRequest
+from labsched.errors import LabError
+from labsched.findings import SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
+from labsched.prefixes import PrefixUse, prefix_use
+from labsched.recording import Recording
+from labsched.vllm.decision import NOT_READY
+
+MANY_LOST = 0.01  # share of requests without a token from which on their sentence is the first one
+FLOODS = 0.5  # of all tokens
+CACHE_MATTERS = 0.1  # of the prompt tokens
+NAMED_RECORDINGS = 3  # recordings that are named
+Called = Callable[[ExplainedRequest], str]
+COUNSEL = {  # against parts that no setting of the scheduler changes
+    causes.LATE: "Give the client more processes, or a lower rate.",
+    causes.WAY: "Look at the network and at the client's machine.",
+    causes.TRITON: "",
+    causes.FRONT_END: "No setting of the scheduler changes that: give the front end more processes "
+    "(--api-server-count), a faster tokenizer, or less to do (chat templates, images).",
+    causes.HELD: "No setting helps against that: see what else the machine computed.",
+    NOT_READY: "Simpler grammars, or another backend for structured outputs, are there sooner.",
+    causes.DELIVERY: "Look at the front end's processes (--api-server-count), the network and the client.",
+}
+
+
+@dataclass(frozen=True)
+class Window:
+    """The requests that came in a part of the recording, in seconds since its beginning; None: no limit."""
+
+    start: float | None = None
+    end: float | None = None
+
+    @classmethod
+    def parse(cls, start: str | None, end: str | None, wall: float | None) -> Window:
+        """Read two moments: seconds since the beginning, or times of day. None is no limit.
+
+        Args:
+            wall: when the recording begins, in seconds since the epoch; None: it does not say.
+
+        Raises LabError for anything else.
+        """
+        window = cls(_moment(start, wall), _moment(end, wall))
+        if window.start is not None and window.end is not None and window.start >= window.end:
+            raise LabError(f"{start} is not before {end}", "", "--from 14:02 --to 14:05", code="window-invalid")
+        return window
+
+    def holds(self, request: ExplainedRequest) -> bool:
+        after = self.start is None or self.start <= request.began
+        return after and (self.end is None or request.began < self.end)
+
+
+def _moment(text: str | None, wall: float | None) -> float | None:
+    """Seconds since the beginning of the recording."""
+    if text is None:
+        return None
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        pass
+    if wall is None:
+        raise LabError(
+            f"'{text}' is not a number of seconds",
+            "this recording does not say at what time of day it was made",
+            "--from 60 --to 90 are seconds since its first request",
+            code="window-invalid",
+        )
+    began = datetime.fromtimestamp(wall)
+    try:
+        if ":" in text and "-" not in text:
+            moment = datetime.combine(
+                began.date(), datetime.strptime(text, "%H:%M:%S" if text.count(":") > 1 else "%H:%M").time()
+            )
+            if moment < began.replace(microsecond=0) - timedelta(hours=12):
+                moment += timedelta(days=1)  # it began before midnight
+        else:
+            moment = datetime.fromisoformat(text)
+        return moment.timestamp() - wall
+    except ValueError as error:
+        raise LabError(
+            f"'{text}' is not a moment",
+            str(error),
+            f"seconds since the first request, or a time of day such as {began:%H:%M:%S}",
+            code="window-invalid",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The requests of a server that came in a window, and what is found in them.
+
+    Attributes:
+        recordings: one for each engine.
+        others: the names of what else the folder holds.
+        came: how many requests there are outside of the window too.
+    """
+
+    recordings: Sequence[Recording]
+    others: Sequence[str]
+    requests: Sequence[ExplainedRequest]
+    came: int
+    called: Called
+
+    # -- the first line -----------------------------------------------------------------------------------------------
+
+    def heading(self) -> str:
+        """Which recording it is: its span, requests and engine, and what else lies in the folder."""
+        names = [recording.name or recording.source for recording in self.recordings]
+        text = f"{_list(names)}: {_count(self.came, 'request')} in {self.span_s:,.1f} s"
+        if (wall := self.wall) is not None:
+            text += f" from {datetime.fromtimestamp(wall):%Y-%m-%d %H:%M:%S}"
+        text += f"{self._server()}."
+        if len(self.requests) != self.came:
+            text += f" {len(self.requests):,} of them came in the chosen time."
+        if self.others:
+            named = [*self.others[-NAMED_RECORDINGS:], *(["..."] if len(self.others) > NAMED_RECORDINGS else [])]
+            text += f" The folder also holds {_count(len(self.others), 'other')} (--phase NAME): {', '.join(named)}."
+        return text
+
+    def _server(self) -> str:
+        settings = self.recordings[0].settings
+        server = f", vLLM {settings.recorded['version']}" if "version" in settings.recorded else ""
+        engines = [recording.engine for recording in self.recordings if recording.engine is not None]
+        if len(engines) > 1:
+            return f"{server}, engines {_list(engines)} of one server"
+        return f"{server}, engine {engines[0]}" if server and engines else server
+
+    @property
+    def wall(self) -> float | None:
+        """When it begins, in seconds since the epoch; None: not recorded."""
+        walls = [recording.wall for recording in self.recordings if recording.wall is not None]
+        return min(walls) if walls else None
+
+    @property
+    def span_s(self) -> float:
+        """From the first request to the end of the last step."""
+        starts = [recording.zero if recording.wall is None else recording.wall for recording in self.recordings]
+        ends = [start + recording.rows[-1].over for start, recording in zip(starts, self.recordings, strict=True)]
+        return max(ends) - min(starts)
+
+    # -- sentences ----------------------------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> Sequence[ExplainedRequest]:
+        return [request for request in self.requests if not request.answered]
+
+    def of(self, metric: str) -> list[Finding]:
+        """The findings about a metric, the weightiest first."""
+        return findings(self.requests, self.recordings[0].settings, metric)
+
+    def about_lost(self) -> str:
+        """Who got no token; "" if every request got one."""
+        lost = self.lost
+        if not lost:
+            return ""
+        left = [request for request in lost if request.arrival.cancelled]
+        ends = [f"{len(left):,} left or failed"] if left else []
+        ends += [f"{len(lost) - len(left):,} still waited at the end of the recording"] if len(lost) > len(left) else []
+        waited = max(request.whole("TTFT") for request in lost)
+        sums: dict[str, float] = {}
+        for request in lost:
+            for part, ms in request.ttft.items():
+                sums[part] = sums.get(part, 0.0) + ms
+        whole = sum(sums.values())
+        text = f"{len(lost):,} of {_count(len(self.requests), 'request')} ({len(lost) / len(self.requests):.0%}) "
+        text += f"never got a token: {_list(ends)}, after {waited:,.0f} ms at most."
+        if whole:
+            part = max(sums, key=lambda part: sums[part])
+            text += f" {sums[part] / whole:.0%} of their time is {PARTS.get(part, part)}."
+        return text
+
+    @property
+    def lost_first(self) -> bool:
+        """Whether so many got no token that p99 is not the worst that happened."""
+        return len(self.lost) >= MANY_LOST * len(self.requests)
+
+    def about(self, found: Finding) -> str:
+        """The sentence of a finding, without advice."""
+        part = PARTS.get(found.part, found.part)
+        if found.is_victim and found.behind:
+            text = self._behind(found, found.behind)
+            text += f" the p99 of their {found.metric} is {found.p99:,.0f} ms at a p50 of {found.p50:,.0f}; "
+            return f"{text}{found.share:.0%} of it is {part}."
+        whose = " of the others" if self.lost_first and self.lost else ""
+        text = f"p99 of {found.metric}{whose} is {found.p99:,.0f} ms"
+        if found.alone:
+            text += f", that of {_count(len(found.alone), 'request')} {found.alone.words} alone"
+        text += f"; {found.share:.0%} of it is {part}"
+        if other := found.culprit:
+            arrival = other.arrival
+            tenant = f", tenant {arrival.tenant}" if arrival.tenant else ""
+            lengths = f"{arrival.prompt:,} prompt and {arrival.made:,} output tokens"
+            text += f", most often for {self.called(other)} ({lengths}{tenant})"
+        if found.second:
+            text += f"; {found.shares[found.second]:.0%} is {PARTS.get(found.second, found.second)}"
+        return f"{text}."
+
+    def _behind(self, found: Finding, other: RequestGroup) -> str:
+        """Who waits behind whom, up to a colon."""
+        who = f"{_count(len(found.group), 'request')} {found.group.words}"
+        verb = "waits" if len(found.group) == 1 else "wait"
+        text = f"{who} {verb} behind {len(other):,} {other.words}:"
+        if other.kind == "tenant":
+            tokens = {id(r): r.arrival.prompt + r.tokens for r in self.requests}
+            share = sum(tokens[id(r)] for r in other.requests) / sum(tokens.values())
+            if share > FLOODS:
+                who = f"{who} wait for {_count(len(other), 'request')} that are {share:.0%} of all tokens"
+                return f"Tenant {other.title} floods the server. {who}:"
+        if other.kind == "priority" and int(found.group.title) < int(other.title):
+            policy = self.recordings[0].settings.words["scheduling"]
+            because = "" if policy == "priority" else f" (scheduling is {policy or 'fcfs'}, which does not look at it)"
+            return f"Priority inversion{because}. {text}"
+        return text
+
+    def counsel(self, found: Finding) -> str:
+        """What helps against a part that no setting changes; "" if there is nothing to say."""
+        if found.part in SHORT_OF_MEMORY:
+            return self._memory()
+        if found.part == causes.HELD and found.second:
+            return ""
+        return COUNSEL.get(found.part, "")
+
+    def _memory(self) -> str:
+        """How many blocks were missing, and where memory comes from."""
+        missing = max(shortage(recording) for recording in self.recordings)
+        settings = self.recordings[0].settings
+        if not missing:
+            return ""
+        size = f"{missing * settings.block_size:,} tokens"
+        if "block_bytes" in settings.recorded:
+            size += f", {missing * int(settings.recorded['block_bytes']) / 2**30:,.1f} GiB"
+        text = f"At its worst moment the server was short of {_count(missing, 'KV block')} ({size}): "
+        text += f"it has {settings.blocks:,}."
+        if settings.vllm:
+            text += (
+                " Memory comes from gpu_memory_utilization, kv_cache_dtype=fp8, another replica, or fewer requests at "
+                "once (max_num_seqs), which then wait for a slot instead."
+            )
+        return text
+
+    def about_prefixes(self, found: Finding) -> str:
+        """What came from the prefix cache and why the rest did not; "" where prompts are not what matters."""
+        if not {found.part, found.second} & {causes.NO_TOKENS, causes.PROMPTS, causes.PREFILL, causes.NO_PREFIX}:
+            return ""
+        settings = self.recordings[0].settings
+        use = prefix_use(self.requests, settings)
+        if use is None:
+            return "Prefix cache: not recorded (the recording has no hashes of prompts)."
+        text = f"{use.cached / use.tokens:.0%} of {_count(use.tokens, 'prompt token')} came from the prefix cache"
+        if not settings.reuse:
+            text = f"Prefix caching is off for {_count(use.tokens, 'prompt token')}"
+        reasons = _prefix_reasons(use, settings.block_size)
+        return "; ".join([text, *reasons]) + "."
+
+    def counts(self) -> Mapping[str, int]:
+        """How many requests there are, and how many of them got no token."""
+        return {"requests": len(self.requests), "without_token": len(self.lost)}
+
+
+def _prefix_reasons(use: PrefixUse, size: int) -> list[str]:
+    """Why prompt tokens were not found, the reasons that matter."""
+    reasons = []
+    for count, words in (
+        (use.evicted, "had been in it and were evicted before they were needed again"),
+        (use.unfinished, "were still being computed by another request"),
+    ):
+        if count >= CACHE_MATTERS * use.tokens:
+            reasons.append(f"{count / use.tokens:.0%} {words}")
+    if use.cached >= 0.5 * use.tokens or not use.compared:
+        return reasons
+    share = use.new_at_once / use.compared
+    if share >= 0.5:
+        reasons.append(
+            f"{share:.0%} of prompts differ from every earlier one in their first block ({size} tokens): a text that "
+            "they share is found only if it comes first, before what changes"
+        )
+    elif use.differ_after is not None:
+        reasons.append(f"half of the prompts differ from every earlier one after {use.differ_after:,} tokens or sooner")
+    return reasons
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _list(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

@@ -1,0 +1,83 @@
+"""Why prompt tokens did not come from the prefix cache: never seen, evicted, or still being computed by another.
+
+A recording has a keyed hash of each sequence up to the end of each block, so that equal beginnings are equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from labsched.causes import ExplainedRequest
+from labsched.recording import HASH_BYTES, SchedulerSettings
+
+
+@dataclass(frozen=True)
+class PrefixUse:
+    """Where the prompt tokens of a server came from, of the requests whose hashes are recorded.
+
+    Attributes:
+        prompts: how many such requests there are, and ``tokens``: of their prompts.
+        cached: tokens that came from the cache.
+        evicted: tokens in it once, and gone when they were needed again.
+        unfinished: tokens that another request was still computing.
+        compared: prompts of at least one block that have an earlier one to be compared with.
+        new_at_once: of these, the prompts that differ from every earlier one in their first block.
+        differ_after: tokens that the others have in common with an earlier prompt, in the median; None: there are none.
+    """
+
+    prompts: int
+    tokens: int
+    cached: int
+    evicted: int
+    unfinished: int
+    compared: int
+    new_at_once: int
+    differ_after: int | None
+
+
+def prefix_use(requests: Sequence[ExplainedRequest], settings: SchedulerSettings) -> PrefixUse | None:
+    """How the prefix cache was used; None: the recording has no hashes."""
+    size = settings.block_size
+    seen: dict[tuple[str | None, bytes], float] = {}  # when each block, with all before it, was computed first
+    prompts = tokens = cached = evicted = unfinished = compared = new_at_once = 0
+    common: list[int] = []
+    engines: set[str | None] = set()  # that have computed a prompt
+    for request in sorted((r for r in requests if r.joined is not None), key=lambda r: r.joined or 0.0):
+        arrival = request.arrival
+        if not arrival.prefixes or request.joined is None:
+            continue
+        blocks = _blocks(arrival.prefixes, size)
+        useful = blocks[: (arrival.prompt - 1) // size]  # the last token is always computed
+        known = 0
+        for block in useful:
+            if (request.engine, block) not in seen:
+                break
+            known += 1
+        found = request.cached // size
+        for block in useful[found:known]:
+            if seen[request.engine, block] <= request.joined:
+                evicted += size
+            else:
+                unfinished += size
+        if useful and request.engine in engines:
+            compared += 1
+            new_at_once += not known
+            common += [known * size] if known else []
+        prompts, tokens, cached = prompts + 1, tokens + arrival.prompt, cached + request.cached
+        computed = request.answered_at if request.answered_at is not None else float("inf")
+        engines.add(request.engine)
+        for block in blocks:
+            key = request.engine, block
+            seen[key] = min(seen.get(key, computed), computed)
+    if not prompts:
+        return None
+    after = int(median(common)) if common else None
+    return PrefixUse(prompts, tokens, cached, evicted, unfinished, compared, new_at_once, after)
+
+
+def _blocks(prefixes: bytes, size: int) -> list[bytes]:
+    """The hashes of each full block."""
+    width = size * HASH_BYTES
+    return [prefixes[at : at + width] for at in range(0, len(prefixes) - width + 1, width)]

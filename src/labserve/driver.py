@@ -1,0 +1,340 @@
+"""What takes requests to their ends: the one loop of every model that answers token by token.
+
+    submit ──▶ plan ──▶ clock ──▶ compute ──▶ answer ──▶ end ──▶ record
+
+The scheduler decides and computes: labsched's, vLLM's (labserve/vllm/engine.py), or slots (slot_scheduler.py). In vLLM
+this is `EngineCoreProc` (vllm/v1/engine/core.py): its input queue, and `run_busy_loop`.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labsched.own import with_line
+from labsched.plan import StepPlan
+from labsched.policy import GATHER_S
+from labsched.step import Step
+from labserve.answers import Answers
+from labserve.clients import Clients
+from labserve.dead_engine import EngineFailures, end_dead_server
+from labserve.guard import Guard
+from labserve.observe.recorder import Recorder
+from labserve.params import BadInput, Refusal
+
+CLOSE = object()
+END_S = 10.0  # how long an unloaded model waits for its last step
+GONE = "the request was cancelled by its client"
+
+
+class Driver:
+    """Drives a scheduler, in one of three ways.
+
+    - `DriverThread`, in a thread of its own: labs 03 and 05 to 09.
+    - Until no request is left, which is static batching: simple-gpt2 (gpt2/running.py), CodeGen (codegen/running.py).
+    - A step at each execution, when Triton schedules the requests again: lab 02 (gpt2/iterative.py).
+
+    All of it belongs to one thread, or to the thread that holds a lock of the caller's.
+    """
+
+    def __init__(self, guard: Guard, scheduler: Any, answers: Answers, recorder: Recorder) -> None:
+        self.guard, self.scheduler, self.answers, self.recorder = guard, scheduler, answers, recorder
+        self.live: dict[Any, None] = {}  # the requests that were submitted and have not ended, in their order
+
+    def submit(self, request: Any, put: float | None = None) -> None:
+        """Hand a request over to the scheduler. Raises what that raises for a request that it cannot serve.
+
+        Args:
+            put: when Triton handed it over, in monotonic seconds; else it is now.
+        """
+        self.scheduler.submit(request)
+        self.live[request] = None
+        self.recorder.arrived(request, time.monotonic() if put is None else put)
+
+    def compute(self, plan: StepPlan | None = None) -> None:
+        """Compute a step; without a plan, the one that the scheduler has decided already."""
+        self.tell(self.scheduler.step(plan))
+
+    def tell(self, step: Step) -> None:
+        """Answer with what a step has made, end the requests that are done, and record the step."""
+        for request, tokens in step.produced:
+            try:
+                self.answers.stream(request, tokens)
+            except Exception as error:  # it cannot be sent: this request ends, and the others go on
+                self.scheduler.cancel(request, error)
+                step.finished.append(request)
+        for request in step.finished:
+            self.end(request)
+        self.recorder.record(step)
+
+    def end(self, request: Any, answer: bool = True) -> None:
+        """A request has ended, whatever the reason: the only way out. Harmless for one that has ended before.
+
+        Args:
+            answer: whether it gets its final response; else its client has gone, or Triton answers it.
+        """
+        if request in self.live:
+            del self.live[request]
+            if answer:
+                self.answers.finish(request)
+            self.recorder.ended(request)
+
+    def cancel(self, request: Any, error: Exception | None = None) -> None:
+        """End a live request whose client does not want it any more; `error` is its last response, if any."""
+        self.scheduler.cancel(request)
+        request.error = error
+        self.end(request)
+
+    def forget(self, requests: Sequence[Any]) -> None:
+        """Take requests out as if they had not been there: they are tried again, or Triton answers them."""
+        for request in requests:
+            self.scheduler.forget(request)
+            if request in self.live:
+                del self.live[request]
+                self.recorder.forget(request)
+
+    def give_up(self, error: Exception) -> None:
+        """End every request with an error: nothing in the engine is kept."""
+        for request in self.scheduler.abandon(error):
+            self.end(request)
+        self.recorder.gave_up()
+
+    def close(self) -> None:
+        """The model is being unloaded."""
+        self.recorder.close()
+
+
+class Stop(NamedTuple):
+    """A request to end another one: the live request that its client calls `id`."""
+
+    id: str
+    confirm: Callable[[], None]  # sends an empty final response
+
+
+class Tried(NamedTuple):
+    """A request comes again: its grammar has been tried."""
+
+    request: Any
+
+
+class DriverThread(Driver):
+    """A driver in a thread of its own. Triton's thread only fills its queue (`put`).
+
+    The requests of one execution arrive together. The queue belongs to both threads; all else belongs to the driver's,
+    which sets `_broken` before it empties the queue for the last time.
+
+    Args:
+        read: a request as the scheduler takes it, or a Stop, from one of Triton's and its number. Raises Refusal.
+        gather_s: how long a static batch waits for more requests.
+        beside: the folder of model.py, where an error or an endless loop may be a learner's.
+        forgiving: whether failed steps are no reason to end the server: a learner's own file may be why.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        scheduler: Any,
+        answers: Answers,
+        recorder: Recorder,
+        read: Callable[[Any, int], Any],
+        gather_s: float = GATHER_S,
+        beside: Path | None = None,
+        forgiving: bool = False,
+    ) -> None:
+        super().__init__(guard, scheduler, answers, recorder)
+        self._read, self._gather_s, self._beside, self._forgiving = read, gather_s, beside, forgiving
+        self.clients = Clients(scheduler, self.live, lambda request: self.cancel(request, Refusal(GONE)))
+        self.failures = EngineFailures(forgiving)
+        # The requests of an execution, or CLOSE or Tried alone; with the moment (monotonic seconds) at which Triton put
+        # them.
+        self._queue: queue.SimpleQueue[tuple[float, Sequence[Any]]] = queue.SimpleQueue()
+        self._put = 0.0  # that moment for the request that is taken now
+        self._rest: deque[Any] = deque()  # requests of the same execution that are not taken yet
+        self._compiling: dict[Any, None] = {}  # their grammars are being tried in another process
+        self._count = 0
+        self._broken: Exception | None = None  # why the loop has ended; nothing can be served any more
+        self.thread = threading.Thread(target=self.serve, name="driver", daemon=True)
+
+    # -- Triton's thread ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self.thread.start()
+
+    def put(self, sources: Sequence[Any]) -> list[None] | None:
+        """Take Triton's requests. Returns what `execute` has to return: responses come later."""
+        self._queue.put((time.monotonic(), sources))
+        if self._broken:
+            self._refuse_queued(self._broken)
+        return None if self.answers.decoupled else [None] * len(sources)
+
+    def close(self) -> None:
+        """End the thread, and each request that is left with an error: the model is being unloaded."""
+        self._queue.put((0.0, [CLOSE]))
+        self.thread.join(END_S)
+        if not self.thread.is_alive():  # else it is in a step that does not end
+            self.give_up(Refusal("the model is being unloaded"))
+        super().close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """One step after the other; asleep while there is nothing to do. It survives a failed step, but not five.
+
+        See labserve/dead_engine.py. If it ends with an error, every request ends with that, and so does a later one.
+        """
+        self.recorder.log.watch(self.step, self.failures.hung, self._beside)
+        try:
+            while self.receive(wait=self.scheduler.idle):
+                try:
+                    self.step()
+                    self.failures.computed()
+                except Exception as error:  # of the engine, of a learner's file, or of the recorder
+                    told = with_line(error, self._beside) if self._beside else error
+                    self.give_up(Refusal(f"the step failed: {self.guard.words(told)}"))
+                    self.failures.failed(error)
+        except Exception as error:
+            self._broken = error  # before the queue is emptied: what is put meanwhile is refused by `put`
+            self._refuse_all(error)
+            if not self._forgiving:
+                end_dead_server(f"{type(error).__name__}: {error}")
+
+    def step(self) -> None:
+        """Plan, compute and answer one step, unless the clock holds it."""
+        self.clients.drop_gone()
+        self.scheduler.ahead = self.recorder.free  # no clock holds: vLLM may decide a step before the last is over
+        if self.scheduler.in_flight and not self.scheduler.ahead:
+            self.compute()  # one that was decided before the clock was stopped
+            return
+        plan = self.scheduler.plan()
+        while self.clients.gone(plan.admitted):  # a request whose client has gone does not join
+            plan = self.scheduler.plan()
+        if not self.recorder.ready(plan) or self.scheduler.idle:
+            return  # the clock stands still, or nothing is left; what arrives meanwhile is received
+        self.compute(plan)
+
+    def give_up(self, error: Exception) -> None:
+        for request in [*self._compiling]:
+            self._drop_compiling(request, error)
+        super().give_up(error)
+
+    def _refuse_all(self, error: Exception) -> None:
+        """Answer every request that is here. Nothing records how it ends: the server does so, too."""
+        for request in [*self._compiling]:
+            self._drop_compiling(request, error)
+        for request in self.live:
+            request.error = error
+            self.answers.finish(request)
+        self.live.clear()
+        self._refuse(self._rest, error)
+        self._refuse_queued(error)
+
+    def _refuse_queued(self, error: Exception) -> None:
+        """Refuse the requests that were not received."""
+        with suppress(queue.Empty):
+            while True:
+                self._refuse(self._queue.get_nowait()[1], error)
+
+    def _refuse(self, items: Iterable[Any], error: Exception) -> None:
+        for item in items:
+            if item is not CLOSE and not isinstance(item, Tried):  # which has been refused
+                self.guard.refuse(item, error)
+
+    # -- arrivals -----------------------------------------------------------------------------------------------------
+
+    def receive(self, wait: bool) -> bool:
+        """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`.
+
+        Once the step in flight is over the engine must not wait: what was not received by then comes a step later.
+        """
+        deadline = time.monotonic() + self.scheduler.patience_s
+        while True:
+            try:
+                item = self._next(wait)
+            except queue.Empty:
+                return True
+            if item is CLOSE:
+                return False
+            self._take(item)
+            if wait and self.scheduler.static:
+                self._gather()
+            wait = False
+            if time.monotonic() > deadline:
+                return True
+
+    def _next(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next of Triton's requests, one that comes again, or CLOSE. Raises queue.Empty."""
+        if not self._rest:
+            self._put, items = self._queue.get(block, timeout)
+            self._rest.extend(items)
+        return self._rest.popleft()
+
+    def _gather(self) -> None:
+        """Wait for more requests, until the batch is full or the limit is over: none can join a static batch later."""
+        deadline = time.monotonic() + self._gather_s
+        while len(self.scheduler.waiting) < self.scheduler.max_running:
+            try:
+                item = self._next(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return
+            if item is CLOSE:
+                self._queue.put((0.0, [CLOSE]))
+                return
+            self._take(item)
+
+    def _take(self, item: Any) -> None:
+        """Submit one of Triton's requests, or answer it with an error that names what is wrong.
+
+        One whose grammar is being tried in another process comes here again, by the queue.
+        """
+        if isinstance(item, Tried):
+            if item.request in self._compiling:  # else it has been answered meanwhile
+                del self._compiling[item.request]
+                self._hand_over(item.request)
+            return
+        self._count += 1
+        try:
+            request = self._read(item, self._count)
+            if isinstance(request, Stop):
+                self._stop(request.id)
+                request.confirm()
+                return
+        except Exception as error:
+            self.guard.refuse(item, error)
+            return
+        tried = getattr(request, "grammar", None)
+        if tried and not tried.done():
+            put = self._put
+            self._compiling[request] = None
+            tried.add_done_callback(lambda _: self._queue.put((put, [Tried(request)])))
+        else:
+            self._hand_over(request)
+
+    def _hand_over(self, request: Any) -> None:
+        try:
+            self.submit(request, self._put)
+        except Exception as error:
+            self.guard.refuse(request.source, error)
+
+    def _stop(self, id: str) -> None:
+        """Cancel the live request to which its client gave that id.
+
+        Raises BadInput if several have it: clients choose ids, and one must not end another's answer.
+        """
+        here = [*self.live, *self._compiling]
+        chosen = [request for request in here if id and request.source.request_id() == id]
+        if len(chosen) > 1:
+            raise BadInput("stop", f"{len(chosen)} requests have the id {id}; none was stopped")
+        for request in chosen:
+            if request in self._compiling:  # neither the scheduler nor the step log knows it
+                self._drop_compiling(request, Refusal(GONE))
+            else:
+                self.cancel(request)
+
+    def _drop_compiling(self, request: Any, error: Exception) -> None:
+        del self._compiling[request]
+        self.guard.refuse(request.source, error)

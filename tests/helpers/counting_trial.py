@@ -1,0 +1,91 @@
+"""What the checks of a batching engine use of a trial, on an engine that counts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import runpy
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import recordings
+
+from labctl.learn.exercise import Exercise
+from labkit.errors import LabError
+from labsched.own import scheduler_beside
+from labsched.recording import Arrival, SchedulerSettings
+from labsched.replay import Replay, scheduler_of
+from labsched.step import Step
+
+BLOCKS = "max_tokens_in_paged_kv_cache"
+WORDS = recordings.WORDS | {"max_num_tokens": "256"}
+
+
+def arrival(number: int, after: int, prompt: int, made: int, tenant: str = "") -> Arrival:
+    return Arrival(str(number), 0.0, after, prompt, made, made, "length", tenant=tenant)
+
+
+class CountingTrial:
+    """Its requests are answered by a replay, and what a prefix cache finds of them is counted."""
+
+    Error = LabError
+
+    def __init__(self, exercise: Exercise, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.checks: list[tuple[bool, str]] = []
+        self.folder, self._set = folder, WORDS | {key: str(word) for key, word in exercise.manifest.settings.items()}
+        self.settings = exercise.manifest.settings
+        self._count = itertools.count()
+        self._load()
+
+    def _load(self) -> None:
+        blocks, step_tokens = int(self._set[BLOCKS] or 1024) // 32, int(self._set["max_num_tokens"])
+        settings = SchedulerSettings(self._set, blocks, 32, step_tokens, 2048, 2000)
+        self._scheduler = scheduler_of(settings, scheduler_beside(self.folder))
+
+    def send_queued(
+        self, requests: Sequence[Any], later: Sequence[tuple[int, Any]] = ()
+    ) -> tuple[list[SimpleNamespace], list[Step]]:
+        """Answers with their tokens, and steps as the step log has them."""
+        arrivals = [
+            arrival(next(self._count), after, len(prompt), limit, **more)
+            for after, (prompt, limit, *rest) in [*((0, request) for request in requests), *later]
+            for more in [rest[0] if rest else {}]
+        ]
+        made: Counter[str] = Counter()
+        steps = Replay(self._scheduler, arrivals).run()
+        for step in steps:
+            made.update(dict(zip(step.ids, step.made, strict=True)))
+        return [SimpleNamespace(id=one.name, tokens=made[one.name], text="") for one in arrivals], steps
+
+    def in_turn(self, requests: Sequence[Any]) -> tuple[list[SimpleNamespace], list[Step]]:
+        """Requests that come one after the other: of each, the step that computes what no earlier one has left."""
+        known: set[tuple[int, ...]] = set()
+        records, steps = [], []
+        for number, (prompt, _) in enumerate(requests):
+            beginnings = [tuple(prompt[:end]) for end in range(32, len(prompt) + 1, 32)]
+            there = sum(1 for _ in itertools.takewhile(known.__contains__, beginnings))
+            known.update(beginnings)
+            records.append(SimpleNamespace(id=str(number)))
+            steps.append(Step([str(number)], phase="p", tokens=[len(prompt) - 32 * there]))
+        return records, steps
+
+    def call(self, script: str, function: str, *arguments: Any) -> Any:
+        return json.loads(json.dumps(runpy.run_path(str(self.folder / script))[function](*arguments)))
+
+    def parameters(self, model: str) -> dict[str, str]:
+        return dict(self._set)
+
+    def load_with(self, model: str, **parameters: str) -> None:
+        self._set |= parameters
+        self._load()
+
+    def expect(
+        self, name: str, expected: str, measured: object, ok: bool, sentence: str, predicted: bool = False
+    ) -> bool:
+        self.checks.append((ok, sentence))
+        return ok

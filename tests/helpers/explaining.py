@@ -1,0 +1,40 @@
+"""What `labctl explain` says of a recording, for a person and for a program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli.explain import explain_command
+from labsched import explain
+
+
+def in_both_ways(*words: str | Path) -> tuple[str, dict[str, Any]]:
+    """Its text on a terminal of 80 columns, and its JSON: both of the same causes, which are found once."""
+    explain_result, answers = explain.explain_result, list[explain.Diagnosis]()
+
+    def once(*asked: Any) -> explain.Diagnosis:
+        if not answers:
+            answers.append(explain_result(*asked))
+        return answers[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explain, "explain_result", once)
+        text, document = (_output(*words, *more) for more in ((), ("--json",)))
+    return text, json.loads(document)
+
+
+def in_words(*words: str | Path) -> str:
+    """Its text on a terminal of 80 columns."""
+    return _output(*words)
+
+
+def _output(*words: str | Path) -> str:
+    asked = [*map(str, words)]
+    done = CliRunner().invoke(explain_command, asked, catch_exceptions=False, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    return done.output
