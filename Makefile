@@ -16,11 +16,11 @@ PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-w
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@awk 'function row() {if (short) printf "  lab-%-14s lab %s: %s\n", short, number, title; short = ""} \
+	@awk 'function row() {if (short && !shown[number]++) printf "  lab-%-14s lab %s: %s\n", short, number, title; short = ""} \
 	      FNR == 1 {row()} END {row()} \
 	      /^    short="/ {split(FILENAME, part, "/"); number = substr(part[2], 1, 2); split($$0, part, "\""); short = part[2]} \
 	      /^    title="/ {split($$0, part, "\""); title = part[2]}' \
-	      $$(sed -n 's|^- lab: "\(..\)"|labs/\1-*/lab.py|p' labs/course.yaml)
+	      $$(sed -n 's|^- lab: "\(..\)"|labs/\1-*/lab.py|p' labs/course.yaml) labs/*/lab.py
 
 setup: $(READY) ## make .venv with labctl and everything that the labs need
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 import subprocess
+import sys
 from dataclasses import fields
 from inspect import getmembers, isfunction, signature
 from pathlib import Path
@@ -105,6 +107,15 @@ def test_writing_a_lab_names_everything_that_a_lab_may_say() -> None:
     words += [name for name in dir(lab.Place) if not name.startswith("_")]
     page = page_lab.PAGE.read_text(encoding="utf-8")
     assert sorted({word for word in words if f"`{word}`" not in page}) == []
+
+
+def test_the_example_of_a_lab_imports_what_is_there() -> None:
+    trees = [ast.parse(text) for path, text in page_lab.files().items() if path.endswith(".py")]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [ast.unparse(node) for node in imports if str(node.module).startswith(("labctl", "labkit", "labsched"))]
+    assert len(ours) >= 4
+    done = subprocess.run([sys.executable, "-c", "\n".join(ours)], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
 
 
 def test_writing_an_exercise_names_every_key_and_every_method_of_a_trial() -> None:

@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import threading
 import time
@@ -79,10 +80,13 @@ class Stagehand:
 
     # -- what a client may ask for, by the name of the act -----------------------------------------------------------
 
-    def kill(self, replica: int) -> str:
-        runtime = self._session.require_up(self._stack.name).runtime
-        runtime.stop(self._session.listener, self._stack.name, force=True, number=replica)
-        return f"replica {replica} was killed"
+    def kill(self, replica: int = 1) -> str:
+        """Raises LabError: there is no such replica. A stack without replicas is its own replica 1."""
+        up = self._session.require_up(self._stack.name)
+        up.record.only(replica)
+        number = up.record.folder(replica)
+        up.runtime.stop(self._session.listener, self._stack.name, force=True, number=number)
+        return f"replica {replica} was killed" if number else "the server was killed"
 
     def restart(self) -> str:
         restart.restart(self._session, self._stack.lab, self._stack.name)
@@ -110,7 +114,9 @@ class Stagehand:
             if self._over.is_set():
                 raise _Over
         raise LabError(
-            f"{held} of {requests} requests are in {model}", f"within {THERE_S:g} s", code="requests-missing"
+            f"{held} of {requests} requests are in {model}",
+            f"within {THERE_S:g} s; those that wait in Triton's queue are not in the model",
+            code="requests-missing",
         )
 
     def _clock(self) -> Clock:
@@ -171,7 +177,13 @@ class Stagehand:
     def _carry_out(self, act: str, **arguments: Any) -> Any:
         if act not in ACTS:
             raise LabError(f"labctl has no act {act}", f"it has: {', '.join(ACTS)}", code="act-unknown")
-        outcome = getattr(self, act)(**arguments)
+        method = getattr(self, act)
+        try:
+            inspect.signature(method).bind(**arguments)
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(method).parameters) or "nothing"
+            raise LabError(f"{act} failed", f"{error}; it takes: {takes}", code="act-failed") from error
+        outcome = method(**arguments)
         if act in ("pause", "run"):
             return outcome
         sentences = [outcome] if isinstance(outcome, str) else [decision["text"] for decision in outcome]

@@ -44,19 +44,21 @@ class Done:
 class RequestedAct:
     """An act that labctl was asked for; it happens while the client goes on."""
 
-    def __init__(self, path: Path) -> None:
-        self._answer = answer_of(path)
+    def __init__(self, path: Path, act: str) -> None:
+        self._answer, self._act = answer_of(path), act
 
     @property
     def over(self) -> bool:
         """Whether it has been carried out, or has failed."""
         return self._answer.exists()
 
-    def done(self, timeout: float = 120.0) -> Done:
+    def done(self, timeout: float = 180.0) -> Done:
         """Wait for it. Raises LabError if it failed, or takes longer than ``timeout`` seconds."""
         if not any(self.over for _ in attempts(timeout, LOOK_S)):
             raise LabError(
-                f"labctl has not answered within {timeout:g} s", f"asked in {self._answer.parent}", code="stage-silent"
+                f"labctl has not done {self._act} within {timeout:g} s",
+                f"asked in {self._answer.parent}",
+                code="stage-silent",
             )
         answer = json.loads(self._answer.read_text(encoding="utf-8"))
         if error := answer.pop("error", None):
@@ -70,7 +72,7 @@ def request_act(out: Path, phase: str, act: str, **arguments: Any) -> RequestedA
     folder.mkdir(exist_ok=True)
     path = folder / f"{len(list(folder.glob(REQUEST_FILES))) + 1:02}.json"
     atomic_write(path, json.dumps({"act": act, **arguments}))
-    return RequestedAct(path)
+    return RequestedAct(path, act)
 
 
 def folder_of(out: Path, phase: str) -> Path:
@@ -114,7 +116,7 @@ class Context:
         return steplog.read_step_log(self.run_dir, model, since=since)
 
     def act(self, act: str, **arguments: Any) -> RequestedAct:
-        """Have labctl do something to the replicas, one of the phase's ``acts``; returns at once."""
+        """Have labctl do something to the stack (docs/develop/writing-a-lab.md lists what); returns at once."""
         return request_act(self.out, self.phase, act, **arguments)
 
     def finish(self, data: Mapping[str, Any], records: Sequence[RequestRecord]) -> None:

@@ -51,6 +51,8 @@ class Stood:
 
     def stop(self, listener: Any, stack: str, force: bool = False, number: int = 0) -> None:
         self.done.append(("stop", (stack, force, number)))
+        left = [server for server in self.record.servers if server.number != number]
+        self.record = replace(self.record, servers=left)
 
 
 @pytest.fixture
@@ -78,12 +80,29 @@ def test_an_act_is_carried_out_and_answered_with_where_the_servers_are_now(
     begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
 ) -> None:
     with begin():
-        stood.record = replace(RECORD, servers=RECORD.servers[:1])
         done = context.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
     assert stood.done == [("stop", (STACK, True, 2))]
     assert done.outcome == "replica 2 was killed"
     assert done.replicas == {"1": vars(PLACES[1])}
     assert done.began <= done.ended
+
+
+def test_a_stack_without_replicas_has_its_only_server_killed(
+    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
+) -> None:
+    stood.record = replace(RECORD, balance="", servers=RECORD.servers[:1])
+    with begin():
+        done = context.request_act(tmp_path, "nothing-lost", "kill").done()
+    assert stood.done == [("stop", (STACK, True, 0))]
+    assert done.outcome == "the server was killed"
+
+
+def test_a_replica_that_is_not_there_cannot_be_killed(
+    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
+) -> None:
+    with begin(), lab_error("replica-unknown", 3):
+        context.request_act(tmp_path, "nothing-lost", "kill", replica=3).done()
+    assert stood.done == []
 
 
 def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
