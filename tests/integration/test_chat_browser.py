@@ -49,7 +49,7 @@ def chat(stack: str, root: Path) -> Iterator[str]:
         assert found, "the page is not there"
         yield found[1]
         process.terminate()
-        assert process.wait(30) == 143
+        assert process.wait(DEADLINE_S) == 143
     finally:
         process.kill()
         process.communicate()

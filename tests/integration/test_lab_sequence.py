@@ -20,10 +20,11 @@ import tritonclient.http
 from checkout import ROOT
 from gpt2_reference import Reference
 from lab_errors import lab_error
+from lab_programs import unproven
 from lab_server import LabServer
 from machinery import labctl
 from tritonclient.utils import InferenceServerException
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
@@ -58,7 +59,7 @@ def server(request: pytest.FixtureRequest, lab_server: Callable[..., LabServer])
         sampling="greedy",
         log_verbose=True,
         threads=1,
-        max_sequence_idle_microseconds=60_000_000,
+        max_sequence_idle_microseconds=600_000_000,
     )
 
 
@@ -127,7 +128,7 @@ def test_who_finds_no_place_waits_for_the_end_of_another_sequence(server: LabSer
         assert not answer.done(), "another step of all who have a slot does not let it in"
         for id in range(first, late):
             asked.ask("I have lived in London", id, end=True)
-        assert answer.result(timeout=60)
+        assert answer.result(timeout=DEADLINE_S)
     found = told()
     (wait,) = found.waits
     (stay,) = (stay for stay in found.stays if stay.id == str(late))
@@ -283,25 +284,9 @@ def test_a_damaged_export_is_refused_before_anything_starts(
 
 
 def test_the_lab_proves_its_lesson_and_draws_the_slots(own: Path) -> None:
-    labctl(
-        "run",
-        "sequence",
-        "--quick",
-        "--strict",
-        "--runtime",
-        "local",
-        "--ports",
-        "auto",
-        "--output",
-        "r.json",
-        root=own,
-    )
+    labctl("run", "sequence", "--quick", "--runtime", "local", "--ports", "auto", "--output", "r.json", root=own)
     (folder,) = (own / "results" / "01-sequence-batcher").iterdir()
-    assert {verdict["name"] for verdict in json.loads((own / "r.json").read_text())["verdicts"] if verdict["met"]} == {
-        "direct-keeps-the-slot",
-        "oldest-moves",
-        "timeline-agrees",
-    }
+    assert unproven("sequence", json.loads((own / "r.json").read_text())) == []
     timelines = json.loads((folder / "slots.json").read_text())
     seen = {name: sorted(stay["id"] for stay in data["stays"]) for name, data in timelines.items()}
     assert set(seen) == {"direct-slots", "oldest-slots"}
