@@ -41,7 +41,7 @@ def exercise_of(session: Session, id: str) -> Exercise:
 
 
 def check(session: Session, id: str, answer: str = "solution", change: Change = lambda text: text) -> judge.Outcome:
-    """What the judge says of that answer, with a change of its first file; a machine too busy to judge is asked again."""
+    """What the judge says of that answer, with a change of its first file; once more where the machine was too busy."""
     exercise = exercise_of(session, id)
     folder = desk.lay_out_exercise(exercise, session.workspace)
     for number, (name, text) in enumerate(find_attempt(exercise, answer).files.items()):
