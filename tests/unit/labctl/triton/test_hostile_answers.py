@@ -214,7 +214,7 @@ def test_an_infer_ends_whatever_the_stream_does(
     grpc_server: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     endpoint, mode = grpc_server
-    monkeypatch.setattr(conversation, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(conversation, "TIMEOUT_S", DEADLINE_S)
 
     def generated() -> str:
         return "".join(conversation.generate(endpoint, "m", "Hi", 4, stream))
