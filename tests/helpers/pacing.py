@@ -44,7 +44,8 @@ def await_held(clock: Clock, model: str, requests: int = 1) -> None:
 def await_arrived(endpoint: str, clock: Clock, model: str, requests: int) -> None:
     """Wait until Triton and the model together have so many requests; ``endpoint`` is of Triton's metrics.
 
-    A request that is handed over between the two looks counts in neither, and in the next ones.
+    A request that is handed over between the two looks counts in neither, and in the next ones. Triton counts no
+    sequence that waits.
     """
 
     def there() -> float:
