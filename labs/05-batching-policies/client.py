@@ -1,11 +1,12 @@
 """Lab 05's client: the identity test over two workloads, and the scheduler's steps meanwhile.
 
 Run by ``labctl run batching``, once for each phase: static, in-flight, and in-flight with little memory under both
-policies. The phases with little memory run half of the chat-like workload alone.
+policies. The phases with little memory run half of the chat-like workload alone; there only counts are compared, so the
+clock stands still until all requests have come.
 """
 
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from labkit.client import context, dataset, identity
@@ -66,12 +67,20 @@ def main() -> None:
     def ids_of(text: str) -> list[int]:
         return tokenizer.encode(text).ids
 
+    @contextmanager
+    def together(requests: int):
+        lab.act("pause").done()
+        yield
+        lab.act("run", model=ENGINE, requests=requests).done(timeout=180)
+
+    has_clock = lab.settings["engine"] != "tensorrt-llm"
+    sending = together if has_clock and lab.settings["max_tokens_in_paged_kv_cache"] else nullcontext
     for name, items in workloads(lab, lambda text: len(ids_of(text))).items():
         requests = identity.encode(items, ids_of, MAX_INPUT_LEN)
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
         watch = Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
         with ProgressLine(name) as progress, watch or nullcontext():
-            records = identity.run_identity_test(lab.endpoints["grpc"], requests, tell=progress)
+            records = identity.run_identity_test(lab.endpoints["grpc"], requests, tell=progress, sending=sending)
         steps = lab.steps(ENGINE, records)
         columns[name] = identity.identity_metrics(records)
         data["workloads"][name] = {

@@ -70,7 +70,6 @@ def run(lab: LabRun, s: Settings) -> Iterator[Verdict]:
         name="policies-differ",
         value="policies.max-utilization.preemptions",
         at_least=1,
-        timed=True,  # of requests that come one by one none is short of memory
         text="small KV cache: max_utilization ran {m[policies.max-utilization.mean_batch]:.1f} requests at a time, "
         "with {value:.0f} preemptions (guaranteed_no_evict: {m[policies.no-evict.mean_batch]:.1f})",
     )

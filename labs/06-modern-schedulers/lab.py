@@ -160,7 +160,6 @@ def verdicts(lab: LabRun) -> Iterator[Verdict]:
             name="first-come-is-not",
             value="tenants.fcfs.apart",
             at_least=2,
-            timed=True,  # nobody falls behind where no two wait
             text="fcfs: the light tenant fell {value:.1f} requests behind its half "
             "(TTFT {m[tenants.fcfs.light_ttft_ms]:.0f} ms; the flood: {m[tenants.fcfs.flood_ttft_ms]:.0f} ms)",
         )
@@ -175,7 +174,6 @@ def verdicts(lab: LabRun) -> Iterator[Verdict]:
         name="the-urgent-overtake",
         value="triton.priorities.overtaken",
         at_least=0.8,
-        timed=True,  # a client without a processor sends the urgent ones when the others have begun
         text="priority levels: {m[triton.priorities.urgent]:.0f} urgent requests were sent behind "
         "{m[triton.priorities.usual]:.0f} others, and executed before {value:.0%} of them",
     )
@@ -183,7 +181,6 @@ def verdicts(lab: LabRun) -> Iterator[Verdict]:
         name="the-queue-rejects",
         value="triton.rejected.rejected",
         at_least=4,
-        timed=True,  # requests that come one by one find room in the queue
         text="queue policy: {value:.0f} of {m[triton.rejected.came]} requests were rejected at once, because at most "
         "{m[triton.rejected.room]} may wait",
     )

@@ -1,14 +1,13 @@
 """Phase 4: one tenant floods, another sends little. What does each get under each scheduling policy?
 
-A first request fills the KV cache. When it ends all others are waiting, so the policy alone decides which one joins.
+The clock stands still until all requests are waiting, so the policy alone decides which one joins.
 """
 
 import random
 import sys
 
 from labkit.client import context
-from labkit.client.trtllm import EngineStream, steps_of
-from labkit.errors import LabError
+from labkit.client.trtllm import MODEL, EngineStream, steps_of
 from labkit.evidence.records import Lane
 
 PROMPT = 16  # tokens of every prompt
@@ -16,7 +15,6 @@ FLOOD, LIGHT = "flood", "light"
 TOKENS = {FLOOD: 48, LIGHT: 16}  # of each answer
 COUNTS, QUICK_COUNTS = {FLOOD: 48, LIGHT: 16}, {FLOOD: 20, LIGHT: 10}
 PRIORITY = {FLOOD: 2, LIGHT: 1}
-TRIES = 5  # until all requests have arrived before the first of them joins
 
 
 def main() -> None:
@@ -24,23 +22,16 @@ def main() -> None:
     rng = random.Random(6)
     counts = QUICK_COUNTS if lab.quick else COUNTS
     with EngineStream(lab.endpoints["grpc"]) as stream:
-        ask(stream, rng, dict.fromkeys(counts, 1))  # warm-up: what is compiled at first use
-        for _ in range(TRIES):
-            door = stream.fill(lab.settings["max_tokens_in_paged_kv_cache"])
-            stream.wait_first(door, timeout=120)  # it has joined: some policies would admit it last
-            records = ask(stream, rng, counts)
-            every = [record for tenant in records.values() for record in tenant]
-            tenants = {record.id: tenant for tenant, own in records.items() for record in own}
-            steps = [step for step in steps_of(lab, every) if tenants.keys() & {*step.ids}]
-            if steps[0].batch + steps[0].queue == len(every):
-                break
-        else:
-            raise LabError(
-                f"the requests were not all there within {TRIES} attempts",
-                "the machine is very busy",
-                code="requests-missing",
-            )
-    opened = door.responses[-1][0]
+        warm_up = ask(stream, rng, dict.fromkeys(counts, 1))  # what is compiled at first use
+        stream.wait(*warm_up[FLOOD], *warm_up[LIGHT], timeout=300)
+        lab.act("pause").done()
+        records = ask(stream, rng, counts)
+        every = [record for tenant in records.values() for record in tenant]
+        lab.act("run", model=MODEL, requests=len(every)).done(timeout=180)
+        stream.wait(*every, timeout=300)
+    tenants = {record.id: tenant for tenant, own in records.items() for record in own}
+    steps = [step for step in steps_of(lab, every) if tenants.keys() & {*step.ids}]
+    opened = steps[0].began
     data = {
         tenant: {
             "ttft_ms": 1e3 * sum(r.responses[0][0] - opened for r in own) / len(own),
@@ -56,7 +47,7 @@ def main() -> None:
 
 def ask(stream, rng, counts):
     """Send the flood, and right behind it the light tenant's requests on the same stream."""
-    records = {
+    return {
         tenant: [
             stream.ask(
                 [rng.randrange(5, 1200) for _ in range(PROMPT)],
@@ -69,8 +60,6 @@ def ask(stream, rng, counts):
         ]
         for tenant, count in counts.items()
     }
-    stream.wait(*records[FLOOD], *records[LIGHT], timeout=300)
-    return records
 
 
 def counted(steps, tenants):

@@ -10,6 +10,7 @@ import numpy as np
 from labkit.client import context, metrics
 from labkit.client.ask import UnaryClient, tensor
 from labkit.client.text_model import TextModel
+from labkit.client.trtllm import LOGGED, MODEL
 from labkit.errors import LabError
 from labkit.evidence.records import Lane
 
@@ -20,7 +21,7 @@ COUNTS, QUICK_COUNTS = (
     (8, 4),
     (4, 2),
 )  # of priority 2, and of priority 1; this Triton takes 0.5 s for most waiting requests
-LENGTHS = (200, 400, 800, 900)  # tokens of the first request: the others must all arrive before it is done
+LONG = 900  # tokens of the first answer, where no clock can stand still until the others are there
 NORMAL, FIRST = 2, 1
 FULL = "exceeds maximum queue size"  # Triton's words
 
@@ -56,30 +57,27 @@ def cache(lab, door):
 def priorities(lab, door):
     """One request is inside, eight wait, and four of priority 1 follow. In which order are they executed?"""
     many, few = QUICK_COUNTS if lab.quick else COUNTS
-    ahead, usual, urgent = behind_one(lab, door, [NORMAL] * many + [FIRST] * few)
-    order = [name for step in lab.steps(DOOR, [ahead]) for name in step.ids]
+    records = behind_one(lab, door, "priorities", many, few)
+    order = [name for step in lab.steps(DOOR, records) for name in step.ids]
+    usual = [record for record in records[: 1 + many] if record.id != order[0]]
+    urgent = records[1 + many :]
     places = sorted(order.index(record.id) + 1 for record in urgent)
     overtaken = sum(order.index(u.id) < order.index(n.id) for u in urgent for n in usual) / (many * few)
     went = ", ".join(map(str, places))
     print(f"priorities: {few} urgent requests behind {many} others were executed as number {went}", flush=True)
-    return {"usual": many, "urgent": few, "places": places, "overtaken": overtaken, "asked": [ahead, *usual, *urgent]}
+    return {"usual": many, "urgent": few, "places": places, "overtaken": overtaken, "asked": records}
 
 
 def rejected(lab, door):
     """Send more requests than may wait: the others are rejected at once."""
     room = lab.settings["door_max_queue_size"]
-    ahead, usual, _ = behind_one(lab, door, [NORMAL] * (room + TOO_MANY), too_many=True)
-    failed = [record.error for record in usual if record.error]
+    came = room + TOO_MANY  # behind the one that is inside
+    records = behind_one(lab, door, "rejected", came)
+    failed = [record.error for record in records if record.error]
     others = [error for error in failed if FULL not in error.lower()]
     full = len(failed) - len(others)
-    print(f"queue policy: room for {room}, {len(usual)} came, {full} rejected", *others, sep="\n  ", flush=True)
-    return {
-        "room": room,
-        "came": len(usual),
-        "rejected": full,
-        "answered": len(usual) - len(failed),
-        "asked": [ahead, *usual],
-    }
+    print(f"queue policy: room for {room}, {came} came, {full} rejected", *others, sep="\n  ", flush=True)
+    return {"room": room, "came": came, "rejected": full, "answered": came - len(failed), "asked": records}
 
 
 def limited(lab, inside):
@@ -105,35 +103,37 @@ def work(milliseconds):
     return made
 
 
-def behind_one(lab, door, wanted, too_many=False):
-    """Send one long request, and others with these priorities behind it, all before it is done.
+def behind_one(lab, door, part, usual, urgent=0):
+    """Have one request inside, and others behind it: first the usual ones, then the urgent. Returns all, as sent.
 
-    Tries again with a longer request if one of the others was rejected, unless ``too_many``: on a busy machine the long
-    request may still be in the door's queue, and take the place of one of them.
+    The engine's clock stands still until they are there. NVIDIA's engine has none: there the first answer is long.
     """
-    for length in LENGTHS:
-        with UnaryClient(lab.endpoints["grpc"]) as client:
-            ahead = door.send(client, f"Once upon a time, {length} tokens ago", length, to_the_end=True)
-            while count(lab).pending > 0 and not ahead.end:  # it is inside: the queue is empty
-                time.sleep(0.01)
-            records = [door.send(client, f"I am number {n} of {length}", 4, priority=p) for n, p in enumerate(wanted)]
-            here = False
-            while not here and not ahead.end:
-                here = count(lab).pending + sum(bool(record.error) for record in records) >= len(wanted)
-            ended(client, [ahead, *records])
-        if here and (too_many or not any(record.error for record in records)):
-            return (
-                ahead,
-                [r for r, p in zip(records, wanted, strict=True) if p == NORMAL],
-                [r for r, p in zip(records, wanted, strict=True) if p == FIRST],
-            )
-    raise LabError("the requests were never all there", "the machine is very busy", code="requests-missing")
+    has_clock = lab.settings["engine"] in LOGGED
+    if has_clock:
+        lab.act("pause").done()
+    with UnaryClient(lab.endpoints["grpc"]) as client:
+        records = []
+        for priority, count in ((NORMAL, 1 + usual), (FIRST, urgent)):
+            for _ in range(count):
+                tokens = 4 if records or has_clock else LONG
+                prompt = f"I am number {len(records)} of the {part}"
+                records.append(door.send(client, prompt, tokens, to_the_end=True, priority=priority))
+            until(client, lambda: count_there(lab, records) >= len(records) - 1)
+        if has_clock:
+            lab.act("run", model=MODEL, requests=1).done(timeout=180)
+        until(client, lambda: all(record.end for record in records))
+    return records
 
 
-def ended(client, records):
-    """Wait until all requests have ended, some of them with an error."""
+def count_there(lab, records):
+    """How many of these wait at the door, or have ended, which before the first is answered is a rejection."""
+    return count(lab).pending + sum(record.end > 0 for record in records)
+
+
+def until(client, condition):
+    """Wait until a condition is true."""
     deadline = time.monotonic() + 120
-    while not all(record.end for record in records):
+    while not condition():
         client.check()
         if time.monotonic() > deadline:
             raise LabError(f"{DOOR} has not answered within 120 s", "", "labctl logs modern", code="model-silent")

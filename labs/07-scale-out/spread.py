@@ -9,6 +9,7 @@ from labkit.client.ask import UnaryClient, text_tensor
 from labkit.errors import LabError
 
 MODEL, REQUESTS = "waits", 40
+SETTLE_S = 120.0  # until the servers have counted, or a connection is there
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def shared(lab, clients):
         ]
         for client, record in sent:
             client.wait(record, timeout=120)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SETTLE_S
     while sum(now := [after - was for after, was in zip(served(lab), before, strict=True)]) < REQUESTS:
         if time.monotonic() > deadline:
             raise LabError(
@@ -48,7 +49,7 @@ def shared(lab, clients):
 
 def connected(lab, client):
     """Ask until every replica has answered: gRPC's round robin skips replicas that are still connecting."""
-    before, deadline = served(lab), time.monotonic() + 30
+    before, deadline = served(lab), time.monotonic() + SETTLE_S
     while not all(after > was for after, was in zip(served(lab), before, strict=True)):
         if time.monotonic() > deadline:
             raise LabError(

@@ -65,7 +65,6 @@ def run(lab: LabRun, s: Settings) -> Iterator[Verdict]:
         name="preemption-computes-again",
         value="trace.vllm.recomputed",
         at_least=1,
-        timed=True,  # of requests that come one by one none is preempted
         text="vLLM preempted {m[trace.vllm.preempted]:.0f} times and computed {value:.0f} tokens again, "
         "{m[trace.vllm.tax]:.0%} of all; ours {m[trace.ours.preempted]:.0f} times and "
         "{m[trace.ours.recomputed]:.0f} tokens",

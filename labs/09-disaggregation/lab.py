@@ -136,6 +136,7 @@ def run(lab: LabRun, s: Settings) -> Iterator[Verdict]:
         name="the-router-knows",
         value="routing.agents.least_work.off",
         at_most=512,
+        timed=True,  # of requests that do not come together a later one finds less, where an earlier one has ended
         text="what the router expected differs from what the servers found by {value:.0f} tokens",
     )
     yield Verdict(

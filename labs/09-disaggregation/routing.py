@@ -60,12 +60,13 @@ class Routed:
         def send(ask):
             session, prompt, decision = ask
             why = json.dumps({"policy": self.policy, "session": session, **decision.to_json()})
-            record = self.fleet.whole(decision.replica, prompt, tokens, session, why)
-            self.router.answered(decision, self.fleet.ids(prompt + record.text)[:-1])  # the last is not computed yet
-            return record
+            return self.fleet.whole(decision.replica, prompt, tokens, session, why)
 
         with ThreadPoolExecutor(len(decided)) as pool:
             records = list(pool.map(send, decided))
+        ended = sorted(zip(records, decided, strict=True), key=lambda pair: pair[0].end)  # as the servers keep them
+        for record, (_, prompt, decision) in ended:
+            self.router.answered(decision, self.fleet.ids(prompt + record.text)[:-1])  # the last is not computed yet
         self.records += records
         for record, (session, _, decision) in zip(records, decided, strict=True):
             self.log.append({"request": record.id, "session": session, **decision.to_json()})

@@ -6,14 +6,13 @@ import json
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from machinery import labctl, leftovers, runtime, status
 from pytest_docker.plugin import Services
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labctl.runtimes import docker_engine
 from labctl.stack.ports import claim_endpoints
@@ -27,7 +26,7 @@ def test_the_stack_serves_and_labctl_leaves_it_alone(docker_services: Services, 
     question = {"text_input": "I have lived in", "max_tokens": 2}
 
     def answer() -> Any:
-        return call_triton(endpoint, "POST", "/v2/models/iterative-gpt2/generate_stream", question, 30)[0]
+        return call_triton(endpoint, "POST", "/v2/models/iterative-gpt2/generate_stream", question, DEADLINE_S)[0]
 
     assert answer() == 200
     assert status(rendered, STACK)["state"] == "absent"
@@ -111,8 +110,6 @@ def test_the_door_waits_until_the_server_is_healthy(own: Path) -> None:
 
 def test_a_model_that_cannot_load_ends_up_wait(own: Path) -> None:
     rendered_for_hand(own, "quick", "--set", "behaviour=refuse", healthcheck={"start_period": "1s"})
-    began = time.monotonic()
     with pytest.raises(AssertionError, match="unhealthy"):
         compose(own, "quick", "up", "--wait", "--no-build", "triton")
     labctl("down", "quick", root=own)
-    assert time.monotonic() - began < 120

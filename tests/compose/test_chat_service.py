@@ -13,6 +13,7 @@ import pytest
 from checkout import ROOT
 from gradio_client import Client
 from pytest_docker.plugin import Services
+from waiting import DEADLINE_S
 
 from labctl.runtimes import docker_engine, images
 from labctl.stack.ports import claim_endpoints
@@ -68,11 +69,11 @@ def test_the_page_continues_a_text_with_what_the_model_says(
 ) -> None:
     client = Client(page[0], verbose=False)
     dials = [0.0, 50, 0.0, -1]  # temperature, top-k, top-p, seed
-    text = str(client.submit(PROMPT, MODEL, TOKENS, *dials, api_name="/answer").result(timeout=60))
+    text = str(client.submit(PROMPT, MODEL, TOKENS, *dials, api_name="/answer").result(timeout=DEADLINE_S))
     client.close()
     server = f"127.0.0.1:{docker_services.port_for('triton', 8000)}"
     question = {"text_input": PROMPT, "max_tokens": TOKENS}
-    _, events = call_triton(server, "POST", f"/v2/models/{MODEL}/generate_stream", question, 30)
+    _, events = call_triton(server, "POST", f"/v2/models/{MODEL}/generate_stream", question, DEADLINE_S)
     said = [json.loads(line.removeprefix("data: "))["text_output"] for line in events.decode().splitlines() if line]
     assert len(said) == TOKENS
     assert PROMPT + "".join(said) in text

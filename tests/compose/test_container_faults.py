@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,10 @@ ON = ("--runtime", "compose", "--ports", "auto")
 
 
 def failing_up(root: Path, *settings: str, **env: Any) -> str:
-    """What an ``up`` says that fails, soon, and leaves nothing."""
-    began = time.monotonic()
-    done: subprocess.CompletedProcess[str] = labctl("up", STACK, *settings, *ON, root=root, check=False, **env)
+    """What an ``up`` says that fails and leaves nothing; it may not wait to the end, which is later than the test's."""
+    words = (*settings, "--timeout", "3600", *ON)
+    done: subprocess.CompletedProcess[str] = labctl("up", STACK, *words, root=root, check=False, **env)
     assert done.returncode == 1, done.stderr
-    assert time.monotonic() - began < 60, "it waited to the end"
     assert leftovers(root, STACK) == []
     return done.stderr
 
@@ -117,11 +115,11 @@ def test_a_container_of_clients_that_is_killed_is_the_failure_of_the_phase_at_wo
 
 
 def test_fault_6_and_50_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal: EngineThatDies) -> None:
-    loading = ("--set", "behaviour=slow", "--set", "seconds=100")
+    loading = ("--set", "behaviour=slow", "--set", "seconds=3600")
     with started(own, "up", STACK, *loading, *ON, DOCKER_HOST=mortal.host) as process:
         eventually(lambda: (c := container(own, STACK)) and c.status == "running")
         mortal.die()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 1, err
     assert "Docker engine" in err
     assert "Traceback" not in err

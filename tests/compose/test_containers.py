@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from machinery import container, labctl, runtime
+from waiting import DEADLINE_S
 
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine
@@ -21,7 +22,7 @@ TOKEN = "hf_secret_of_the_person"
 def test_a_stack_answers_on_loopback(in_containers: Callable[..., dict[str, Any]], shared: Path) -> None:
     shown = in_containers("quick")
     assert (shown["state"], shown["runtime"]) == ("ready", "compose")
-    code, body = call_triton(shown["endpoints"]["http"], "POST", "/v2/models/echo/generate", QUESTION, 30)
+    code, body = call_triton(shown["endpoints"]["http"], "POST", "/v2/models/echo/generate", QUESTION, DEADLINE_S)
     assert (code, json.loads(body)["text_output"]) == (200, "hello")
     bound = container(shared, "quick").attrs["HostConfig"]["PortBindings"].values()
     assert {binding["HostIp"] for ports in bound for binding in ports} == {"127.0.0.1"}

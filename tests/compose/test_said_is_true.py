@@ -81,7 +81,7 @@ exit 7
 def in_the_shell(root: Path, script: str) -> subprocess.CompletedProcess[str]:
     """What `labctl shell` makes of commands that are given to it."""
     words = [sys.executable, "-m", "labctl", "shell", STACK]
-    return subprocess.run(words, cwd=root, input=script, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(words, cwd=root, input=script, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_containers_that_were_removed_by_hand_are_removed_and_did_not_die(own: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from machinery import container, labctl, status
+from waiting import DEADLINE_S
 
 from labctl.triton.server_api import call_triton
 from labctl.workspace import Workspace
@@ -23,7 +24,7 @@ def test_vllm_answers_in_a_container_that_is_locked_down_and_shows_its_blocks(ow
     labctl("up", stack, "--runtime", "compose", "--ports", "auto", "--timeout", "600", *SETTINGS, root=own, timeout=700)
     shown = status(own, stack)
     assert (shown["state"], shown["runtime"]) == ("ready", "compose")
-    code, body = call_triton(shown["endpoints"]["http"], "POST", "/v2/models/ensemble/generate", QUESTION, 60)
+    code, body = call_triton(shown["endpoints"]["http"], "POST", "/v2/models/ensemble/generate", QUESTION, DEADLINE_S)
     assert code == 200 and len(json.loads(body)["text_output"]) > len("Once upon a time")
     steps = steplog.read_step_log(Workspace(own, own / "cache").folder(stack).run_dir(), "tensorrt_llm")
     assert steps and any(ids for step in steps for ids in step.block_ids)  # vLLM alone tells them

@@ -10,7 +10,7 @@ SEQUENCES = {
     "sampling": "greedy",
     "log_verbose": True,
     "threads": 1,
-    "max_sequence_idle_microseconds": 60_000_000,
+    "max_sequence_idle_microseconds": 600_000_000,
 }
 TINY = {"model": "random:tiny-llama"}
 # lab: (stack, the model that is asked, settings, group of the tests that share the server)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput
+from waiting import DEADLINE_S
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Stream:
             self._model, [text_input(prompt)], request_id=name, parameters=parameters, enable_empty_final_response=True
         )
 
-    def next(self, timeout: float = 60) -> tuple[str, str, bool]:
+    def next(self, timeout: float = DEADLINE_S) -> tuple[str, str, bool]:
         """The next response of any request: its name, its text, whether it is final. Raises what Triton says."""
         result, error = self._events.get(timeout=timeout)
         if error is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labctl.catalog import load_catalog
 from labctl.lab import Lab, ServerOfRun, Stack, Verdict
 from labctl.settings import resolve
 from labctl.workspace import Workspace
@@ -77,3 +78,16 @@ def rehearse(lab: Lab, profile: str = "cpu", quick: bool = False, **settings: An
     run = Rehearsal(profile, quick)
     run.verdicts = list(lab.run(run, resolve(lab, profile, settings)))
     return run
+
+
+def unproven(lab: str, result: Mapping[str, Any]) -> list[str]:
+    """The verdicts of a run's result that are not met, and no machine's load is why; those that were not measured too.
+
+    A timed verdict that is not met says nothing beside other tests: they compute between the moments at which labctl
+    looks how busy the machine is.
+    """
+    found = load_catalog(Workspace.find(Path(__file__))).lab(lab)
+    timed = {verdict.name for verdict in rehearse(found).verdicts if verdict.timed}
+    verdicts = result["verdicts"]
+    assert verdicts
+    return [one["name"] for one in verdicts if one["value"] is None or not (one["met"] or one["name"] in timed)]

@@ -64,7 +64,7 @@ def committed(folder: Path, *more: str) -> None:
     git(folder, "commit", "-q", "--allow-empty", "-m", "one")
 
 
-def labctl(*arguments: str, root: Path, timeout: float = 240, check: bool = True, **env: str) -> Any:
+def labctl(*arguments: str, root: Path, timeout: float = 600, check: bool = True, **env: str) -> Any:
     """Run the real command line as a person does, to its end."""
     command = [sys.executable, "-m", "labctl", *arguments]
     words = {**os.environ, **env}

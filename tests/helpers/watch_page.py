@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_S
 
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.page import document
 
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 1e3 * DEADLINE_S
 LAPTOP = {"width": 1280, "height": 800}
 TITLE = "Lab 02: Iterative scheduling with GPT-2"
 
@@ -37,7 +38,7 @@ def watch(stack: str, root: Path, *options: str) -> Iterator[str]:
         assert found, "the page is not there"
         yield found[1]
         process.terminate()
-        assert process.wait(30) == 143
+        assert process.wait(DEADLINE_S) == 143
     finally:
         process.kill()
         process.communicate()
@@ -124,7 +125,7 @@ class Shown:
     def settle(self) -> None:
         """Let it draw what has changed, until nothing does any more."""
         self.page.evaluate("""() => new Promise((settled, failed) => {
-            setTimeout(() => failed(new Error("the page has not come to rest for a minute")), 60000);
+            setTimeout(() => failed(new Error("the page has not come to rest for two minutes")), 120000);
             watching.stale = true;
             const drawn = () => watching.stale ? requestAnimationFrame(drawn) : settled();
             requestAnimationFrame(drawn);

@@ -204,7 +204,8 @@ def test_lab_02_can_be_done_with_the_keyboard_alone(visitor: Visitor) -> None:
     keyboard.press("#pause")
     page.locator("#pause[aria-pressed=true]").wait_for()
     first = {model: keyboard.send(model, "The fox", 9) for model in ("iterative-gpt2", "simple-gpt2")}
-    visitor.lane("iterative-gpt2").locator(".held", has_text=first["iterative-gpt2"]).wait_for()
+    for model, name in first.items():
+        visitor.lane(model).locator(".held", has_text=name).wait_for()
     second = {model: keyboard.send(model, "Anna", 9) for model in first}
     keyboard.press("#guess")
     keyboard.go("#quizzed")

@@ -14,6 +14,7 @@ import pytest
 from each_lab import PROMPT
 from lab_server import LabServer
 from machinery import labctl, started
+from waiting import DEADLINE_S
 
 MODEL = "iterative-gpt2"
 TOKENS = 8
@@ -100,7 +101,7 @@ def test_a_shell_beside_a_stack_on_this_machine_has_its_addresses_and_labctl(
         input=script,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 5, done.stderr

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from lab_server import LabServer
-from machinery import taken_down
+from machinery import labctl, taken_down
 from own_stack import server_of, up
 from waiting import DEADLINE_S
 
@@ -49,7 +49,7 @@ def chat(stack: str, root: Path) -> Iterator[str]:
         assert found, "the page is not there"
         yield found[1]
         process.terminate()
-        assert process.wait(30) == 143
+        assert process.wait(DEADLINE_S) == 143
     finally:
         process.kill()
         process.communicate()
@@ -148,10 +148,14 @@ def streaming_page(browser: Any, streaming_root: Path) -> Iterator[Visitor]:
         visitor.page.close()
 
 
-def test_where_the_model_streams_the_text_grows_before_it_is_whole(streaming_page: Visitor) -> None:
+def test_where_the_model_streams_the_text_grows_until_it_is_whole(
+    streaming_page: Visitor, streaming_root: Path
+) -> None:
     streaming_page.set("tokens", 400)
     streaming_page.page.evaluate(WATCH)
+    labctl("clock", "iterative", "slow", "20", root=streaming_root)  # the page shows one text before it has the next
     whole, speed = streaming_page.answer("I have lived in")
+    labctl("clock", "iterative", "run", root=streaming_root)
     grown = streaming_page.page.evaluate("window.grown")
     assert len(grown) > 3
     assert grown[-1] == whole

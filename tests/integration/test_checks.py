@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from machinery import copy_of_the_checkout
+from waiting import eventually
 
 from labctl.learn import desk, judge, server
 from labctl.learn.attempts import find_attempt
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
+from labctl.learn.outcome import TooBusy
 from labctl.listener import Silent
 from labctl.stack.session import Session
 
@@ -38,12 +41,19 @@ def exercise_of(session: Session, id: str) -> Exercise:
 
 
 def check(session: Session, id: str, answer: str = "solution", change: Change = lambda text: text) -> judge.Outcome:
-    """What the judge says of that answer, with a change of its first file."""
+    """What the judge says of that answer, with a change of its first file; once more where the machine was too busy."""
     exercise = exercise_of(session, id)
     folder = desk.lay_out_exercise(exercise, session.workspace)
     for number, (name, text) in enumerate(find_attempt(exercise, answer).files.items()):
         (folder / name).write_text(change(text) if number == 0 else text)
-    return judge.check_exercise(session, exercise, "local", [11])
+
+    def judged() -> judge.Outcome | None:
+        with suppress(TooBusy):
+            return judge.check_exercise(session, exercise, "local", [11])
+        return None
+
+    outcome: judge.Outcome = eventually(judged)
+    return outcome
 
 
 def replaced(before: str, after: str) -> Change:

@@ -15,7 +15,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from checkout import ROOT
 from codegen_requests import USUAL, ensemble, generator, tensor, texts
+from pacing import await_arrived, standing
 from tritonclient.utils import InferenceServerException
+from waiting import DEADLINE_S, eventually
 
 from labkit.client import metrics
 from labkit.evidence import steplog
@@ -43,12 +45,13 @@ def answers(client: Any, *arguments: Any, **given: Any) -> list[str]:
     return [text.decode() for text in found]
 
 
-def at_once(client: Any, requests: list[list[Any]]) -> list[Any]:
-    """All answers (or errors), in the order of the requests; all of them in flight together."""
+def at_once(client: Any, requests: list[list[Any]], sent: Callable[[], None] = lambda: None) -> list[Any]:
+    """All answers (or errors), in the order of the requests; ``sent`` is called when all are on their way."""
     done: queue.Queue[tuple[int, Any]] = queue.Queue()
     for place, inputs in enumerate(requests):
         client.async_infer("ensemble", inputs, lambda result, error, at=place: done.put((at, error or result)))
-    return [answer for _, answer in sorted((done.get(timeout=60) for _ in requests), key=lambda item: item[0])]
+    sent()
+    return [answer for _, answer in sorted((done.get(timeout=DEADLINE_S) for _ in requests), key=lambda item: item[0])]
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -159,15 +162,28 @@ def test_a_repetition_penalty_changes_the_answer_and_neutral_values_do_not(clien
 
 
 def test_requests_in_flight_together_share_batches_and_each_gets_its_own_length(server: Any, client: Any) -> None:
+    count = 7 * 5
+
+    def counted(inferences: int, before: metrics.Snapshot) -> metrics.ModelCounters | None:
+        """Triton's counters, once all are in them: it counts a request when it has sent the answer."""
+        found = metrics.scrape(server.metrics).since(before).models[GENERATOR]
+        return found if found.inferences == inferences else None
+
     before = metrics.scrape(server.metrics)
-    expected = [answers(client, [PROMPTS[n % 5]], 1 + n % 7)[0] for n in range(7 * 5)]
-    alone = metrics.scrape(server.metrics).since(before).models[GENERATOR]
-    found = at_once(client, [ensemble([PROMPTS[n % 5]], 1 + n % 7) for n in range(7 * 5)])
+    expected = [answers(client, [PROMPTS[n % 5]], 1 + n % 7)[0] for n in range(count)]
+    assert eventually(lambda: counted(count, before)).exec_count == count
+    before = metrics.scrape(server.metrics)
+    with standing(server.run_dir, GENERATOR) as clock:
+
+        def go_on() -> None:
+            await_arrived(server.metrics, clock, GENERATOR, count)
+            clock.run()
+
+        found = at_once(client, [ensemble([PROMPTS[n % 5]], 1 + n % 7) for n in range(count)], go_on)
     assert [result.as_numpy("OUTPUT_0")[0].decode() for result in found] == expected
-    together = metrics.scrape(server.metrics).since(before).models[GENERATOR]
-    assert alone.mean_batch == 1
-    assert together.exec_count - alone.exec_count < 35 / 2
-    assert max(step.batch for step in steplog.read_step_log(server.run_dir, GENERATOR)) > 5
+    # Those that came first are held, however few; the others wait for them, and are one batch.
+    assert eventually(lambda: counted(count, before)).exec_count == 2
+    eventually(lambda: max(step.batch for step in steplog.read_step_log(server.run_dir, GENERATOR)) >= count / 2)
 
 
 def wrong(name: str, datatype: str, array: Any) -> list[Any]:
@@ -200,7 +216,7 @@ def test_what_cannot_be_served_is_refused_by_name_and_the_server_goes_on(client:
 
 
 def test_a_negative_length_as_json_is_refused(server: Any) -> None:
-    connection = http.client.HTTPConnection(server.http, timeout=30)
+    connection = http.client.HTTPConnection(server.http, timeout=DEADLINE_S)
     rows = {"INPUT_0": ("BYTES", "def"), "INPUT_1": ("UINT32", -1), "INPUT_2": ("BYTES", ""), "INPUT_3": ("BYTES", "")}
     body = {
         "inputs": [
@@ -225,11 +241,14 @@ def test_a_bad_request_does_not_spoil_the_batch_that_it_is_in(client: Any) -> No
 def test_cancelled_requests_leave_nothing_behind_and_the_next_answer_is_right(server: Any, client: Any) -> None:
     right = answers(client, PROMPTS[:1], 8)
     gone: queue.Queue[Any] = queue.Queue()
-    calls = [
-        client.async_infer("ensemble", ensemble(PROMPTS[:1], 900, end_id=50256), lambda result, error: gone.put(error))
-        for _ in range(10)
-    ]
-    for call in calls:
-        call.cancel()
-    assert all(gone.get(timeout=30) is not None for _ in calls)
+    with standing(server.run_dir, GENERATOR):  # none is answered before it is cancelled
+        calls = [
+            client.async_infer(
+                "ensemble", ensemble(PROMPTS[:1], 900, end_id=50256), lambda result, error: gone.put(error)
+            )
+            for _ in range(10)
+        ]
+        for call in calls:
+            call.cancel()
+        assert all(gone.get(timeout=DEADLINE_S) is not None for _ in calls)
     assert answers(client, PROMPTS[:1], 8) == right

@@ -74,7 +74,7 @@ def test_fault_19_a_client_whose_server_stops_fails_and_averages_nothing(own: Pa
         "--concurrency",
         "2",
         "--request-count",
-        "500",
+        "100000",
         "--output-tokens",
         "200",
     ]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 from lab_errors import lab_error
+from lab_programs import unproven
 from lab_server import LabServer
 from machinery import labctl
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labkit.client import metrics
 from labkit.client.ask import TextStream, tensor, text_tensor
 from labkit.evidence import steplog
 
 PROMPT = "I have lived in a village near the river for as long as people can remember"
-TIMED = {"apart-wins-below-the-crossing", "apart-loses-above-it", "loading-pays-from-here"}
 FAST: dict[str, Any] = {"step_ms": 0, "token_ms": 0}
 
 
@@ -26,16 +26,12 @@ def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     labctl(
         *("run", "disaggregation", "--quick", "--runtime", "local", "--ports", "auto", "--output", "r.json"), root=own
     )
-    words = {verdict["name"]: verdict["word"] for verdict in json.loads((own / "r.json").read_text())["verdicts"]}
-    assert {words.pop(name) for name in TIMED} <= {"met", "busy"}
-    assert len(words) == 8 and set(words.values()) == {"met"}
+    assert unproven("disaggregation", json.loads((own / "r.json").read_text())) == []
     (out,) = (own / "results" / "09-disaggregation").iterdir()
     log = [json.loads(line) for line in (out / "router.jsonl").read_text().splitlines()]
     assert len(log) == 3 * (10 * 4 + 13)  # policies, and the requests of each load
     assert all(line["scores"][line["replica"]] == max(line["scores"].values()) for line in log)
-    # Answers that end at the same time may be kept in another order than the router hears of them.
-    right = sum(line["found"] == line["candidates"][line["replica"]]["cached"] for line in log)
-    assert right >= 0.9 * len(log)
+    assert all(line["found"] is not None for line in log)  # how much: the verdict `the-router-knows`
     steps = [json.loads(line) for line in (out / "steps-routing.jsonl").read_text().splitlines()]
     logged = {name: route for step in steps for name, route in step.get("routes", {}).items()}
     assert {line["request"]: line["scores"] for line in log} == {n: route["scores"] for n, route in logged.items()}
@@ -49,14 +45,14 @@ def handed_over(stream: TextStream, prompt: str = PROMPT, **parameters: Any) -> 
     """The name under which a sequence waits for a server."""
     inputs = [text_tensor("text_input", prompt), tensor("hand_over", True, bool)]
     record = stream.send_inputs("apart-gpt2", prompt, inputs, output="handed_over", **parameters)
-    stream.wait(record, timeout=60)
+    stream.wait(record, timeout=DEADLINE_S)
     return record.text
 
 
 def taken_over(stream: TextStream, name: str, prompt: str = PROMPT, **parameters: Any) -> str:
     inputs = [text_tensor("text_input", prompt), text_tensor("handed_over", name)]
     record = stream.send_inputs("apart-gpt2", prompt, inputs, **parameters)
-    stream.wait(record, timeout=60)
+    stream.wait(record, timeout=DEADLINE_S)
     return record.text
 
 
@@ -68,7 +64,7 @@ def test_a_request_that_is_handed_over_has_the_answer_of_one_server(
     asked = {"max_tokens": 24, "ignore_eos": True, **sampled}
     with stream_of(lab_server("two-servers", **FAST)) as stream:
         whole = stream.send("apart-gpt2", PROMPT, **asked)
-        stream.wait(whole, timeout=60)
+        stream.wait(whole, timeout=DEADLINE_S)
         assert taken_over(stream, handed_over(stream, **asked), **asked) == whole.text
 
 
@@ -98,7 +94,7 @@ def test_an_answer_of_one_token_is_not_handed_over(lab_server: Callable[..., Lab
     with stream_of(lab_server("two-servers", **FAST)) as stream:
         inputs = [text_tensor("text_input", PROMPT), tensor("hand_over", True, bool)]
         record = stream.send_inputs("apart-gpt2", PROMPT, inputs, max_tokens=1, ignore_eos=True)
-        stream.wait(record, timeout=60)
+        stream.wait(record, timeout=DEADLINE_S)
     assert record.text
 
 
@@ -115,16 +111,19 @@ def test_a_client_that_leaves_frees_its_slot_and_its_blocks_are_found(lab_server
     before = metrics.scrape(server.metrics)
     with stream_of(server) as stream:
         record = stream.send("apart-gpt2", PROMPT + " today", max_tokens=900, ignore_eos=True)
-        stream.wait_first(record, timeout=60)
+        stream.wait_first(record, timeout=DEADLINE_S)
     eventually(lambda: has_ended(server, record.id))
     with stream_of(server) as stream:
         again = stream.send("apart-gpt2", PROMPT + " today and", max_tokens=2)
-        stream.wait(again, timeout=60)
+        stream.wait(again, timeout=DEADLINE_S)
 
     def found() -> float:
         key = ("apart-gpt2", "labs_cached_tokens_total")
         return metrics.scrape(server.metrics).own[key] - before.own.get(key, 0.0)
 
     eventually(lambda: found() >= 16)
-    steps = steplog.read_step_log(server.run_dir, "apart-gpt2")
-    assert any(16 in step.cached for step in steps if again.id in step.ids)
+    eventually(
+        lambda: any(
+            16 in step.cached for step in steplog.read_step_log(server.run_dir, "apart-gpt2") if again.id in step.ids
+        )
+    )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from checkout import ROOT
 from gpt2_streams import Stream
 from lab_server import LabServer
 from machinery import labctl
 from own_stack import STACK, server_of, state
+from pacing import slowed
 from waiting import DEADLINE_S
+
+from labkit.evidence.records import token_overlap
 
 pytestmark = pytest.mark.xdist_group("iterative")
 
@@ -93,3 +99,24 @@ def test_ten_thousand_requests_at_once_are_all_answered_in_bounded_memory(
     everyone = [server, *server.children(recursive=True)]
     assert sum(process.memory_info().rss for process in everyone) < 4 * 2**30
     assert state(checkout) == "ready"
+
+
+def test_the_two_prompts_of_the_lab_overlap_under_iterative_scheduling_alone(
+    lab_server: Callable[..., LabServer],
+) -> None:
+    """Steps last so long that the second prompt comes while the first is answered, on however busy a machine."""
+    server, tokens = lab_server(STACK), 32
+    for model, least, most in (("simple-gpt2", 0.0, 0.0), ("iterative-gpt2", 0.5, 1.0)):
+        with slowed(server.run_dir, model):
+            first, second = lab_02().two_prompts(server.grpc, model, tokens)
+        assert least <= token_overlap(first, second) <= most
+        assert second.start < first.end, "the second prompt came when the first was answered"
+
+
+def lab_02() -> Any:
+    """Its client, as a module."""
+    spec = importlib.util.spec_from_file_location("lab_02", ROOT / "labs/02-iterative-scheduling/client.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

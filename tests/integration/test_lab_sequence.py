@@ -20,10 +20,11 @@ import tritonclient.http
 from checkout import ROOT
 from gpt2_reference import Reference
 from lab_errors import lab_error
+from lab_programs import unproven
 from lab_server import LabServer
 from machinery import labctl
 from tritonclient.utils import InferenceServerException
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
@@ -58,7 +59,7 @@ def server(request: pytest.FixtureRequest, lab_server: Callable[..., LabServer])
         sampling="greedy",
         log_verbose=True,
         threads=1,
-        max_sequence_idle_microseconds=60_000_000,
+        max_sequence_idle_microseconds=600_000_000,
     )
 
 
@@ -127,7 +128,7 @@ def test_who_finds_no_place_waits_for_the_end_of_another_sequence(server: LabSer
         assert not answer.done(), "another step of all who have a slot does not let it in"
         for id in range(first, late):
             asked.ask("I have lived in London", id, end=True)
-        assert answer.result(timeout=60)
+        assert answer.result(timeout=DEADLINE_S)
     found = told()
     (wait,) = found.waits
     (stay,) = (stay for stay in found.stays if stay.id == str(late))
@@ -191,31 +192,38 @@ def test_a_sequence_must_begin_with_start_and_is_over_after_end(server: LabServe
         assert "must specify the START flag on the first request of the sequence" in caught.value.why
 
 
+FEW: dict[str, Any] = {
+    "correlation_id": "string",
+    "strategy": "oldest",
+    "max_candidate_sequences": 2,
+    "threads": 1,
+    "log_verbose": True,
+}
+
+
+@pytest.fixture(scope="module")
+def forgetful(lab_server: Callable[..., LabServer]) -> LabServer:
+    """Few sequences have a place, and one that is idle is dropped soon; no answer takes as long."""
+    return lab_server(STACK, **FEW, max_sequence_idle_microseconds=10_000_000)
+
+
 @pytest.fixture(scope="module")
 def named(lab_server: Callable[..., LabServer]) -> LabServer:
-    """Correlation ids are texts, an idle sequence is dropped soon, and few have a place."""
-    return lab_server(
-        STACK,
-        correlation_id="string",
-        strategy="oldest",
-        max_candidate_sequences=2,
-        threads=1,
-        log_verbose=True,
-        max_sequence_idle_microseconds=2_000_000,
-    )
+    """Correlation ids are texts, and few sequences have a place."""
+    return lab_server(STACK, **FEW, max_sequence_idle_microseconds=600_000_000)
 
 
 TOLD = {
     "the first request has no START": "must specify the START flag on the first request of the sequence",
     "a request after END": "must specify the START flag on the first request of the sequence",
     "START again in the middle of a sequence": "conflict",
-    "nothing sent for longer than 2 s": "max sequence idle exceeded",
+    "nothing sent for longer than 10 s": "max sequence idle exceeded",
     "3 sequences where 2 have a place": "into new backlog",
     "a correlation id of the other type": "is not of the type that this server declares",
 }
 
 
-def test_what_the_lab_tells_of_broken_rules_is_what_triton_says(named: LabServer, tmp_path: Path) -> None:
+def test_what_the_lab_tells_of_broken_rules_is_what_triton_says(forgetful: LabServer, tmp_path: Path) -> None:
     given = {
         "lab": STACK,
         "stack": STACK,
@@ -223,20 +231,20 @@ def test_what_the_lab_tells_of_broken_rules_is_what_triton_says(named: LabServer
         "profile": "cpu",
         "runtime": "local",
         "quick": False,
-        "endpoints": {"http": named.http, "grpc": named.grpc},
-        "settings": named.settings,
+        "endpoints": {"http": forgetful.http, "grpc": forgetful.grpc},
+        "settings": forgetful.settings,
         "out": str(tmp_path),
-        "run_dir": str(named.run_dir),
+        "run_dir": str(forgetful.run_dir),
         "tokenizer_dir": "",
     }
     (tmp_path / "context.json").write_text(json.dumps(given))
     script = ROOT / "labs" / "01-sequence-batcher" / "semantics.py"
-    subprocess.run([sys.executable, script, tmp_path / "context.json"], check=True, timeout=120)
+    subprocess.run([sys.executable, script, tmp_path / "context.json"], check=True, timeout=600)
     said = {entry["what"]: entry for entry in json.loads((tmp_path / "semantics.json").read_text())["said"]}
     assert set(said) == set(TOLD)
     for what, words in TOLD.items():
         assert words in " ".join([said[what]["answer"], *said[what]["log"]]), said[what]
-    assert TOLD["a request after END"] in said["nothing sent for longer than 2 s"]["answer"]
+    assert TOLD["a request after END"] in said["nothing sent for longer than 10 s"]["answer"]
     assert said["START again in the middle of a sequence"]["answer"].startswith("answered")
 
 
@@ -283,25 +291,9 @@ def test_a_damaged_export_is_refused_before_anything_starts(
 
 
 def test_the_lab_proves_its_lesson_and_draws_the_slots(own: Path) -> None:
-    labctl(
-        "run",
-        "sequence",
-        "--quick",
-        "--strict",
-        "--runtime",
-        "local",
-        "--ports",
-        "auto",
-        "--output",
-        "r.json",
-        root=own,
-    )
+    labctl("run", "sequence", "--quick", "--runtime", "local", "--ports", "auto", "--output", "r.json", root=own)
     (folder,) = (own / "results" / "01-sequence-batcher").iterdir()
-    assert {verdict["name"] for verdict in json.loads((own / "r.json").read_text())["verdicts"] if verdict["met"]} == {
-        "direct-keeps-the-slot",
-        "oldest-moves",
-        "timeline-agrees",
-    }
+    assert unproven("sequence", json.loads((own / "r.json").read_text())) == []
     timelines = json.loads((folder / "slots.json").read_text())
     seen = {name: sorted(stay["id"] for stay in data["stays"]) for name, data in timelines.items()}
     assert set(seen) == {"direct-slots", "oldest-slots"}

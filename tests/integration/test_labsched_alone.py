@@ -39,7 +39,7 @@ def python(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python without the packages of the labs."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(installed)}
     return subprocess.run(
-        [sys.executable, "-S", *words], check=False, env=env, cwd=installed, capture_output=True, text=True, timeout=60
+        [sys.executable, "-S", *words], check=False, env=env, cwd=installed, capture_output=True, text=True, timeout=300
     )
 
 

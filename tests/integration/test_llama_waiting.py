@@ -11,7 +11,7 @@ import pytest
 from lab_server import LabServer
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labkit.client import metrics
 
@@ -54,11 +54,11 @@ def test_who_waits_behind_a_long_request_is_refused_in_time_and_served_once_its_
 
     with InferenceServerClient(server.grpc) as client:
         try:
-            eventually(somebody_waits, timeout=30)
+            eventually(somebody_waits)
             with pytest.raises(InferenceServerException, match=r"(?i)timeout expired"):
-                client.infer(model, inputs(model, 1), timeout=500_000, client_timeout=60)
+                client.infer(model, inputs(model, 1), timeout=500_000, client_timeout=DEADLINE_S)
         finally:
             for call in calls:
                 call.cancel()
-        assert all(ended.get(timeout=20) is not None for _ in calls)
-        client.infer(model, inputs(model, 1), client_timeout=60)
+        assert all(ended.get(timeout=DEADLINE_S) is not None for _ in calls)
+        client.infer(model, inputs(model, 1), client_timeout=DEADLINE_S)

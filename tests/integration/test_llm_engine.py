@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import queue
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as grpcclient
+from pacing import await_arrived, slowed, standing
 from tritonclient.utils import InferenceServerException
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
-from labctl.triton import server_api
 from labkit.client import identity, metrics
 from labkit.client.ask import TextStream, tensor, text_tensor
 from labkit.evidence import steplog
 
 pytestmark = pytest.mark.xdist_group("llm")
-TINY = {"model": "random:tiny-llama"}
+MODEL, TINY = "tensorrt_llm", {"model": "random:tiny-llama"}
 KINDS: dict[str, Any] = {
     "beam_width": np.uint32,
     "end_id": np.uint32,
@@ -150,22 +151,27 @@ def test_the_ensemble_answers_with_a_one_dimensional_text_that_begins_with_the_p
 
 def test_a_hundred_requests_at_once_are_answered_each_with_its_own_length(server: Any) -> None:
     requests = [identity.Ids(str(n), [3 + n] * (1 + n % 37), 20 + n % 23) for n in range(100)]
-    records = identity.run_identity_test(server.grpc, requests, warmup=1)  # refuses wrong lengths
-    steps = steplog.read_step_log(server.run_dir, "tensorrt_llm", since=records[0].start)
+    with standing(server.run_dir, MODEL) as clock, ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(identity.run_identity_test, server.grpc, requests, warmup=0)  # refuses wrong lengths
+        await_arrived(server.metrics, clock, MODEL, len(requests))
+        clock.run()
+        records = answered.result()
+    steps = steplog.read_step_log(server.run_dir, MODEL, since=records[0].start)
     assert max(step.batch for step in steps) == 16
 
 
-def test_a_stopped_request_leaves_the_batch_and_both_get_a_final_response(client: Any) -> None:
+def test_a_stopped_request_leaves_the_batch_and_both_get_a_final_response(server: Any, client: Any) -> None:
     answers: queue.Queue[Any] = queue.Queue()
-    client.async_infer(
-        "tensorrt_llm", ask([5], 1900), lambda result, error: answers.put((result, error)), request_id="a"
-    )
 
     def stopped() -> bool:
         client.infer("tensorrt_llm", ask([0], 0, 0, stop=True), request_id="a")
         return not answers.empty()
 
-    eventually(stopped)
+    with slowed(server.run_dir, MODEL):  # it has not ended before it is stopped
+        client.async_infer(
+            "tensorrt_llm", ask([5], 1900), lambda result, error: answers.put((result, error)), request_id="a"
+        )
+        eventually(stopped)
     result, error = answers.get()
     assert error is None
     assert result.as_numpy("output_ids").shape[2] < 1901
@@ -174,13 +180,15 @@ def test_a_stopped_request_leaves_the_batch_and_both_get_a_final_response(client
 def test_a_cancelled_request_frees_its_place_and_the_next_answer_is_right(server: Any, client: Any) -> None:
     right = output(client.infer("tensorrt_llm", ask([5, 6], 5)))
     answers: queue.Queue[Any] = queue.Queue()
-    calls = [
-        client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: answers.put(error)) for _ in range(20)
-    ]
-    for call in calls:
-        call.cancel()
-    for _ in calls:
-        assert answers.get(timeout=20) is not None
+    with slowed(server.run_dir, MODEL):  # none has ended before it is cancelled
+        calls = [
+            client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: answers.put(error))
+            for _ in range(20)
+        ]
+        for call in calls:
+            call.cancel()
+        for _ in calls:
+            assert answers.get(timeout=DEADLINE_S) is not None
     assert output(client.infer("tensorrt_llm", ask([5, 6], 5))) == right
     eventually(lambda: metrics.scrape(server.metrics).models["tensorrt_llm"].pending == 0)
 
@@ -189,21 +197,22 @@ def test_who_is_cancelled_while_waiting_leaves_the_queue_of_a_batch_that_stays_f
     server = lab_server("inflight-batching", **TINY)
     client = grpcclient.InferenceServerClient(server.grpc)
     full = 16
-    calls = [client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None) for _ in range(full)]
-    eventually(lambda: gauges(server, "labs_running") == [full])
-    waits = client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None)
-    eventually(lambda: gauges(server, "labs_waiting") == [1])
-    waits.cancel()
-    # With a free place it would have left the queue in any case.
-    eventually(lambda: gauges(server, "labs_waiting", "labs_running") == [0, full])
-    for call in calls:
-        call.cancel()
+    with slowed(server.run_dir, MODEL):  # so that the batch stays full
+        calls = [client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None) for _ in range(full)]
+        eventually(lambda: gauges(server, "labs_running") == [full])
+        waits = client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None)
+        eventually(lambda: gauges(server, "labs_waiting") == [1])
+        waits.cancel()
+        # With a free place it would have left the queue in any case.
+        eventually(lambda: gauges(server, "labs_waiting", "labs_running") == [0, full])
+        for call in calls:
+            call.cancel()
     eventually(lambda: metrics.scrape(server.metrics).models["tensorrt_llm"].pending == 0)
     client.close()
 
 
 def gauges(server: Any, *names: str) -> list[float]:
-    lines = server_api.call_triton(server.metrics, "GET", "/metrics")[1].decode().splitlines()
+    lines = metrics.metrics_page(server.metrics, DEADLINE_S).splitlines()
     return [float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2]) for name in names]
 
 
@@ -226,11 +235,11 @@ def test_streaming_gives_each_token_once_and_the_last_carries_the_final_flag(lab
     inputs = [*text("Hello there", 7), tensor("stream", True, np.bool_)]
     with TextStream(server.grpc) as stream:
         one = stream.send_inputs("ensemble", "Hello there", inputs)
-        stream.wait(one, timeout=30)
+        stream.wait(one, timeout=DEADLINE_S)
     assert len(one.responses) == 7
     with TextStream(server.grpc) as stream:
         whole = stream.send_inputs("ensemble", "Hello there", text("Hello there", 7))
-        stream.wait(whole, timeout=30)
+        stream.wait(whole, timeout=DEADLINE_S)
     assert whole.text == "Hello there" + one.text
     client = grpcclient.InferenceServerClient(server.grpc)
     with pytest.raises(InferenceServerException, match="decoupled"):

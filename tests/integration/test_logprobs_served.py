@@ -12,8 +12,10 @@ import pytest
 import torch
 import tritonclient.grpc as grpcclient
 from lab_server import LabServer
+from pacing import await_held, standing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from tritonclient.utils import InferenceServerException
+from waiting import eventually
 
 from labkit.client import metrics
 from labkit.client.ask import tensor, text_tensor
@@ -45,8 +47,10 @@ def streamed(server: LabServer, model: str, made: Callable[..., Sequence[Any]]) 
     found: list[list[Row]] = [[] for _ in ASKED]
     with grpcclient.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda result, error: done.put((result, error)))
-        for place, (prompt, tokens, rivals, temperature) in enumerate(ASKED):
-            send(client, model, place, made(prompt, tokens, temperature), rivals)
+        with standing(server.run_dir, "tensorrt_llm") as clock:
+            for place, (prompt, tokens, rivals, temperature) in enumerate(ASKED):
+                send(client, model, place, made(prompt, tokens, temperature), rivals)
+            await_held(clock, "tensorrt_llm", len(ASKED))
         left = len(ASKED)
         while left:
             result, error = done.get(timeout=120)
@@ -106,8 +110,11 @@ def test_an_ensemble_gives_those_of_one_pass_whoever_shares_its_batch(
 ) -> None:
     server = lab_server("inflight-batching", decoupled_mode=True, **EXACT, **more)
     judge(server.settings["tokenizer_dir"], streamed(server, "ensemble", ensemble))
-    preempted = metrics.scrape(server.metrics).own["tensorrt_llm", "labs_preemptions_total"] > 0
-    assert preempted == (more == SMALL)
+
+    def preempted() -> bool:
+        return metrics.scrape(server.metrics).own["tensorrt_llm", "labs_preemptions_total"] > 0
+
+    eventually(lambda: preempted() == (more == SMALL))
 
 
 @LLM

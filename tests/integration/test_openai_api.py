@@ -18,7 +18,8 @@ from killing import kill_server
 from lab_server import LabServer
 from machinery import labctl
 from own_stack import leftovers, shown
-from waiting import eventually
+from pacing import slowed, standing
+from waiting import DEADLINE_S, eventually
 
 from labctl.clock.clock import Clock
 from labkit.client import metrics
@@ -41,7 +42,7 @@ iterative = pytest.mark.xdist_group("iterative")
 
 def sample(client: openai.OpenAI, name: str) -> float:
     """One of the door's own counters, over all its labels."""
-    page = requests.get(str(client.base_url).replace("/v1/", "/metrics"), timeout=30).text
+    page = requests.get(str(client.base_url).replace("/v1/", "/metrics"), timeout=DEADLINE_S).text
     return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
 
 
@@ -205,7 +206,7 @@ def test_errors_are_those_of_openais_client(doors: Callable[..., openai.OpenAI])
 def test_bare_http_gets_events_and_its_own_request_id(doors: Callable[..., openai.OpenAI]) -> None:
     url = f"{doors(STREAMED).base_url}completions"
     body = {"model": "iterative-gpt2", "prompt": PROMPT, "max_tokens": 3, "stream": True}
-    answer = requests.post(url, json=body, headers={"x-request-id": "mine-1"}, timeout=60)
+    answer = requests.post(url, json=body, headers={"x-request-id": "mine-1"}, timeout=DEADLINE_S)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["x-request-id"] == "mine-1"
     *events, done, rest = answer.text.split("\n\n")
@@ -214,9 +215,9 @@ def test_bare_http_gets_events_and_its_own_request_id(doors: Callable[..., opena
 
 
 @iterative
-def test_a_deadline_ends_an_answer(doors: Callable[..., openai.OpenAI]) -> None:
-    client = doors(STREAMED)
-    with pytest.raises(openai.InternalServerError) as late:
+def test_a_deadline_ends_an_answer(doors: Callable[..., openai.OpenAI], lab_server: Callable[..., LabServer]) -> None:
+    client, server = doors(STREAMED), lab_server(STREAMED)
+    with standing(server.run_dir, "iterative-gpt2"), pytest.raises(openai.InternalServerError) as late:
         client.completions.create(
             model="iterative-gpt2",
             prompt=PROMPT,
@@ -241,14 +242,15 @@ def test_clients_that_leave_give_their_slots_back(
     left = 'labs_door_requests_total{code="499"'
     before = sample(client, left)
     opened = []
-    for _ in range(10):  # two more than there are slots
-        opened.append(socket.create_connection((str(where.host), int(where.port or 0)), timeout=60))
-        opened[-1].sendall(head + body)
-    assert opened[0].recv(15) == b"HTTP/1.1 200 OK"
-    eventually(lambda: sample(client, "labs_door_running") == 10)  # one that left before was never a request
-    for connection in opened:
-        connection.close()
-    eventually(lambda: sample(client, left) == before + 10)
+    with slowed(server.run_dir, "iterative-gpt2"):  # none has its whole answer before its client leaves
+        for _ in range(10):  # two more than there are slots
+            opened.append(socket.create_connection((str(where.host), int(where.port or 0)), timeout=DEADLINE_S))
+            opened[-1].sendall(head + body)
+        assert opened[0].recv(15) == b"HTTP/1.1 200 OK"
+        eventually(lambda: sample(client, "labs_door_running") == 10)  # one that left before was never a request
+        for connection in opened:
+            connection.close()
+        eventually(lambda: sample(client, left) == before + 10)
     eventually(
         lambda: all(
             value == 0

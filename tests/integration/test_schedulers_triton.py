@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from machinery import labctl
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
-from labctl.triton import server_api
+from labkit.client import metrics
 from labkit.client.ask import tensor
 from labkit.evidence import steplog
 
@@ -54,7 +54,7 @@ def ask_all(server: Any) -> None:
                 parameters={"tenant": "light" if number == 19 else "flood", "request_priority": 1},
                 callback=lambda result, error: done.put(error),
             )
-        assert [done.get(timeout=120) for _ in PROMPTS] == [None] * len(PROMPTS)
+        assert [done.get(timeout=DEADLINE_S) for _ in PROMPTS] == [None] * len(PROMPTS)
 
 
 @pytest.mark.parametrize("more", [SHARED, GUESSED], ids=["shared", "guessed"])
@@ -106,4 +106,4 @@ def test_a_priority_that_is_none_is_refused_by_name_and_what_no_engine_can_do_to
 
 
 def page(server: Any) -> str:
-    return server_api.call_triton(server.metrics, "GET", "/metrics")[1].decode()
+    return metrics.metrics_page(server.metrics, DEADLINE_S)

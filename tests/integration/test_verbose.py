@@ -12,7 +12,6 @@ import pytest
 from machinery import copy_of_the_checkout, labctl, share_server, taken_down, with_faults_lab
 
 from labctl.runtimes.local import LocalRuntime
-from labctl.stack.ports import claim_endpoints
 from labctl.triton import arguments
 from labctl.workspace import Workspace
 
@@ -29,10 +28,6 @@ def own(tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     taken_down(root)
 
 
-def free_ports() -> list[str]:
-    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(claim_endpoints("auto")).values())]
-
-
 def ran(stderr: str) -> list[str]:
     """The commands that ``--verbose`` tells."""
     return [line.removeprefix("  $ ") for line in stderr.splitlines() if line.startswith("  $ ")]
@@ -44,7 +39,7 @@ def told(argv: list[str]) -> list[str]:
 
 
 def test_up_shows_the_command_that_it_starts_without_its_secret(own: Path, tmp_path: Path) -> None:
-    done = labctl("up", STACK, "--runtime", "local", *free_ports(), "--verbose", root=own)
+    done = labctl("up", STACK, "--runtime", "local", "--ports", "auto", "--verbose", root=own)
     record = LocalRuntime(Workspace(own, tmp_path / "cache")).find(STACK)
     assert record
     server = psutil.Process(record.server["pid"])
@@ -61,7 +56,7 @@ def test_up_shows_the_command_that_it_starts_without_its_secret(own: Path, tmp_p
 def test_run_shows_its_server_its_client_and_its_report(own: Path, shared: bool) -> None:
     if shared:
         share_server(own)
-    done = labctl("run", "faults", "--runtime", "local", *free_ports(), "--verbose", root=own)
+    done = labctl("run", "faults", "--runtime", "local", "--ports", "auto", "--verbose", root=own)
     server, client, report = ran(done.stderr)
     assert "tritonserver" in server and "/report.py" in report
     assert ("labctl.runtimes.series" in client) == shared

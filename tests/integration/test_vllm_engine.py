@@ -14,8 +14,10 @@ import pytest
 import tritonclient.grpc as grpcclient
 from checkout import ROOT
 from machinery import labctl
-from waiting import eventually
+from pacing import await_held, standing
+from waiting import DEADLINE_S, eventually
 
+from labctl.clock.clock import Clock
 from labkit.client import metrics
 from labkit.client.ask import TextStream, tensor, text_tensor
 from labkit.client.trtllm import EngineStream
@@ -55,7 +57,7 @@ def prompt(start: int, length: int) -> list[int]:
 
 def answers(stream: TextStream, records: Sequence[RequestRecord]) -> list[list[int]]:
     for record in records:
-        stream.wait(record, timeout=60)
+        stream.wait(record, timeout=DEADLINE_S)
     assert not any(record.error for record in records)
     return [[int(id) for _, text in record.responses for id in text.split()] for record in records]
 
@@ -112,7 +114,9 @@ def test_a_known_beginning_is_found_in_whole_blocks(server: Any, stream: EngineS
 def test_preempted_requests_are_computed_again_and_answer_as_alone(server: Any, stream: EngineStream) -> None:
     prompts = [prompt(start, 60) for start in (4, 5, 6)]
     alone = [answers(stream, [stream.ask(ids, 90)])[0] for ids in prompts]
-    together = [stream.ask(ids, 90, f"crowd{index}") for index, ids in enumerate(prompts)]
+    with standing(server.run_dir, MODEL) as clock:
+        together = [stream.ask(ids, 90, f"crowd{index}") for index, ids in enumerate(prompts)]
+        await_held(clock, MODEL, len(together))
     assert answers(stream, together) == alone
     seen = steps(server, together)
     evicted = [name for step in seen for name in step.evicted]
@@ -141,7 +145,7 @@ def test_the_block_table_is_vllms_own(server: Any, stream: EngineStream) -> None
 def test_a_cancelled_client_frees_its_blocks(server: Any) -> None:
     with EngineStream(server.grpc) as leaving:
         record = leaving.ask(prompt(9, 100), 200, "leaves")
-        leaving.wait_first(record, timeout=60)
+        leaving.wait_first(record, timeout=DEADLINE_S)
 
     def why() -> str:
         lines = [
@@ -159,6 +163,7 @@ def test_a_step_of_the_clock_is_one_step_of_vllm(server: Any, stream: EngineStre
     labctl("clock", "inflight-batching", "pause", root=checkout)
     try:
         records = [stream.ask(prompt(start, 20), 4, f"clock{start}") for start in (10, 11)]
+        await_held(Clock(server.run_dir, (MODEL,)), MODEL, 2)
         before = len(steplog.read_step_log(server.run_dir, MODEL))
         for count in (1, 2):
             labctl("clock", "inflight-batching", "step", root=checkout)
@@ -195,8 +200,9 @@ def test_status_says_what_vllm_made_of_the_settings(server: Any, checkout: Any) 
 
 
 def test_explain_names_vllms_reason(server: Any, stream: EngineStream, checkout: Any) -> None:
-    # Long answers: on a busy machine the last request comes when the first have had some of their tokens.
-    records = [stream.ask(prompt(start, 10), 60, f"why{start}") for start in (13, 14, 15, 16)]
+    with standing(server.run_dir, MODEL) as clock:
+        records = [stream.ask(prompt(start, 10), 12, f"why{start}") for start in (13, 14, 15, 16)]
+        await_held(clock, MODEL, len(records))
     answers(stream, records)
     steps(server, records)
     assert "no slot: 3 of 3 are taken" in labctl("explain", "inflight-batching", records[-1].id, root=checkout).stdout
@@ -212,7 +218,7 @@ def test_the_ensemble_of_lab_03_answers_in_front_of_it(server: Any) -> None:
     ]
     with TextStream(server.grpc) as opened:
         record = opened.send_inputs("ensemble", "Once upon a time", inputs)
-        opened.wait(record, timeout=30)
+        opened.wait(record, timeout=DEADLINE_S)
     assert record.text.startswith("Once upon a time")
     client = grpcclient.InferenceServerClient(server.grpc)
     assert client.is_model_ready("ensemble")

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from machinery import labctl, status
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 STACK = "quick"
 CLASSIFICATION = {
@@ -24,7 +24,7 @@ def up(root: Path, where: str) -> str:
 
 def end(endpoint: str) -> None:
     """Upstream's own defect, mended in 2.60: it divides by the size of an element, which a text does not have."""
-    connection = http.client.HTTPConnection(endpoint, timeout=60)
+    connection = http.client.HTTPConnection(endpoint, timeout=DEADLINE_S)
     with contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("POST", "/v2/models/echo/infer", json.dumps(CLASSIFICATION))
         connection.getresponse()
@@ -60,5 +60,5 @@ def test_fault_26_a_model_whose_scheduler_has_ended_is_told_by_status_and_to_cli
     shown = eventually(lambda: found if (found := status(own, "scaled"))["state"] == "degraded" else None)
     (row,) = [row for row in shown["models"] if row["name"] == "streams"]
     assert row["state"] == "UNAVAILABLE" and "TypeError" in row["reason"]
-    later = labctl(*ask, "hello", root=own, check=False, timeout=60)
+    later = labctl(*ask, "hello", root=own, check=False)
     assert later.returncode == 1 and "TypeError" in later.stderr, later

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from waiting import DEADLINE_S, eventually
 from labctl import catalog
 from labctl.listener import Silent
 from labctl.options import Options
+from labctl.runtimes.lock import holder
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -29,6 +29,7 @@ from labctl.workspace import Workspace
 STACK = "quick"
 LOADING = ("--set", "behaviour=slow", "--set", "seconds=60")
 BRIEFLY = ("--set", "behaviour=slow", "--set", "seconds=3")
+ENDLESSLY = ("--timeout", "3600")  # longer than a test waits for labctl
 
 
 def on(where: str) -> tuple[str, ...]:
@@ -198,17 +199,15 @@ def test_fault_4_a_port_of_a_person_that_is_taken_before_the_server_listens_is_n
 
 
 def failing_up(own: Path, where: str, *settings: str) -> subprocess.CompletedProcess[str]:
-    """An ``up`` that must fail, soon, with nothing left."""
-    began = time.monotonic()
+    """An ``up`` that must fail, with nothing left."""
     done: subprocess.CompletedProcess[str] = labctl("up", STACK, *settings, *on(where), root=own, check=False)
     assert done.returncode == 1, done.stderr
-    assert time.monotonic() - began < 170, "it waited to the end"  # 180 s, unless it is told otherwise
     assert nothing_left(own, where)
     return done
 
 
 def test_fault_12_a_server_that_is_killed_while_it_loads_ends_the_wait_at_once(own: Path, where: str) -> None:
-    done = failing_up(own, where, "--set", "behaviour=kill")
+    done = failing_up(own, where, "--set", "behaviour=kill", *ENDLESSLY)
     assert "the server ended before it was ready" in done.stderr
     assert "SIGKILL" in done.stderr
 
@@ -226,20 +225,21 @@ def test_fault_12_a_server_that_dies_later_is_told_by_status(own: Path, where: s
 
 
 def test_fault_14_a_model_that_loads_slowly_but_within_the_time_is_waited_for(own: Path, where: str) -> None:
-    labctl("up", STACK, *BRIEFLY, "--timeout", "60", *on(where), root=own)
+    labctl("up", STACK, *BRIEFLY, *ENDLESSLY, *on(where), root=own)
     assert status(own, STACK)["state"] == "ready"
 
 
 def test_fault_14_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(own: Path, where: str) -> None:
-    for seconds in (10, 30):  # a busy machine may need more until the other one is loaded
-        done = failing_up(own, where, *LOADING, "--timeout", str(seconds))
+    slow = ("--set", "behaviour=slow", "--set", "seconds=3600")
+    for seconds in (10, 30, 90, 270):  # a busy machine may need more until the other one is loaded
+        done = failing_up(own, where, *slow, "--timeout", str(seconds))
         if "echo, moody" not in done.stderr.partition("not ready")[2].partition("\n")[0]:
             break
     assert f"not ready within {seconds} s: moody\n" in done.stderr
 
 
 def test_fault_15_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own: Path, where: str) -> None:
-    done = failing_up(own, where, "--set", "behaviour=refuse")
+    done = failing_up(own, where, "--set", "behaviour=refuse", *ENDLESSLY)
     assert "Triton could not load moody" in done.stderr
     assert "no luck today" in done.stderr
 
@@ -249,9 +249,10 @@ def test_fault_15_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_re
 
 def test_fault_16_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Path, where: str) -> None:
     with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
-        eventually(lambda: loading(own, where))
+        eventually(lambda: holder(Workspace(own, own / "cache"), STACK)[0] == first.pid)
+        psutil.Process(first.pid).suspend()  # it is in progress, however long the second takes to begin
         second = labctl("up", STACK, *on(where), root=own, check=False)
-        assert first.poll() is None, "the first was to be in progress"
+        psutil.Process(first.pid).resume()
         assert second.returncode == 1
         assert f"(pid {first.pid})" in second.stderr
         assert first.wait(DEADLINE_S) == 0

@@ -59,7 +59,7 @@ def answer(root: Path) -> str:
     """What the model that can be edited says to a greeting."""
     endpoint = status(root, STACK)["endpoints"]["http"]
     code, body = server_api.call_triton(
-        endpoint, "POST", "/v2/models/moody/generate", {"text_input": "hello"}, timeout=60
+        endpoint, "POST", "/v2/models/moody/generate", {"text_input": "hello"}, timeout=DEADLINE_S
     )
     assert code == 200, body
     return str(json.loads(body)["text_output"])
@@ -109,7 +109,7 @@ def test_fault_47_a_reload_that_is_interrupted_leaves_the_former_version_and_say
 def test_fault_47_a_restart_that_is_interrupted_holds_no_lock_and_leaves_what_status_says(
     own: Path, where: str
 ) -> None:
-    labctl("up", STACK, "--timeout", "77", *on(where), root=own)
+    labctl("up", STACK, "--timeout", "777", *on(where), root=own)
     before = runtime(own, where).find(STACK)
     server = first_process(own, where)
     psutil.Process(server).suspend()
@@ -120,7 +120,7 @@ def test_fault_47_a_restart_that_is_interrupted_holds_no_lock_and_leaves_what_st
     assert holder(Workspace(own, own / "cache"), STACK) == (0, "")
     assert status(own, STACK)["state"] == "absent"
     assert runtime(own, where).leftovers(STACK) == []
-    labctl("up", STACK, "--timeout", "77", *on(where), root=own)
+    labctl("up", STACK, "--timeout", "777", *on(where), root=own)
     labctl("restart", STACK, root=own)
     after = runtime(own, where).find(STACK)
-    assert before and after and (after.options.timeout, after.settings) == (77, before.settings)
+    assert before and after and (after.options.timeout, after.settings) == (777, before.settings)

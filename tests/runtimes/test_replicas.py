@@ -20,7 +20,7 @@ from killing import kill_front, kill_server
 from listening import beyond_loopback, listeners, published
 from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, taken_down, with_faults_lab
 from tritonclient.utils import InferenceServerException
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labctl.runtimes import docker_engine
 from labctl.runtimes.groups import groups
@@ -93,7 +93,7 @@ class Load:
             thread.join()
 
     def _ask(self) -> None:
-        connection = http.client.HTTPConnection(self.endpoint, timeout=60)
+        connection = http.client.HTTPConnection(self.endpoint, timeout=DEADLINE_S)
         while not self._end.wait(0.01):  # a steady load, not all that the machine has
             try:
                 connection.request("POST", GENERATE, BODY)
@@ -222,7 +222,7 @@ def test_a_model_is_unloaded_and_loaded_on_every_replica(replicated: Replicated)
 
 
 def _ready(place: str) -> bool:
-    connection = http.client.HTTPConnection(place, timeout=60)
+    connection = http.client.HTTPConnection(place, timeout=DEADLINE_S)
     with contextlib.closing(connection):
         connection.request("GET", f"/v2/models/{MODEL}/ready")
         return connection.getresponse().status == 200

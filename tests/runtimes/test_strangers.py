@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import stat
@@ -11,10 +12,12 @@ import grpc
 import pytest
 from machinery import container, labctl, status
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from waiting import DEADLINE_S
 
-from labctl.triton import arguments
-from labctl.triton.server_api import call_triton, model_states
+from labctl.triton import arguments, server_api
 from labctl.workspace import Workspace
+
+call_triton = functools.partial(server_api.call_triton, timeout=DEADLINE_S)
 
 STACK = "quick"
 CLOSED = {
@@ -43,7 +46,9 @@ def grpc_code(endpoint: str, method: str, message: object, key: str = "") -> grp
     with grpc.insecure_channel(endpoint) as channel:
         try:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            getattr(stub, method)(message, timeout=20, metadata=[(f"triton-grpc-protocol-{arguments.KEY}", key)])
+            getattr(stub, method)(
+                message, timeout=DEADLINE_S, metadata=[(f"triton-grpc-protocol-{arguments.KEY}", key)]
+            )
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -59,14 +64,14 @@ def test_fault_35_what_writes_to_triton_is_closed_to_strangers_and_open_to_labct
         assert grpc_code(endpoints["grpc"], method, message) == grpc.StatusCode.UNAVAILABLE, method
 
     key = Workspace(own, own / "cache").folder(STACK).read_secret()
-    assert {state.name for state in model_states(endpoints["http"], key)} == {"echo", "moody"}
+    assert {state.name for state in server_api.model_states(endpoints["http"], key)} == {"echo", "moody"}
     assert grpc_code(endpoints["grpc"], "RepositoryIndex", CLOSED_CALLS["RepositoryIndex"], key) == grpc.StatusCode.OK
     assert call_triton(endpoints["http"], "GET", "/v2/models/echo/stats")[0] == 200
     assert b"nv_inference_count" in call_triton(endpoints["metrics"], "GET", "/metrics")[1]
 
 
 def test_a_foreign_web_page_cannot_set_the_log(own: Path, where: str) -> None:
-    connection = http.client.HTTPConnection(up(own, where)["http"], timeout=20)
+    connection = http.client.HTTPConnection(up(own, where)["http"], timeout=DEADLINE_S)
     headers = {"Content-Type": "text/plain", "Origin": "http://evil.example"}
     connection.request("POST", "/v2/logging", '{"log_info": false}', headers)
     assert connection.getresponse().status == 403

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Required, TypedDict, cast
 
+from labctl.contention import Patience
 from labkit import disk
 from labkit.client import metrics
 from labkit.errors import LabError
@@ -230,14 +231,13 @@ class Clock:
         return {name: begun for name in stepped if (begun := self._begun(name, grant))}
 
     def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
-        quiet_since: float | None = None
+        quiet: Patience | None = None
         before: object = None
-        deadline = changed = time.monotonic()
+        gone, deadline = Patience(GONE_S), time.monotonic()
         while True:
-            now = time.monotonic()
             states = {name: self.states(name) for name in models}
             if states != before:
-                before, changed, deadline = states, now, now + PATIENCE_S
+                before, gone, deadline = states, Patience(GONE_S), time.monotonic() + PATIENCE_S
             granted = [name for name in models if self.mode(name).get("grant") == grant]
             unfinished = [name for name in granted if self._done(name, grant) < count]
             if not unfinished:
@@ -245,11 +245,11 @@ class Clock:
             looked_at = [state for name in unfinished for state in states[name]]
             busy = any(state["state"] in ("held", "running") for state in looked_at)
             coming = any(state.get("left") for state in looked_at) or _pending(endpoint, unfinished)
-            if busy or (coming and now - changed < GONE_S):
-                quiet_since = None
-            elif quiet_since is None:
-                quiet_since = now
-            elif now - quiet_since > SETTLE_S:
+            if busy or (coming and gone.left()):
+                quiet = None
+            elif quiet is None:
+                quiet = Patience(SETTLE_S)
+            elif not quiet.left():
                 return
             _not_for_ever(deadline)
 

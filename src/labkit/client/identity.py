@@ -10,6 +10,7 @@ import csv
 import gc
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,16 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
 
 
 def run_identity_test(
-    endpoint: str, requests: Sequence[Ids], warmup: int = WARMUP, tell: Tell | None = None
+    endpoint: str,
+    requests: Sequence[Ids],
+    warmup: int = WARMUP,
+    tell: Tell | None = None,
+    sending: Callable[[int], AbstractContextManager[Any]] = nullcontext,
 ) -> list[RequestRecord]:
     """Warm up with other prompts, then send all requests at once; every record, answered.
 
     Args:
+        sending: surrounds their sending, and is called with how many they are.
         tell: called with how many are answered, and of how many.
 
     Raises:
@@ -81,7 +87,8 @@ def run_identity_test(
         gc.collect()
         gc.freeze()
         try:
-            records = [send_ids(client, request, length) for request in requests]
+            with sending(len(requests)):
+                records = [send_ids(client, request, length) for request in requests]
             client.wait(*records, timeout=TIMEOUT_S, tell=tell)
         finally:
             gc.unfreeze()

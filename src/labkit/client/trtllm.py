@@ -45,10 +45,6 @@ class EngineStream(TextStream):
         ]
         return self.send_inputs(MODEL, name, inputs, ANSWER, **more)
 
-    def fill(self, tokens: int) -> RequestRecord:
-        """Send a request that fills a KV cache of ``tokens`` tokens: no other request joins until it has ended."""
-        return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
-
 
 def steps_of(lab: Context, records: Sequence[RequestRecord]) -> list[Step]:
     """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from door_models import Played, playing, response, text_model, until
+from waiting import DEADLINE_S
 
 from labdoor import requests
 from labdoor.answers import Answer
@@ -20,7 +21,6 @@ from labdoor.triton import EMPTY_FINAL, MOST_MESSAGE, WINDOW, Triton
 from labdoor.vocabulary import Vocabulary
 from labkit.client import stop
 
-DEADLINE_S = 20.0
 STREAMS = Model(replace(text_model(by_parameter=True), decoupled=True), Vocabulary())
 WHOLE = Model(replace(text_model(), decoupled=False), Vocabulary())
 

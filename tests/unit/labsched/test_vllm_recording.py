@@ -21,7 +21,7 @@ from checkout import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labctl.pages.live import story
 from labctl.pages.live.feed import FIELDS
@@ -130,7 +130,7 @@ class Traffic:
 
 def drain(kept: Files) -> None:
     """Wait until all events were taken out."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while kept._events:
         assert time.monotonic() < deadline
         kept._wake.set()
@@ -243,7 +243,7 @@ def test_a_disk_that_takes_no_more_ends_the_recording_with_one_line_and_never_th
         folder.write_text("")
     kept = opened(folder)
     notes = Notes(kept)
-    kept._thread.join(10)
+    kept._thread.join(DEADLINE_S)
     for number in range(1000):
         notes.came(Request(str(number), 5, 3))
     assert len(said) == 1 and str(folder) in said[0] and not kept.open and not kept._events

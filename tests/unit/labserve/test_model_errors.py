@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fake_backend import LOG
 from model_cases import ALL, ENGINE, STREAMS, Case, answered, ids, request, says_nothing_of_the_code
+from waiting import DEADLINE_S
 
 
 @ALL
@@ -98,6 +99,6 @@ def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(
         patch.setattr(model.driver, "give_up", gone)
         patch.setattr(model.driver.recorder, "record", gone)
         answered(model, [request(case)])
-        model.driver.thread.join(10)
+        model.driver.thread.join(DEADLINE_S)
     assert not model.driver.thread.is_alive()
     assert refused(model, case, 1) and refused(model, case, 1)

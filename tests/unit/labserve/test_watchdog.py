@@ -315,7 +315,7 @@ print(gc.isenabled())
 def test_a_collection_in_the_midst_of_a_look_does_not_let_the_watched_thread_go_on() -> None:
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests' / 'helpers'}"}
     ended = subprocess.run(
-        [sys.executable, "-c", LOOKS], check=False, env=env, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", LOOKS], check=False, env=env, capture_output=True, text=True, timeout=600
     )
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from exercise_cases import EXERCISES, begin_in
 from machinery import of_its_own
+from waiting import DEADLINE_S
 
 from labctl.cli import fullscreen, learn_view
 from labctl.cli.learn_screen import LearnScreen
@@ -28,7 +29,6 @@ from labctl.learn.progress import Progress
 from labctl.listener import Silent
 from labctl.stack.session import Session
 
-DEADLINE_S = 30.0
 TASK = "A paragraph that is\nhard-wrapped in its file.\n\n- one\n- two\n\n" + "Long. " * 200
 FOUND = ["ok  steps: expected 3, measured 3", "NO  rows: expected 2, measured 1", "", "not yet: " + "why " * 30]
 

@@ -46,7 +46,6 @@ def asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     for known in (docker_engine._client, docker_engine._of_context, docker_engine.user_inside):
         known.cache_clear()
     monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
-    monkeypatch.setattr(docker_engine, "PROBE_S", 0.3)
 
 
 @pytest.fixture
@@ -64,6 +63,8 @@ def silent(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     """An engine that does not answer, in each of the ways in which one does not."""
     path = tmp_path / "engine.sock"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    if request.param == "it hangs":
+        monkeypatch.setattr(docker_engine, "PROBE_S", 0.3)
     with socket.socket(socket.AF_UNIX) as listener:
         if request.param in ("it hangs", "nobody listens"):
             listener.bind(str(path))

@@ -19,7 +19,7 @@ from google.protobuf import text_format
 from grpc_here import grpc_serving
 from lab_errors import lab_error
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 from labctl.labs import workloads
 from labctl.triton import conversation
@@ -29,7 +29,7 @@ from labkit.client.text_model import TextModel
 from labkit.errors import LabError
 from labsched.slo import Slo
 
-PATIENCE_S = 20
+PATIENCE_S = DEADLINE_S
 STREAMS = """
 max_batch_size: 8 model_transaction_policy { decoupled: true }
 input { name: "text_input" data_type: TYPE_STRING dims: 1 }
@@ -268,11 +268,11 @@ def test_a_sequences_token_that_is_half_a_character_is_shown_as_such(monkeypatch
         assert client.ask("hello", 1, start=True) == "\N{REPLACEMENT CHARACTER}"
 
 
-def failing(script: Script, code: str) -> tuple[list[str], LabError]:
-    """What was shown before the error, and the error."""
-    shown = []
+def failing(script: Script, code: str, before: int = 0) -> tuple[list[str], LabError]:
+    """What was shown before the error, and the error. No patience is spent until ``before`` texts were shown."""
+    shown: list[str] = []
     with triton(script) as endpoint, lab_error(code) as caught:
-        for answer in ask(endpoint):
+        for answer in conversation.ask_model(endpoint, "m", "Once", 9, {}, standing=lambda: len(shown) < before):
             shown.append(answer.text)
     return shown, caught.value
 
@@ -305,7 +305,7 @@ def test_a_server_that_falls_silent_is_not_waited_for_for_ever(monkeypatch: pyte
         yield from (token(request, " upon") for _ in range(before))
         assert over.acquire(timeout=PATIENCE_S)
 
-    shown, _ = failing(script, "token-late")
+    shown, _ = failing(script, "token-late", before)
     assert len(shown) == before
 
 

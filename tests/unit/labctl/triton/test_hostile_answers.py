@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lab_errors import lab_error
 from tritonclient.grpc import service_pb2
+from waiting import DEADLINE_S
 
 from labctl.cli import metrics as metrics_command
 from labctl.learn.classroom import Classroom
@@ -160,9 +161,9 @@ def test_an_answer_within_the_limit_is_whole() -> None:
     body = os.urandom(300_000)
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     with answering(lambda connection: connection.sendall(answer)) as endpoint:
-        assert fetch.fetch(endpoint, "GET", "/", timeout=20.0) == (200, body)
+        assert fetch.fetch(endpoint, "GET", "/", timeout=DEADLINE_S) == (200, body)
         with pytest.raises(fetch.TooLarge):
-            fetch.fetch(endpoint, "GET", "/", timeout=20.0, most=200_000)
+            fetch.fetch(endpoint, "GET", "/", timeout=DEADLINE_S, most=200_000)
 
 
 CONFIG = service_pb2.ModelConfigResponse()
@@ -213,7 +214,7 @@ def test_an_infer_ends_whatever_the_stream_does(
     grpc_server: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     endpoint, mode = grpc_server
-    monkeypatch.setattr(conversation, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(conversation, "TIMEOUT_S", DEADLINE_S)
 
     def generated() -> str:
         return "".join(conversation.generate(endpoint, "m", "Hi", 4, stream))
