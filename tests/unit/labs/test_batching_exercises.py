@@ -52,7 +52,10 @@ def test_a_file_without_a_scheduler_is_refused_by_name(tmp_path: Path) -> None:
             "    def reserve(self):\n        return 1 / 0",
             r"^scheduler\.py, line 6: ZeroDivisionError: division by zero$",
         ),
-        ("    def reserve(self):\n        pass", r"^TypeError: .* \(what do places, reserve and victim .* return\?\)$"),
+        (
+            "    def reserve(self):\n        pass",
+            r"^TypeError: .* \(what do places, reserve, victim and share .* return\?\)$",
+        ),
     ],
 )
 def test_an_error_of_ones_own_scheduler_is_told_with_its_line(tmp_path: Path, body: str, said: str) -> None:
