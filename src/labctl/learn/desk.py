@@ -83,14 +83,13 @@ def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
 def as_judged(
     exercise: Exercise, files: dict[str, Path], exercises: Sequence[Exercise], passed: Collection[str], to: Path
 ) -> dict[str, Path]:
-    """The files of which a check judges a copy: a part of another exercise that has not passed is the labs' own there.
+    """Copies of the files, to be judged: a part of another exercise that has not passed is the labs' own there.
 
     Args:
+        exercise: one that grows.
         files: the learner's, all of which Python can read.
         to: the folder of the copies.
     """
-    if not exercise.manifest.grows:
-        return files
     open_parts = {part for each in exercises if each.id not in passed for part in each.parts} - {*exercise.parts}
     with replace_dir(to) as fresh:
         for name, path in files.items():

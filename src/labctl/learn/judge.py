@@ -72,10 +72,11 @@ def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seed
     with stack_lock(workspace, "exercises", "exercise check"):
         checks = _syntax(exercise, files) or own_work.of_the_solution(exercise, files)
         if not checks:
-            exercises = find_exercises(workspace, session.catalog, lambda problem: None)
-            passed = Progress(workspace).all_passed
-            judged = as_judged(exercise, files, exercises, passed, workspace.state / "judged" / exercise.id)
-            checks = _judge(session, exercise, judged, runtime, seeds)
+            if exercise.manifest.grows:
+                exercises = find_exercises(workspace, session.catalog, lambda problem: None)
+                passed = Progress(workspace).all_passed
+                files = as_judged(exercise, files, exercises, passed, workspace.state / "judged" / exercise.id)
+            checks = _judge(session, exercise, files, runtime, seeds)
         failed = next((check for check in checks if not check.ok), None)
         held = f"everything holds, with {len(seeds)} seeds" if len(seeds) > 1 else "everything holds"
         if edited := own_work.edited_judges(exercise, workspace):
