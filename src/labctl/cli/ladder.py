@@ -44,7 +44,7 @@ def climb(workspace: Workspace) -> None:
     for name, goodputs in sorted(rows.items(), key=lambda row: mean(row[1].values())):
         numbers = [goodputs[load] for load in ladder.LOADS]
         cells.append((name, *(f"{number:.2f}" for number in (*numbers, mean(numbers)))))
-    click.echo(f"Goodput: requests per second within {ladder.SLO}, by the replay. The best stands last.\n")
+    click.echo(f"Goodput by the replay: requests per second within {ladder.SLO}\n")
     click.echo(format_table(cells, columns, right=range(1, len(columns))))
     click.echo(LOADS)
     if YOURS not in rows:
