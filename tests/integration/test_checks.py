@@ -40,9 +40,9 @@ def exercise_of(session: Session, id: str) -> Exercise:
 def check(session: Session, id: str, answer: str = "solution", change: Change = lambda text: text) -> judge.Outcome:
     """What the judge says of that answer, with a change of its first file."""
     exercise = exercise_of(session, id)
-    folder = desk.lay_out_exercise(exercise, session.workspace)
+    desk.lay_out_exercise(exercise, session.workspace)
     for number, (name, text) in enumerate(find_attempt(exercise, answer).files.items()):
-        (folder / name).write_text(change(text) if number == 0 else text)
+        (session.workspace.root / exercise.place(name)).write_text(change(text) if number == 0 else text)
     return judge.check_exercise(session, exercise, "local", [11])
 
 

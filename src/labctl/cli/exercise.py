@@ -199,9 +199,10 @@ def hint_command(id: str | None) -> None:
 def reset_command(id: str) -> None:
     """Put the starter back; what you wrote is kept beside it."""
     session, exercises, _ = _open()
-    kept = desk.reset(find_exercise(exercises, id), session.workspace)
+    exercise = find_exercise(exercises, id)
+    kept = desk.reset(exercise, session.workspace)
     where = f"; yours is in {kept.relative_to(session.workspace.root)}" if kept else ""
-    say(f"exercises/{id} holds the starter again{where}")
+    say(f"the starter is back in {', '.join(map(exercise.place, exercise.manifest.files))}{where}")
 
 
 @exercise_command.command("solution")
