@@ -11,6 +11,7 @@ from labsched.replay import Replay
 
 MODEL, BLOCKS, BLOCK_SIZE = "tensorrt_llm", 8, 32
 POLICY, NO_EVICT, UTILIZATION = "batch_scheduler_policy", "guaranteed_no_evict", "max_utilization"
+FULL = 0.4  # of the requests
 LONGEST, STEP_TOKENS = 5000, 10_000  # steps, because some mistakes go on for ever; tokens of a step: enough for all
 OTHER = "the preemptions are not those of the server: play rules 1 to 3 once for each step, in their order."
 MEAN = "the preemptions are right, the mean batch is not: play rules 1 to 3 once for each step, in their order."
@@ -158,9 +159,17 @@ def lengths_of(rng):
     Two mistakes come to the same numbers only if one of them is ``SOON_ALIKE``.
     """
     while True:
-        lengths = tuple((rng.randint(20, 60), rng.randint(40, 80)) for _ in range(12))
+        lengths = tuple(request_of(rng) for _ in range(12))
         if told_apart(lengths):
             return lengths
+
+
+def request_of(rng):
+    """A prompt and an answer, which often fill their last block: there one token more is a block more."""
+    prompt, answer = rng.randint(20, 60), rng.randint(40, 80)
+    if rng.random() < FULL:
+        answer = rng.choice([tokens for tokens in range(40, 81) if (prompt + tokens) % BLOCK_SIZE == 0])
+    return prompt, answer
 
 
 def told_apart(lengths):
