@@ -89,6 +89,7 @@ With an NVIDIA GPU the lab takes `--profile gpu` where the GPU is large enough f
 Colab, VS Code, and a notebook with a GPU ([what ran on one](../../docs/operate/gpu.md#what-is-proven)).
 """
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
+GROWS = "!cat my/scheduler.py"
 
 
 def notebook(lab: Path, address: str) -> str:
@@ -140,10 +141,13 @@ def _exercise(lab: Path, id: str) -> str:
     (folder,) = (lab / "exercises").glob(f"{id}-*")
     manifest = yaml.safe_load((folder / "exercise.yaml").read_text(encoding="utf-8"))
     task = (folder / "task.md").read_text(encoding="utf-8")
-    starters = "".join(
-        _cell(f"%%writefile exercises/{id}/{name}\n{(folder / 'starter' / name).read_text(encoding='utf-8')}")
-        for name in manifest["files"]
-    )
+    starters = ""
+    for name in manifest["files"]:
+        if manifest.get("grows") and name == "scheduler.py":
+            starters += f"\nOpen `my/scheduler.py` in the list of files, and edit it there: it grows.\n\n{_cell(GROWS)}"
+        else:
+            text = (folder / "starter" / name).read_text(encoding="utf-8")
+            starters += _cell(f"%%writefile exercises/{id}/{name}\n{text}")
     return (
         f"\n### {id}: {manifest['title']} ({manifest['minutes']} min)\n\n{task}\n"
         f"{_cell(f'!labctl exercise start {id}')}{starters}{_cell(f'!labctl exercise check {id}')}"

@@ -34,6 +34,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)]+)\)")
 WORDS = 120  # of a list that is a slide, at most
+FRAGMENT = '<div class="fragment">\n\n{}\n</div>'
+TITLE, QUESTION = "LLM serving in one afternoon", "Which requests are in the next step, and why must the others wait?"
 render = MarkdownIt("commonmark", {"html": True}).enable("table").render
 
 
@@ -141,17 +143,31 @@ def pictures(text: str, anchor: str = "") -> Iterator[Slide]:
 
 
 def lesson(text: str) -> Iterator[Slide]:
-    """A lab: its question, its pictures, and its questions with the answers in the notes."""
+    """A lab: its question, then each question of the lesson with a picture of it, and the answer at the next key."""
     title, opening = re.match(r"# ([^\n]+)\n\n(.+?[^:])\n\n", text, re.S).groups()  # type: ignore[union-attr]
     yield Slide(title, plain(opening), "You learn:\n\n" + plain(section(text, "What you learn")))
-    for heading in ("What you see", "How it works"):
-        for found in PICTURE.finditer(section(text, heading)):
-            yield Slide(found[1], found[0], f"{title}: {heading.lower()}")
+    pictures = [
+        found for heading in ("What you see", "How it works") for found in PICTURE.finditer(section(text, heading))
+    ]
     asked = re.findall(
         r"^\*\*\d+\. (.+?)\*\*(.*?)<details><summary>Answer</summary>\n(.*?)</details>", text, re.M | re.S
     )
     for question, more, answer in asked:
-        yield Slide(question, plain(more.strip()), plain(answer))
+        shown = ""
+        if pictures:
+            of_it = max(pictures, key=lambda found: len(stems(found[1]) & stems(f"{question} {answer}")))
+            pictures.remove(of_it)
+            shown = f"{of_it[0]}\n\n"
+        yield Slide(
+            question, f"{shown}{plain(more.strip())}\n\n{FRAGMENT.format(plain(answer).strip())}", plain(answer)
+        )
+    for found in pictures:
+        yield Slide(found[1], found[0], title)
+
+
+def stems(text: str) -> set[str]:
+    """The beginnings of its long words."""
+    return {word[:5] for word in re.findall(r"[a-z]{5,}", text.lower())}
 
 
 def exercise(id: str) -> tuple[Path, dict[str, Any]]:
@@ -161,9 +177,9 @@ def exercise(id: str) -> tuple[Path, dict[str, Any]]:
 
 def exercise_slide(id: str) -> Slide:
     folder, manifest = exercise(id)
-    task = (folder / "task.md").read_text(encoding="utf-8").partition("\n\n")[0]
+    task = plain((folder / "task.md").read_text(encoding="utf-8"))
     said = "".join(f"\n- {text}" for text in dict.fromkeys(manifest["wrong"].values()))
-    body = f"{plain(task)}\n\n    labctl exercise start {id}\n    labctl exercise check {id}"
+    body = f'<div class="task">\n\n{task}\n</div>'
     return Slide(f"{id}: {manifest['title']}", body, f"{manifest['minutes']} min. The check says:\n{said}")
 
 
@@ -265,8 +281,8 @@ def page(folder: Path, name: str, title: str, text: str, kind: str = "sheet") ->
 
 
 def deck(rows: Sequence[Row]) -> str:
-    """The slides of a script; one that a row begins with is found as `#/at-MINUTE`."""
-    text = ""
+    """A title, and the slides of a script; one that a row begins with is found as `#/at-MINUTE`."""
+    text = f'<section class="opens"><h1>{TITLE}</h1><p>{QUESTION}</p></section>\n'
     for row in rows:
         for number, slide in enumerate(row.slides):
             name = f"at-{row.begins}" + (f"-{number}" if number else "")

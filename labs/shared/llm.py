@@ -105,6 +105,11 @@ class LlmSettings(LabSettings):
         "its tenant",
         when=LOGGED,
     )
+    scheduler: str | None = setting(
+        None,
+        "a scheduler of your own: a file below the checkout, such as my/scheduler.py",
+        when={"engine": ["openvino", "transformers"]},
+    )
     preemption: Literal["recompute", "swap"] = setting(
         "recompute",
         "how a preempted request comes back under max_utilization; swap (its keys and values put aside) is refused by "
@@ -265,6 +270,7 @@ def llm(s: LlmSettings, at: Place, batching: str = IN_FLIGHT) -> Served:
         repository=["llm"],
         parameters=values,
         optional=[key for key, value in values.items() if value is None],
+        files={"tensorrt_llm/1/scheduler.py": s.scheduler} if s.scheduler else {},
         replacements=[] if batching == IN_FLIGHT else [v1],
         probes=PROBES,
         tokenizer=weights,

@@ -254,6 +254,7 @@ class Served:
         parameters: a value for each placeholder of the templates.
         optional: placeholders for which an empty value is a meaning of its own.
         replacements: literal texts of the templates that are replaced; each must be there.
+        files: a person's own files, below the checkout, by their place in the repository.
         links: files below an engine or weights, by their place in the repository.
         models: where they are others than the stack's own.
         tokenizer: the weights whose tokenizer a client may use.
@@ -272,6 +273,7 @@ class Served:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     optional: Sequence[str] = ()
     replacements: Sequence[Replacement] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     models: Sequence[str] = ()
     probes: Mapping[str, Probe] = field(default_factory=dict)

@@ -131,6 +131,7 @@ def make_plan(
         output=output or workspace.folder(name).repository,
         optional=frozenset(served.optional),
         replacements=served.replacements,
+        files={place: workspace.root / path for place, path in served.files.items()},
         place=served.links,
         documents={MODEL_JSON: arguments} if arguments else {},
         spare=not given,

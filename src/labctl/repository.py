@@ -31,6 +31,7 @@ class RenderRequest:
         output: the folder that is swapped in when everything is right.
         defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
         optional: keys for which an empty value is a meaning of its own.
+        files: files that replace those of every source, by their path in the repository.
         place: links, by their path in the repository; their targets are paths as the server sees them.
         family: the folder of models to take if several of upstream's have a model of one name.
         documents: JSON files of the templates, by their path in the repository, and what is set in them.
@@ -47,6 +48,7 @@ class RenderRequest:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     optional: Collection[str] = ()
     replacements: Sequence[Replacement] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
     place: Mapping[str, str] = field(default_factory=dict)
     family: str = ""
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -195,7 +197,10 @@ def origins(request: RenderRequest) -> dict[str, Path]:
             request.hint,
             code="template-missing",
         )
-    return files
+    own = {place: path for place, path in request.files.items() if place.partition("/")[0] in request.models}
+    if lost := [path for path in own.values() if not path.is_file()]:
+        raise LabError(f"there is no file {lost[0]}", "a setting names it", code="own-file-missing")
+    return files | own
 
 
 def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:

@@ -2,9 +2,12 @@
 
 import importlib.util
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from labsched import scheduler
+from labsched.counting import CountingEngine
 from labsched.errors import Refusal
 from labsched.request import Request
 from labsched.scheduler import Scheduler
@@ -16,7 +19,7 @@ Kind = TypeVar("Kind")
 def scheduler_beside(folder: Path) -> type[Scheduler]:
     """The class ``Scheduler`` of ``folder/scheduler.py``; else the shipped one. See `class_beside`."""
     kind = class_beside(folder, Scheduler)
-    return kind if kind is Scheduler else _with_whole_line(kind)
+    return kind if kind is Scheduler else _as_it_is_asked(kind)
 
 
 def class_beside(folder: Path | None, base: type[Kind]) -> type[Kind]:
@@ -37,10 +40,12 @@ def class_beside(folder: Path | None, base: type[Kind]) -> type[Kind]:
     return own
 
 
-def _with_whole_line(kind: type[Scheduler]) -> type[Scheduler]:
-    """The class, with a `line` that may name only the next requests: the others follow in order of arrival.
+def _as_it_is_asked(kind: type[Scheduler]) -> type[Scheduler]:
+    """The class, with what a learner's answers need.
 
-    It is not called while no request waits.
+    Its `line` may name only the next requests: the others follow in order of arrival. It is not called while no request
+    waits. An engine that computes shares a step's tokens by itself, as the labs' `share` says it: another `share` is
+    refused there, and obeyed by an engine that counts.
     """
 
     class Scheduler(kind):  # type: ignore[misc, valid-type]
@@ -50,6 +55,14 @@ def _with_whole_line(kind: type[Scheduler]) -> type[Scheduler]:
             first = list(super().line())
             named = {id(request) for request in first}
             return [*first, *(request for request in self.waiting if id(request) not in named)]
+
+        def share(self, budget: int, decoding: int, left: Sequence[int]) -> list[int]:
+            parts = list(super().share(budget, decoding, left))
+            if not isinstance(self.engine, CountingEngine):
+                engines = scheduler.Scheduler.share(self, budget, decoding, left)
+                if parts != engines:
+                    raise Refusal(f"{FILE}: share returned {parts}, and this engine can only compute {engines}")
+            return parts
 
     return Scheduler
 
@@ -62,4 +75,4 @@ def with_line(error: Exception, folder: Path) -> Exception:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == folder / FILE]
     if frames:
         return Refusal(f"{FILE}, line {frames[-1].lineno}: {message}")
-    return Refusal(f"{message} (what do places, reserve and victim of {FILE} return?)")
+    return Refusal(f"{message} (what do places, reserve, victim and share of {FILE} return?)")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from labsched.errors import Refusal
 from labsched.request import Request
 from labsched.step import MOST_NAMED
 
@@ -91,8 +92,9 @@ def share_out(
     draft: int,
     left: Callable[[Request], int],
     drafts: Callable[[Request], int],
+    share: Callable[[int, int, Sequence[int]], Sequence[int]],
 ) -> Shares:
-    """Share a step's tokens as both engines do: one for each request that decodes, and the rest for prompts, in order.
+    """Share a step's tokens: one for each request that decodes, and of the rest `share` to each prompt.
 
     Args:
         batch: the requests in the step.
@@ -101,20 +103,27 @@ def share_out(
         draft: the draft tokens of a request at most, for which a step keeps room.
         left: the tokens that a request needs for its next one.
         drafts: how many draft tokens the engine will check.
+        share: as `Scheduler.share`.
+
+    Raises:
+        Refusal: `share` hands out what it cannot.
     """
     phase = "".join("d" if request.decodes else "p" for request in batch)
     drafted = [drafts(request) if letter == "d" else 0 for request, letter in zip(batch, phase, strict=True)]
     shares = Shares(phase, [], drafted)
-    rest = step_tokens - phase.count("d") * (1 + draft)
-    given: dict[Request, int] = {}
+    decoding = phase.count("d") * (1 + draft)
+    assert decoding <= step_tokens, f"{decoding} tokens in a step of {step_tokens}: more requests than slots?"
     prompts = [request for request, letter in zip(batch, phase, strict=True) if letter == "p"]
-    for request in in_engine_order([*dropped, *prompts]):
-        given[request] = max(0, min(rest, left(request)))
-        rest -= given[request]
+    order = in_engine_order([*dropped, *prompts])
+    needs = [max(0, left(request)) for request in order]
+    parts = list(share(step_tokens, decoding, needs))
+    whole = len(parts) == len(needs) and all(0 <= part <= need for part, need in zip(parts, needs, strict=True))
+    if not whole or decoding + sum(parts) > step_tokens or not (decoding or sum(parts) or not sum(needs)):
+        raise Refusal(
+            f"share returned {parts} for prompts that need {needs} tokens: each gets at most what it needs, "
+            f"{step_tokens - decoding} tokens together, and a step computes something"
+        )
+    given = dict(zip(order, parts, strict=True))
     shares.dropped += [(request, given[request]) for request in dropped]
     shares.tokens += [given.get(request, 1 + count) for request, count in zip(batch, drafted, strict=True)]
-    assert rest >= 0, f"{sum(shares.tokens)} tokens in a step of {step_tokens}: more requests than slots?"
-    if rest and not all(shares.tokens):
-        idle = [request.id for request, count in zip(batch, shares.tokens, strict=True) if not count and left(request)]
-        assert not idle, f"{rest} tokens are left over, and {idle[0]} gets none"
     return shares

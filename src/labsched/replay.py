@@ -116,7 +116,7 @@ def _require_ours(settings: SchedulerSettings) -> None:
 class Replay:
     """Play requests through a scheduler in virtual time: the only player here.
 
-    Other rules are a subclass of the scheduler, which answers one of its four questions in another way. What happens
+    Other rules are a subclass of the scheduler, which answers one of its five questions in another way. What happens
     to requests before they reach the scheduler is a subclass of this class (:class:`labsched.admission.GatedReplay`).
 
     Args:

@@ -6,6 +6,7 @@ It is single-threaded: its owner calls `submit`, `cancel`, `plan` and `step` fro
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from labsched.batch import Batch
 from labsched.plan import Because, Shares, StepPlan, draft_of, share_out
@@ -20,13 +21,14 @@ class Scheduler(Batch):
     `static` batching admits a batch when the engine is empty, and nothing more before its last request ends.
     In-flight batching admits and ends requests at every step.
 
-    Each plan asks four questions, which a subclass may answer in another way (see ``own.py``): how many requests may
-    join (`places`), in which order (`line`), how much memory stays free (`reserve`), and which request is preempted
-    (`victim`). They are asked of a draft: a copy of the scheduler, on which the plan's decisions so far have been made.
+    Each plan asks five questions, which a subclass may answer in another way (see ``own.py``): how many requests may
+    join (`places`), in which order (`line`), how much memory stays free (`reserve`), which request is preempted
+    (`victim`), and how many tokens of the step each prompt gets (`share`). They are asked of a draft: a copy of the
+    scheduler, on which the plan's decisions so far have been made.
     A plan may be made several times before it is carried out, so an answer must change nothing.
     """
 
-    # -- the four questions -------------------------------------------------------------------------------------------
+    # -- the five questions -------------------------------------------------------------------------------------------
 
     @property
     def places(self) -> int:
@@ -47,6 +49,20 @@ class Scheduler(Batch):
     def victim(self) -> Request:
         """The request to preempt when memory runs out: the one that the order would admit last."""
         return self.order.victim(self.running)
+
+    def share(self, budget: int, decoding: int, left: Sequence[int]) -> list[int]:
+        """How many tokens of each prompt the next step computes: as many as fit, in order.
+
+        Args:
+            budget: the tokens that the step computes at most.
+            decoding: how many of them the decoding requests take: one each, and their drafts.
+            left: the tokens that each prompt needs, in the order in which they joined.
+        """
+        parts, rest = [], budget - decoding
+        for tokens in left:
+            parts.append(max(0, min(rest, tokens)))
+            rest -= parts[-1]
+        return parts
 
     # -- what the server's loop asks, where vLLM's scheduler has another answer ----------------------------------------
 
@@ -141,7 +157,8 @@ class Scheduler(Batch):
         """The tokens that the next step computes for each running request, and for prompts that must be finished."""
         dropped = [request for request in self.memory.leaving if self.engine.must_finish(request.handle)]
         draft = self.features.num_assistant_tokens
-        return share_out(self.running, dropped, self.engine.step_tokens, draft, self.memory.left, self._drafts)
+        tokens, left = self.engine.step_tokens, self.memory.left
+        return share_out(self.running, dropped, tokens, draft, left, self._drafts, self.share)
 
     def _drafts(self, request: Request) -> int:
         if not self.features.num_assistant_tokens:

@@ -171,9 +171,22 @@ def test_every_slide_is_a_page_of_a_pdf_and_the_handout_is_one(kit: Path, browse
     teach.print_pages(kit, browser)
     pages = {path.stem: len(re.findall(rb"/Type /Page\b", path.read_bytes())) for path in kit.glob("*.pdf")}
     assert {*pages, "index"} == {path.stem for path in kit.glob("*.html")}
-    slides = {name: sum(len(row.slides) for row in teach.script(heading)) for name, heading in teach.SCRIPTS.items()}
+    slides = {
+        name: 1 + sum(len(row.slides) for row in teach.script(heading)) for name, heading in teach.SCRIPTS.items()
+    }
     assert {name: pages[name] for name in slides} == slides
     assert pages["handout"] == 1
+
+
+@pytest.mark.parametrize("heading", teach.SCRIPTS.values())
+def test_a_question_is_shown_with_its_answer_at_the_next_key_and_a_task_whole(heading: str) -> None:
+    slides = {slide.title: slide for row in teach.script(heading) for slide in row.slides}
+    asked = [slide for slide in slides.values() if 'class="fragment"' in slide.body]
+    assert len(asked) >= 5
+    assert all(slide.title.endswith("?") for slide in asked)
+    for exercise in EXERCISES:
+        if slide := slides.get(f"{exercise.id}: {exercise.title}"):
+            assert teach.plain((exercise.folder / "task.md").read_text()) in slide.body
 
 
 @pytest.mark.parametrize("heading", teach.SCRIPTS.values())

@@ -43,9 +43,9 @@ def exercise_of(session: Session, id: str) -> Exercise:
 def check(session: Session, id: str, answer: str = "solution", change: Change = lambda text: text) -> judge.Outcome:
     """What the judge says of that answer, with a change of its first file; once more where the machine was too busy."""
     exercise = exercise_of(session, id)
-    folder = desk.lay_out_exercise(exercise, session.workspace)
+    desk.lay_out_exercise(exercise, session.workspace)
     for number, (name, text) in enumerate(find_attempt(exercise, answer).files.items()):
-        (folder / name).write_text(change(text) if number == 0 else text)
+        (session.workspace.root / exercise.place(name)).write_text(change(text) if number == 0 else text)
 
     def judged() -> judge.Outcome | None:
         with suppress(TooBusy):
@@ -131,7 +131,7 @@ def test_a_step_that_sleeps_is_slow_and_misses_no_reschedule(session: Session) -
 
 def test_an_error_of_a_scheduler_begins_with_its_file_and_line(session: Session) -> None:
     outcome = check(session, "06b", change=replaced("+= len(request.prompt)", "+= request.prompt"))
-    assert outcome.sentence.startswith("exercises/06b/scheduler.py, line ") and "TypeError" in outcome.sentence
+    assert outcome.sentence.startswith("my/scheduler.py, line ") and "TypeError" in outcome.sentence
 
 
 def test_an_order_that_names_only_the_next_request_passes(session: Session) -> None:

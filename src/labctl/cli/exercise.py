@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from labctl.cli import options as opt
 from labctl.cli.console import is_terminal, say
 from labctl.course import question_answered
 from labctl.learn import desk
-from labctl.learn.exercise import Exercise, find_exercise, find_exercises
+from labctl.learn.exercise import Exercise, counted_exercises, find_exercise, find_exercises
 from labctl.learn.progress import NEW, PASSED, Progress
 from labctl.runtimes.lock import stack_lock
 from labctl.stack.session import Session
@@ -74,7 +75,7 @@ def exercise_list_command(lab: str | None, json_output: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     columns = ("id", "lab", "title", "kind", "min", "state")
-    counted = [exercise for exercise in exercises if exercise.core] or exercises
+    counted = counted_exercises(exercises)
     for core, heading in ((True, f"LLM serving in one afternoon, {_length_of(counted)}"), (False, "\nMore of this")):
         cells = [tuple(row.values())[:-1] for row in rows if row["core"] == core]
         if cells:
@@ -84,7 +85,7 @@ def exercise_list_command(lab: str | None, json_output: bool) -> None:
     click.echo(f"\n[{'#' * done}{'.' * (BAR - done)}]  {passed} of {len(counted)} passed")
 
 
-def _length_of(exercises: list[Exercise]) -> str:
+def _length_of(exercises: Sequence[Exercise]) -> str:
     """How long these take, in words."""
     minutes = sum(exercise.manifest.minutes for exercise in exercises)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
@@ -109,7 +110,7 @@ def start_command(id: str) -> None:
 def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
     folder = desk.lay_out_exercise(exercise, session.workspace).relative_to(session.workspace.root)
     progress.start(exercise.id)
-    names = ", ".join(f"{folder}/{name}" for name in exercise.manifest.files)
+    names = ", ".join(map(exercise.place, exercise.manifest.files))
     say(f"{exercise.id}  {exercise.title}  ({exercise.manifest.kind}, about {exercise.manifest.minutes} min)")
     say(f"Read {folder}/{desk.TASK}, then edit {names}.")
     say(f"Then: labctl exercise check {exercise.id}   (stuck? labctl exercise hint)")
@@ -171,7 +172,7 @@ def _show(outcome: Outcome, json_output: bool) -> None:
 
 def _offer(session: Session, passed: Exercise, exercises: list[Exercise], progress: Progress) -> None:
     """What comes after a pass: how far one is, the next exercise, and the solution to compare with."""
-    core = [exercise for exercise in exercises if exercise.core]
+    core = counted_exercises(exercises)
     if passed.core:
         say(f"{progress.passed(core)} of {len(core)}")
         if question := question_answered(session.catalog.course, passed.id, progress.all_passed):
@@ -198,9 +199,10 @@ def hint_command(id: str | None) -> None:
 def reset_command(id: str) -> None:
     """Put the starter back; what you wrote is kept beside it."""
     session, exercises, _ = _open()
-    kept = desk.reset(find_exercise(exercises, id), session.workspace)
+    exercise = find_exercise(exercises, id)
+    kept = desk.reset(exercise, session.workspace)
     where = f"; yours is in {kept.relative_to(session.workspace.root)}" if kept else ""
-    say(f"exercises/{id} holds the starter again{where}")
+    say(f"the starter is back in {', '.join(map(exercise.place, exercise.manifest.files))}{where}")
 
 
 @exercise_command.command("solution")
@@ -298,10 +300,17 @@ def verify_command(
 @click.argument("lab", required=False, shell_complete=completion.labs)
 @runtime_option
 def learn_command(lab: str | None, runtime: str) -> None:
-    """Show exercises as one screen: the task and the last check; check again whenever you save a file."""
+    """Show exercises as one screen: the task and the last check; check again whenever you save a file.
+
+    LAB may be `ladder`: the exam of my/scheduler.py, by its goodput on four loads.
+    """
+    from labctl.cli import ladder
     from labctl.cli.learn_screen import LearnScreen
 
     session, exercises, progress = _open()
+    if lab == ladder.WORD:
+        ladder.climb(session.workspace)
+        return
     exercises = _of_lab(session, exercises, lab)
     if not exercises:
         raise LabError("there are no exercises here", "", "labctl exercise list", code="exercises-none")

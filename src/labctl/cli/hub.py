@@ -81,7 +81,7 @@ def hub_status_command() -> None:
     classroom = Classroom(session)
     exercises = find_exercises(session.workspace, session.catalog, lambda problem: None)
     learners = standings(classroom.room, exercises, time.time())
-    rows = [(learner.name, learner.current or "-", str(learner.passed)) for learner in learners]
+    rows = [(learner.name, learner.current or "-", learner.passed) for learner in learners]
     click.echo(format_table(rows, ("learner", "is at", "passed"), right=(2,)))
     click.echo(
         f"\nJupyterHub answers at {classroom.address}" if classroom.answers() else "\nJupyterHub does not answer"

@@ -13,7 +13,7 @@ import click
 from labctl.cli import fullscreen, learn_view
 from labctl.course import question_answered
 from labctl.learn import desk, judge, server
-from labctl.learn.exercise import Exercise
+from labctl.learn.exercise import Exercise, counted_exercises
 from labctl.learn.progress import PASSED, Progress
 from labctl.listener import Silent
 from labctl.stack.session import Session
@@ -42,7 +42,7 @@ class LearnScreen:
     def __init__(self, session: Session, exercises: Sequence[Exercise], progress: Progress, runtime: str) -> None:
         self.session = Session(session.workspace, session.catalog, _Telling(self._waiting))
         self.exercises, self.progress, self.runtime = exercises, progress, runtime
-        self.counted = [exercise for exercise in exercises if exercise.core] or exercises
+        self.counted = counted_exercises(exercises)
         self.exercise = next((e for e in exercises if e.id == progress.current), None) or self._next()
         self.below: list[str] = []
         self.found: list[str] = []
@@ -188,7 +188,7 @@ class LearnScreen:
         if self.chosen is not None:
             return learn_view.View("The exercises", "", counted, "", "", "", self._list(), chosen=self.chosen)
         exercise, folder = self.exercise, f"exercises/{self.exercise.id}"
-        files = ", ".join(f"{folder}/{name}" for name in exercise.manifest.files)
+        files = ", ".join(map(exercise.place, exercise.manifest.files))
         served = any(place.endswith(".py") for place in exercise.served)  # it runs in the server, which has a log
         prints = " Its output: labctl logs exercise" if served else ""
         checking = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]

@@ -42,7 +42,7 @@ def page(learners: Sequence[ClassStanding], exercises: Sequence[Exercise], now: 
         since = f"{int(now - entry.started) // 60} min" if entry.started else ""
         counts = [str(entry.checks), str(entry.hints)] if current else ["", ""]
         signs = [SIGN[learner.entries[id].state] if id in learner.entries else SIGN[NEW] for id in begun]
-        return [learner.name, at, since, *counts, learner.mistakes.get(current, ""), *signs, str(learner.passed)]
+        return [learner.name, at, since, *counts, learner.mistakes.get(current, ""), *signs, learner.passed]
 
     def exercise_row(id: str) -> list[str]:
         at = sum(learner.current == id for learner in learners)

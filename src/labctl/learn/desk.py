@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from labctl import litter
+from labctl.learn import growing
 from labctl.learn.exercise import Exercise
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
+from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 TASK = "task.md"
@@ -22,7 +26,19 @@ def lay_out_exercise(exercise: Exercise, workspace: Workspace) -> Path:
         with replace_dir(folder) as fresh:
             shutil.copytree(exercise.folder / "starter", fresh, dirs_exist_ok=True, ignore=litter.ignore)
             shutil.copyfile(exercise.folder / TASK, fresh / TASK)
+            if exercise.manifest.grows:
+                (fresh / growing.FILE).unlink()
+                _grow(exercise, workspace, again=False)
     return folder
+
+
+def _grow(exercise: Exercise, workspace: Workspace, again: bool) -> None:
+    """Add the exercise's parts to the learner's own scheduler. A file that Python cannot read stays as it is."""
+    path = workspace.root / growing.OWN
+    path.parent.mkdir(exist_ok=True)
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    with contextlib.suppress(SyntaxError):  # the check will say where
+        atomic_write(path, growing.add_parts(text, exercise.texts("starter")[growing.FILE], again))
 
 
 def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
@@ -36,32 +52,53 @@ def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
             number += 1
             kept = folder.with_name(f"{name}-{number}")
         folder.rename(kept)
+        own = workspace.root / growing.OWN
+        if exercise.manifest.grows and own.is_file():
+            shutil.copyfile(own, kept / growing.FILE)
+            _grow(exercise, workspace, again=True)
     lay_out_exercise(exercise, workspace)
     return kept
 
 
 def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
     """The learner's files by name. Raises LabError: the exercise was not begun, or a file of it is gone."""
-    folder = exercise.yours(workspace)
-    if not folder.is_dir():
+    if not exercise.yours(workspace).is_dir():
         raise LabError(
             f"exercise {exercise.id} was not started yet",
             "",
             f"labctl exercise start {exercise.id}",
             code="exercise-not-started",
         )
-    missing = [name for name in exercise.manifest.files if not (folder / name).is_file()]
-    if missing:
+    paths = {name: workspace.root / exercise.place(name) for name in exercise.manifest.files}
+    if missing := [name for name, path in paths.items() if not path.is_file()]:
         raise LabError(
-            f"exercises/{exercise.id}/{missing[0]} is gone",
+            f"{exercise.place(missing[0])} is gone",
             "the check needs every file of the exercise",
             f"labctl exercise reset {exercise.id} (your other files are kept beside it)",
             code="exercise-file-missing",
         )
-    return {name: folder / name for name in exercise.manifest.files}
+    return paths
+
+
+def as_judged(
+    exercise: Exercise, files: dict[str, Path], exercises: Sequence[Exercise], passed: Collection[str], to: Path
+) -> dict[str, Path]:
+    """Copies of the files, to be judged: a part of another exercise that has not passed is the labs' own there.
+
+    Args:
+        exercise: one that grows.
+        files: the learner's, all of which Python can read.
+        to: the folder of the copies.
+    """
+    open_parts = {part for each in exercises if each.id not in passed for part in each.parts} - {*exercise.parts}
+    with replace_dir(to) as fresh:
+        for name, path in files.items():
+            text = path.read_text(encoding="utf-8")
+            atomic_write(fresh / name, growing.without(text, open_parts) if name == growing.FILE else text)
+    return {name: to / name for name in files}
 
 
 def stamps(exercise: Exercise, workspace: Workspace) -> list[int]:
     """When each of the learner's files was saved; 0 where it is gone."""
-    paths = [exercise.yours(workspace) / name for name in exercise.manifest.files]
+    paths = [workspace.root / exercise.place(name) for name in exercise.manifest.files]
     return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]

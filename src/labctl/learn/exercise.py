@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from labctl.catalog import Catalog
 from labctl.course import core_of
 from labctl.lab import Lab
+from labctl.learn import growing
 from labctl.litter import files_in
 from labctl.stack.faults import LOOP
 from labctl.texts import Replacement, parse_yaml
@@ -40,6 +41,7 @@ class ExerciseManifest(BaseModel):
     settings: dict[str, Any] = {}  # settings of the stack, as --set takes them
     models: list[str] = []  # of the stack that the exercise needs; none means all of them
     replicas: int | None = Field(default=None, ge=1, le=4)  # two or more stand behind Envoy
+    grows: bool = False  # its scheduler.py is my/scheduler.py, to which each such exercise adds a part
     fresh: bool = False  # each trial needs a new server, because it breaks the one that it has
     replacements: list[Replacement] = []  # literal texts of the other templates that are replaced
     hints: list[str] = Field(min_length=2)  # from a nudge to nearly the answer
@@ -54,6 +56,8 @@ class ExerciseManifest(BaseModel):
         for name, place in self.files.items():
             if Path(name).name != name or Path(place).is_absolute() or ".." in Path(place).parts:
                 raise ValueError(f"files.{name}: a plain file name and a place inside the model repository, please")
+        if self.grows and growing.FILE not in self.files:
+            raise ValueError(f"grows: files has no {growing.FILE}")
         if taken := [edit.file for edit in self.replacements if edit.file in self.files.values()]:
             raise ValueError(f"replacements: {taken[0]} is the learner's to write")
         return self
@@ -92,6 +96,15 @@ class Exercise:
     def yours(self, workspace: Workspace) -> Path:
         """The learner's folder."""
         return workspace.root / "exercises" / self.id
+
+    def place(self, name: str) -> str:
+        """Where the learner writes a file of the exercise, below the checkout."""
+        return growing.OWN if self.manifest.grows and name == growing.FILE else f"exercises/{self.id}/{name}"
+
+    @property
+    def parts(self) -> list[str]:
+        """What it adds to the scheduler of the learner's own; [] where it adds nothing."""
+        return [*growing.parts(self.texts("starter")[growing.FILE])] if self.manifest.grows else []
 
 
 def find_exercises(
@@ -148,6 +161,11 @@ def _read(path: Path, lab: Lab, labs: Sequence[Lab]) -> Exercise:
         if lacking := [name for name in manifest.files if not (folder / name).is_file()]:
             raise ValueError(f"{folder.relative_to(path.parent)} has no {', '.join(lacking)}")
     return Exercise(match["id"], path.parent, lab, manifest, home)
+
+
+def counted_exercises(exercises: Sequence[Exercise]) -> Sequence[Exercise]:
+    """The exercises by which one says how far one is: the core of the course, or all where none of them is in it."""
+    return [exercise for exercise in exercises if exercise.core] or exercises
 
 
 def find_exercise(exercises: Sequence[Exercise], id: str) -> Exercise:

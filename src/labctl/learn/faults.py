@@ -68,11 +68,11 @@ def locate_line(text: str, exercise: Exercise) -> str:
     """What Triton or a process of the learner's said, as file, line and exception; "" where it names no such line."""
     for name in exercise.manifest.files:
         if match := re.search(rf"(?<![\w/.]){re.escape(name)}, line (\d+): (.+)", text):  # as our own code says it
-            return f"exercises/{exercise.id}/{name}, line {match[1]}: {match[2].strip()}"
-        own = rf"exercises/{exercise.id}/{re.escape(name)}"
+            return f"{exercise.place(name)}, line {match[1]}: {match[2].strip()}"
+        own = re.escape(exercise.place(name))
         if match := re.search(rf"^(.*?)\s*\bAt:\s.*?{own}\((\d+)\): ", text, re.DOTALL):  # as Triton does
             words = KIND.sub("", " ".join(match[1].split()))
-            return f"exercises/{exercise.id}/{name}, line {match[2]}: {words}"
+            return f"{exercise.place(name)}, line {match[2]}: {words}"
     return ""
 
 
@@ -88,7 +88,7 @@ def in_learners_files(text: str, session: Session, exercise: Exercise, running: 
     for place, name in names.items():  # what cannot be rendered is named by its place in the repository
         text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
     lines = WHOSE.sub("", text.strip()).splitlines()
-    if own := [line for line in lines if FRAME.match(line) and f"exercises/{exercise.id}/" in line]:
+    if own := [line for line in lines if FRAME.match(line) and any(name in line for name in names.values())]:
         lines = [line for line in lines if line in own or not FRAME.match(line)]
     return "\n".join(line for line in lines[:MOST_LINES] if line.strip())
 

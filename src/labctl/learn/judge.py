@@ -7,7 +7,7 @@ import os
 import random
 import runpy
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from labctl.learn import faults, own_work, server
+from labctl.learn import faults, growing, own_work, server
+from labctl.learn.desk import as_judged
 from labctl.learn.desk import files as files_of
-from labctl.learn.exercise import Exercise
+from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.limits import memory_limit
 from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck, TooBusy
 from labctl.learn.progress import Progress
@@ -70,7 +71,12 @@ def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seed
     seeds = list(seeds) or random.SystemRandom().sample(range(1, 100_000), 1 if exercise.manifest.fresh else SEEDS)
     with stack_lock(workspace, "exercises", "exercise check"):
         checks = _syntax(exercise, files) or own_work.of_the_solution(exercise, files)
-        checks = checks or _judge(session, exercise, files, runtime, seeds)
+        if not checks:
+            if exercise.manifest.grows:
+                exercises = find_exercises(workspace, session.catalog, lambda problem: None)
+                passed = Progress(workspace).all_passed
+                files = as_judged(exercise, files, exercises, passed, workspace.state / "judged" / exercise.id)
+            checks = _judge(session, exercise, files, runtime, seeds)
         failed = next((check for check in checks if not check.ok), None)
         held = f"everything holds, with {len(seeds)} seeds" if len(seeds) > 1 else "everything holds"
         if edited := own_work.edited_judges(exercise, workspace):
@@ -101,11 +107,15 @@ def _outcome_file(workspace: Workspace, id: str) -> Path:
 
 
 def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
-    """A mistake that Python sees without running anything: reported at once."""
+    """What a look at the files finds, without running anything: a mistake of syntax, a part that is not there."""
     for name, path in files.items():
         if found := syntax_error(path):
             text = f"{name}, line {found[0]}: {found[1]}"
             return [Check("the file", "Python that can be read", text, False, f"{text}.")]
+        here = growing.parts(path.read_text(encoding="utf-8")) if name == growing.FILE else {}
+        if lost := [part for part in exercise.parts if here and part not in here]:
+            text = f"{growing.OWN} has no {lost[0]}: labctl exercise reset {exercise.id} puts it there."
+            return [Check("the file", lost[0], "none", False, text)]
     return []
 
 
@@ -127,12 +137,12 @@ def _judge(
     for seed in seeds:
         if checks and exercise.manifest.fresh:
             running = server.serve_exercise(session, exercise, files, runtime)
-        checks = _run_trial(function, seed, exercise, running)
+        checks = _run_trial(function, seed, exercise, files, running)
         dead = any(UNHEALTHY in check.sentence + check.measured for check in checks)
         if dead and session.find(server.STACK):
             session.listener.note("Triton took a model for dead, as it does on a very busy machine: once more")
             running = server.serve_exercise(session, exercise, files, runtime) if exercise.manifest.fresh else running
-            checks = _run_trial(function, seed, exercise, running)
+            checks = _run_trial(function, seed, exercise, files, running)
         if not all(check.ok for check in checks):
             break
     return checks
@@ -150,14 +160,16 @@ def _processes(running: RunningStack) -> Callable[[], Iterable[int]] | None:
     return (lambda: (*members, os.getpid(), *(child.pid for child in psutil.Process().children()))) if members else None
 
 
-def _run_trial(function: Any, seed: int, exercise: Exercise, running: RunningStack) -> list[Check]:
+def _run_trial(
+    function: Any, seed: int, exercise: Exercise, files: Mapping[str, Path], running: RunningStack
+) -> list[Check]:
     """What one trial with that seed measures."""
     session, record = running.session, running.record
     trial = Trial(
         seed,
         record.endpoints,
         session.workspace.folder(server.STACK).run_dir(),
-        exercise.yours(session.workspace),
+        next(iter(files.values())).parent,
         record.settings,
         record.tokenizer_dir,
         exercise.manifest.patience,

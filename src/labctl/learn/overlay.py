@@ -27,7 +27,7 @@ TritonPythonModel = observed_model(Path(__file__).with_name("learner.py"))
 
 def served_files(exercise: Exercise) -> dict[str, str]:
     """The learner's files as a person calls them, by the place in the model repository at which they are served."""
-    return {_served_at(place): f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
+    return {_served_at(place): exercise.place(name) for place, name in exercise.served.items()}
 
 
 def names_by_path(exercise: Exercise, workspace: Workspace) -> dict[str, str]:

@@ -21,17 +21,22 @@ def of_the_solution(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
     """The first line of a learner's file that imports the official solution or names its folder; [] where none does."""
     for name, path in files.items():
         if path.suffix == ".py" and (line := _names_solution(ast.parse(path.read_bytes()))):
-            text = f"exercises/{exercise.id}/{name}, line {line}, uses the official solution: write your own."
+            text = f"{exercise.place(name)}, line {line}, uses the official solution: write your own."
             return [Check("the file", "your own work", f"line {line}: the solution", False, text)]
     return []
 
 
 def edited_judges(exercise: Exercise, workspace: Workspace) -> list[str]:
-    """The files by which the exercise is judged that are not as shipped; [] for an exercise that was never shipped."""
+    """The files by which the exercise is judged that are not as shipped; [] for an exercise that was never shipped.
+
+    A check may read files of another exercise of its lab, whose folder it names.
+    """
     files = [path for name in (*JUDGES, "task.md") if (path := exercise.folder / name).exists()]
+    check = (exercise.folder / "check.py").read_text(encoding="utf-8")
+    read = [path for name in JUDGES for path in exercise.folder.parent.glob(f"*/{name}") if path.parent.name in check]
     with contextlib.suppress(LabError):  # a checkout that does not know what was shipped
-        edited = shipped.edited_files(workspace, files)
-        if len(edited) < len(files):
+        edited = shipped.edited_files(workspace, [*files, *read])
+        if not {*files} <= {*edited}:
             return [path.relative_to(workspace.root).as_posix() for path in edited if path.name in JUDGES]
     return []
 

@@ -121,7 +121,7 @@ def side_by_side(exercise: Exercise) -> dict[str, Any]:
     """What JupyterLab restores: the lesson and the task left, the learner's file over a terminal right."""
     lesson = f"labs/{exercise.lab.folder}/README.md"
     task = f"exercises/{exercise.id}/{desk.TASK}"
-    files = [f"exercises/{exercise.id}/{name}" for name in exercise.manifest.files]
+    files = [exercise.place(name) for name in exercise.manifest.files]
     opened: dict[str, Any] = {
         f"{PREVIEW}:{path}": {"data": {"path": path, "factory": "Markdown Preview"}} for path in (lesson, task)
     }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.learn.exercise import Exercise
+from labctl.learn.exercise import Exercise, counted_exercises
 from labctl.learn.progress import PASSED, STARTED, Entry, entry_of, last_started
 from labctl.learn.room import HOME, LABS, Room
 from labsched.files import json_object
@@ -25,11 +25,15 @@ BEGUN = "nothing written yet"  # the mistake of a learner who checks the starter
 
 @dataclass(frozen=True)
 class ClassStanding:
-    """A learner: the exercises that were begun; the foreseen mistake of each that failed its last check."""
+    """A learner: the exercises that were begun; the foreseen mistake of each that failed its last check.
+
+    ``course``: the ids of the exercises that count.
+    """
 
     name: str
     entries: Mapping[str, Entry]
     mistakes: Mapping[str, str]
+    course: Collection[str]
 
     @property
     def current(self) -> str:
@@ -37,8 +41,10 @@ class ClassStanding:
         return last_started(self.entries)
 
     @property
-    def passed(self) -> int:
-        return sum(entry.state == PASSED for entry in self.entries.values())
+    def passed(self) -> str:
+        """How far the learner is in the course: "3 of 15"."""
+        passed = sum(entry.state == PASSED for id, entry in self.entries.items() if id in self.course)
+        return f"{passed} of {len(self.course)}"
 
 
 def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator[ClassStanding]:
@@ -47,6 +53,7 @@ def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator
     A file that cannot be read, or says nothing that we know, counts as none.
     """
     foreseen = {exercise.id: _foreseen(exercise) for exercise in exercises}
+    course = [exercise.id for exercise in counted_exercises(exercises)]
     for name in room.names():
         state = (HOME, name, *STATE)
         data = read_beneath(room.path, (*state, "exercises.json"))
@@ -59,7 +66,7 @@ def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator
             sentence = read_beneath(room.path, (*state, "checks", f"{id}.json")).get("sentence")
             if isinstance(sentence, str) and sentence in foreseen[id]:
                 mistakes[id] = foreseen[id][sentence]
-        yield ClassStanding(name, entries, mistakes)
+        yield ClassStanding(name, entries, mistakes, course)
 
 
 def _plausible(entry: Entry, now: float) -> Entry:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.catalog import load_catalog
-from labctl.learn import judge, server
+from labctl.learn import growing, judge, server
 from labctl.learn.attempts import SOLUTION, Attempt, exercise_attempts
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.outcome import Missing
@@ -22,10 +22,12 @@ from labctl.runtimes import processes
 from labctl.stack.session import Session
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
+from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 GIT_S = 30.0
-STATE = {"exercises", "results", "site", "build", "dist"}  # folders of a checkout in which nothing is to be served
+# Folders of a checkout in which nothing is to be served.
+STATE = {"exercises", growing.FOLDER, "results", "site", "build", "dist"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def judge_attempt(
     """What the check says of an attempt. Overwrites the learner's folder: use it in a copy of the checkout."""
     with replace_dir(exercise.yours(session.workspace)) as fresh:
         attempt.write(fresh)
+        if exercise.manifest.grows:
+            atomic_write(session.workspace.root / growing.OWN, (fresh / growing.FILE).read_text(encoding="utf-8"))
     return judge.check_exercise(session, exercise, runtime, seeds)
 
 

@@ -1,8 +1,8 @@
 """Bounds that every right answer to an exercise keeps, and a search for the smallest trace that breaks one.
 
-The scheduler is a learner's ``scheduler.py``. It runs in virtual time over an engine that counts, so an exercise calls
-these functions in a process of their own. All requests are there before the first step, and answers are as long as
-their limits, or end before with a stop word: what is refuted here happens on a server too.
+The scheduler is a learner's ``scheduler.py``. It is asked, or it runs in virtual time over an engine that counts, so an
+exercise calls these functions in a process of their own. All requests are there before the first step, and answers are
+as long as their limits, or end before with a stop word: what is refuted here happens on a server too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PlayingField(NamedTuple):
     block_size: int
     step_tokens: int
 
-    def settings(self, arrivals: Sequence[Arrival]) -> SchedulerSettings:
-        """The scheduler's settings. Prompts share KV blocks if the trace has their hashes."""
+    def settings(self, arrivals: Sequence[Arrival], others: Mapping[str, str] | None = None) -> SchedulerSettings:
+        """The scheduler's settings, with `others`. Prompts share KV blocks if the trace has their hashes."""
         words = {
             "engine": "openvino",
             "gpt_model_type": "inflight_fused_batching",
@@ -41,6 +41,7 @@ class PlayingField(NamedTuple):
             "enable_chunked_context": "true",
             "enable_kv_cache_reuse": str(any(arrival.prefixes for arrival in arrivals)).lower(),
             "scheduling": "fcfs",
+            **(others or {}),
         }
         return SchedulerSettings(words, self.blocks, self.block_size, self.step_tokens, 10**6, 10**6)
 
@@ -83,6 +84,18 @@ def search(folder: str, bound: str, seed: int) -> dict[str, Any] | None:
     """What :func:`fair` or :func:`grows` finds, or the ``error`` of the learner's own file."""
     try:
         return {"fair": fair, "grows": grows}[bound](folder, seed)
+    except Exception as error:
+        return {"error": str(with_line(error, Path(folder)))}
+
+
+def shares(folder: str, moments: Sequence[tuple[int, int, Sequence[int]]]) -> Any:
+    """What `share` returns at each moment: it is asked with a budget, decoding requests, and what prompts need.
+
+    Else the ``error`` of the learner's own file.
+    """
+    try:
+        own = scheduler_of(ROOMY.settings(()), scheduler_beside(Path(folder)))
+        return [list(own.share(*moment)) for moment in moments]
     except Exception as error:
         return {"error": str(with_line(error, Path(folder)))}
 

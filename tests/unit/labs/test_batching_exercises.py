@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from counting_trial import WORDS, CountingTrial, arrival
@@ -12,9 +13,11 @@ from exercise_cases import EXERCISES
 
 from labctl.learn.attempts import Attempt, exercise_attempts
 from labctl.learn.exercise import find_exercise
+from labsched.counting import CountingEngine
 from labsched.own import scheduler_beside, with_line
 from labsched.recording import SchedulerSettings
 from labsched.replay import Replay, scheduler_of
+from labsched.request import Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step
 from labserve.params import Refusal
@@ -52,7 +55,10 @@ def test_a_file_without_a_scheduler_is_refused_by_name(tmp_path: Path) -> None:
             "    def reserve(self):\n        return 1 / 0",
             r"^scheduler\.py, line 6: ZeroDivisionError: division by zero$",
         ),
-        ("    def reserve(self):\n        pass", r"^TypeError: .* \(what do places, reserve and victim .* return\?\)$"),
+        (
+            "    def reserve(self):\n        pass",
+            r"^TypeError: .* \(what do places, reserve, victim and share .* return\?\)$",
+        ),
     ],
 )
 def test_an_error_of_ones_own_scheduler_is_told_with_its_line(tmp_path: Path, body: str, said: str) -> None:
@@ -161,3 +167,44 @@ def failures(id: str, folder: Path, seed: int) -> list[str]:
     trial = CountingTrial(exercise, folder, seed)
     runpy.run_path(str(exercise.folder / "check.py"))["check"](trial)
     return [sentence for ok, sentence in trial.checks if not ok]
+
+
+class Computing:
+    """An engine that shares a step's tokens by itself, as one that computes does."""
+
+    def __init__(self, engine: CountingEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+def first_step(kind: type[Scheduler], prompts: Sequence[int], computes: bool = False) -> list[int]:
+    """The tokens that the first step computes of these prompts, with a budget of 32."""
+    scheduler = scheduler_of(SchedulerSettings(WORDS, 32, 32, 32, 2048, 2000), kind)
+    if computes:
+        scheduler.engine = Computing(scheduler.engine)  # type: ignore[arg-type]
+    for number, tokens in enumerate(prompts):
+        scheduler.submit(Request(str(number), [0] * tokens, 4))
+    return scheduler.plan().tokens
+
+
+HALVES = (
+    "    def share(self, budget, decoding, left):\n        return [min(need, budget // len(left)) for need in left]"
+)
+
+
+def test_an_engine_that_counts_obeys_a_share_and_one_that_computes_refuses_another_than_its_own(tmp_path: Path) -> None:
+    kind = scheduler_beside(own(tmp_path, HALVES))
+    assert first_step(Scheduler, [40, 5]) == [32, 0]
+    assert first_step(kind, [40, 5]) == [16, 5]
+    assert first_step(kind, [10, 5], computes=True) == [10, 5], "the same as its own"
+    with pytest.raises(Refusal, match=r"\[16, 5\].*\[32, 0\]"):
+        first_step(kind, [40, 5], computes=True)
+
+
+@pytest.mark.parametrize("returned", ["[]", "[40, 5]", "[-1, 5]", "[0, 0]", "[0, 6]"])
+def test_a_share_that_cannot_be_is_refused_with_its_numbers(tmp_path: Path, returned: str) -> None:
+    kind = scheduler_beside(own(tmp_path, f"    def share(self, budget, decoding, left):\n        return {returned}"))
+    with pytest.raises(Refusal, match=r"\[40, 5\]"):
+        first_step(kind, [40, 5])

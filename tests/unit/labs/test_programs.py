@@ -15,6 +15,7 @@ from labctl.catalog import load_catalog
 from labctl.lab import Lab
 from labctl.options import Options
 from labctl.plan import make_plan
+from labctl.repository import origins
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -44,6 +45,20 @@ def test_every_stack_is_planned_with_every_choice_or_refused_as_not_served(lab: 
                 assert not stack.bench or stack.bench.model in plan.served.models
                 if not choice:
                     plan.files()
+
+
+def test_a_scheduler_of_ones_own_is_served_beside_model_py_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, ROOT / "unused")
+    for name in ("labs", "model_repos"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    own = tmp_path / "mine.py"
+    lab = next(lab for lab in LABS if lab.short == "batching")
+    options = Options("cpu", {"scheduler": own.name})
+    with lab_error("own-file-missing", own):
+        make_plan(workspace, lab, "inflight-batching", options, str).files()
+    own.write_text("# a scheduler")
+    plan = make_plan(workspace, lab, "inflight-batching", options, str)
+    assert origins(plan.request)["tensorrt_llm/1/scheduler.py"] == own
 
 
 @pytest.mark.parametrize("quick", [True, False])

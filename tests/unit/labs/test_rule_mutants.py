@@ -86,18 +86,26 @@ MUTANTS: dict[str, dict[str, tuple[str, ...]]] = {
         "requests join when they have arrived": ("arrived[waiting[0]] <= now and", ""),
     },
     "06a": {
-        "a decoding request gets a token of the budget": ("budget - len(decoding)", "budget"),
-        "the budget is whole": ("room = budget", "room = budget - 1"),
-        "the rest goes to the prompts in order": ("enumerate(left)", "reversed([*enumerate(left)])"),
-        "a prompt that does not fit continues": (
-            "min(tokens, room)",
-            "tokens if tokens <= room or tokens > budget else 0",
+        "a decoding request gets a token of the budget": ("budget - decoding", "budget"),
+        "one token": ("budget - decoding", "budget - 2 * decoding"),
+        "the budget is whole": ("budget - decoding", "budget - decoding - 1"),
+        "the rest goes to the prompts": ("rest = budget - decoding", "rest = (budget - decoding) // 2"),
+        "in order": (
+            "for tokens in left:",
+            "for tokens in reversed(left):",
+            "parts.append(part)",
+            "parts.insert(0, part)",
         ),
-        "what a prompt leaves, the next one takes": ("room -= part", "room = 0 if part else room"),
-        "the first token is made in the step that finishes": ("= step, 1", "= step + 1, 1"),
-        "it decodes from the next step on": ("= step, 1", "= step, 1; room -= 1"),
-        "a request with all of its answer leaves": ("and made[n] < answer", ""),
-        "the first step is number 1": ("return first", "return [step - 1 for step in first]"),
+        "each takes all that it needs": (
+            "min(tokens, rest)",
+            "min(tokens, rest, -(-(budget - decoding) // len(left)))",
+        ),
+        "a prompt that does not fit begins": (
+            "min(tokens, rest)",
+            "tokens if tokens <= rest else 0 if tokens <= budget else rest",
+        ),
+        "however little is left": ("min(tokens, rest)", "min(tokens, rest) if rest >= min(tokens, 8) else 0"),
+        "what a prompt leaves, the next one takes": ("rest -= part", "rest = 0 if part else rest"),
     },
     "06c": {
         "a block holds block_size tokens": (

@@ -173,7 +173,7 @@ def test_a_job_with_an_error_has_failed_and_leaves_the_batch() -> None:
 def test_a_prompt_that_is_given_up_gets_its_tokens_after_older_ones_and_before_younger_ones() -> None:
     older, given_up, younger = (job(name, 4, prompt=10) for name in "abc")
     older.joined, given_up.joined, younger.joined = 1, 2, 3
-    shares = share_out([older, younger], [given_up], 16, 0, lambda one: one.left, lambda _: 0)
+    shares = share_out([older, younger], [given_up], 16, 0, lambda one: one.left, lambda _: 0, scheduler(20).share)
     assert (shares.tokens, shares.dropped) == ([10, 0], [(given_up, 6)])
 
 

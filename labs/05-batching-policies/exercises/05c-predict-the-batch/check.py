@@ -11,6 +11,7 @@ from labsched.replay import Replay
 
 MODEL, BLOCKS, BLOCK_SIZE = "tensorrt_llm", 8, 32
 POLICY, NO_EVICT, UTILIZATION = "batch_scheduler_policy", "guaranteed_no_evict", "max_utilization"
+FULL = 0.4  # of the requests
 LONGEST, STEP_TOKENS = 5000, 10_000  # steps, because some mistakes go on for ever; tokens of a step: enough for all
 OTHER = "the preemptions are not those of the server: play rules 1 to 3 once for each step, in their order."
 MEAN = "the preemptions are right, the mean batch is not: play rules 1 to 3 once for each step, in their order."
@@ -76,6 +77,14 @@ class FirstIsPreempted(scheduler.Scheduler):
         return self.running[0]
 
 
+class OneJoinsAStep(scheduler.Scheduler):
+    """Lets one request join in a step, whatever else fits."""
+
+    @property
+    def places(self):
+        return min(1, super().places)
+
+
 LATE = "a step late"
 LIKELY = {
     LATE: "rule 3: a request leaves with the step of its last token.",
@@ -86,7 +95,10 @@ LIKELY = {
     "joins.",
     StartsOver: "rule 1: a preempted request keeps the tokens that it has, and yours starts over.",
     ToTheEndOfTheQueue: "rule 1: a preempted request goes to the head of the queue, and yours to its end.",
+    OneJoinsAStep: "rule 2: requests join until one does not fit, and yours join one at a time.",
 }
+# Requests that join one by one end nearly as late as those that leave a step late: few lengths tell these two apart.
+SOON_ALIKE = (OneJoinsAStep,)
 PROMISED = (LATE, SpareWhereAllIsPromised)
 
 
@@ -142,11 +154,22 @@ def check(trial):
 
 
 def lengths_of(rng):
-    """Prompts and answers on which each likely mistake comes to other numbers than the rules, and than each other."""
+    """Prompts and answers on which each likely mistake comes to other numbers than the rules.
+
+    Two mistakes come to the same numbers only if one of them is ``SOON_ALIKE``.
+    """
     while True:
-        lengths = tuple((rng.randint(20, 60), rng.randint(40, 80)) for _ in range(12))
+        lengths = tuple(request_of(rng) for _ in range(12))
         if told_apart(lengths):
             return lengths
+
+
+def request_of(rng):
+    """A prompt and an answer, which often fill their last block: there one token more is a block more."""
+    prompt, answer = rng.randint(20, 60), rng.randint(40, 80)
+    if rng.random() < FULL:
+        answer = rng.choice([tokens for tokens in range(40, 81) if (prompt + tokens) % BLOCK_SIZE == 0])
+    return prompt, answer
 
 
 def told_apart(lengths):
@@ -157,18 +180,16 @@ def told_apart(lengths):
     before = []
     for kind in (scheduler.Scheduler, *LIKELY):
         figures = played(lengths, kind)
-        if any(alike(figures, other) for other in before):
+        if any(alike(figures, other) for other in (before[:1] if kind in SOON_ALIKE else before)):
             return False
         before.append(figures)
     return True
 
 
 def likely(lengths, mean, preemptions):
-    """The sentence of the mistake that comes to the same numbers; "" if none does."""
-    for kind, sentence in LIKELY.items():
-        if alike(played(lengths, kind), (mean, preemptions)):
-            return sentence
-    return ""
+    """The sentence of the mistake that comes to the same numbers; "" if none does, or if several do."""
+    found = [words for kind, words in LIKELY.items() if alike(played(lengths, kind), (mean, preemptions))]
+    return found[0] if len(found) == 1 else ""
 
 
 @cache

@@ -26,6 +26,7 @@ LIKELY = {
     "free prompts": "prompts take time too: while one is computed, every running request waits for it.",
     "a step late": "the step in which a request joins makes its first token, and yours comes a step later.",
     "free decodes": "a step takes more for each request that decodes in it.",
+    "joining decodes": "a request that joins does not decode in that step: it takes the time of its prompt alone.",
     "all at once": "no more requests run at a time than there are slots: the others queue.",
     "the mean": "a mean within the limit hides the late ones: count the requests that are within both limits.",
 }
@@ -59,7 +60,7 @@ class Load:
         self.words = words
         self.lengths = [(rng.randint(40, 160), rng.randint(10, 40)) for _ in range(REQUESTS)]
         self.gaps = gaps_of(rng)
-        self.cost = cost = StepCosts(step=rng.uniform(15, 30), decoding=rng.uniform(1, 3), token=rng.uniform(0.3, 0.6))
+        self.cost = cost = StepCosts(step=rng.uniform(15, 30), decoding=rng.uniform(2, 5), token=rng.uniform(0.3, 0.6))
         each = sum(answer for _, answer in self.lengths) / REQUESTS * cost.seconds(StepCounts(decoding=SLOTS))
         prompts = cost.token * sum(prompt for prompt, _ in self.lengths) / REQUESTS
         took = [(cost.step + cost.decoding) * answer + cost.token * prompt for prompt, answer in self.lengths]
@@ -78,8 +79,8 @@ class Load:
         if self.share(self.near) >= GOOD:
             return False
         self.knee = knee = self.knee_of()
-        if min(self.share(part * knee) for part in (*BELOW, 1 - NEAR)) < GOOD:
-            return False
+        if not knee or min(self.share(part * knee) for part in (*BELOW, 1 - NEAR)) < GOOD:
+            return False  # too many are beyond a limit at a lower rate, too
         if max(self.share(times * knee) for times in (1 + NEAR, 1.1, 1.25, 1.5, 2, 4)) >= GOOD:
             return False
         self.knees = {
@@ -89,6 +90,7 @@ class Load:
             "free prompts": self.knee_of(cost=replace(self.cost, token=0.0)),
             "free decodes": self.knee_of(cost=replace(self.cost, decoding=0.0)),
             "a step late": self.knee_of(late=1),
+            "joining decodes": self.knee_of(joining=1),
             "all at once": self.knee_of(slots=REQUESTS),
             "the mean": knee_where(lambda rate: sum(ttft for ttft, _ in self.played(rate)) <= REQUESTS * self.slo.ttft),
         }
@@ -114,8 +116,11 @@ class Load:
         """When each request arrives, in milliseconds."""
         return [1000 * at / rate for at in accumulate(gaps or self.gaps)]
 
-    def played(self, rate, gaps=None, cost=None, slots=SLOTS, late=0):
-        """TTFT and TPOT of each request at a rate, by the task's rules: first tokens come ``late`` steps later."""
+    def played(self, rate, gaps=None, cost=None, slots=SLOTS, late=0, joining=0):
+        """TTFT and TPOT of each request at a rate, by the task's rules: first tokens come ``late`` steps later.
+
+        ``joining``: 1 counts a request that joins as one that decodes.
+        """
         cost, arrived = cost or self.cost, self.times(rate, gaps)
         waiting, running, now = list(range(REQUESTS)), [], 0.0
         steps = [[] for _ in arrived]  # the end of each step in which a request runs
@@ -124,7 +129,7 @@ class Load:
             new = [n for n in waiting[: slots - len(running)] if arrived[n] <= now]
             waiting = waiting[len(new) :]
             prompts = sum(self.lengths[n][0] for n in new)
-            now += cost.step + cost.decoding * len(running) + cost.token * prompts
+            now += cost.step + cost.decoding * (len(running) + joining * len(new)) + cost.token * prompts
             running += new
             for n in running:
                 steps[n].append(now)

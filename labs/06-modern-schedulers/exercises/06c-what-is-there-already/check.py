@@ -8,7 +8,7 @@ BLOCK = 32
 
 def check(trial):
     prompts = prompts_of(trial.rng)
-    said = trial.call("predict.py", "reused", prompts, BLOCK)
+    said = trial.call("scheduler.py", "reused", prompts, BLOCK)
     records, steps = trial.in_turn([(prompt, 2) for prompt in prompts])
     found = [len(prompt) - computed(record.id, steps) for record, prompt in zip(records, prompts, strict=True)]
     whole = isinstance(said, list) and len(said) == len(found) and all(isinstance(n, int) for n in said)

@@ -280,16 +280,30 @@ def test_a_pass_by_a_replaced_check_says_so(
     assert outcome.sentence.partition("; ")[2] == told
 
 
+def test_a_judge_that_another_exercise_holds_is_looked_at_too(tmp_path: Path) -> None:
+    """02e reads the properties of 02d."""
+    shipped = find_exercise(EXERCISES, "02e")
+    place = tmp_path / PLACE_02B.rpartition("/")[0]
+    shutil.copytree(shipped.folder.parent, place)
+    committed(tmp_path)
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    exercise = replace(shipped, folder=place / shipped.folder.name)
+    assert own_work.edited_judges(exercise, workspace) == []
+    properties = place / "02d-a-block-table" / "properties.py"
+    properties.write_text("# replaced\n")
+    assert own_work.edited_judges(exercise, workspace) == [properties.relative_to(tmp_path).as_posix()]
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
         ("scheduler.py, line 27: TypeError: 'int' object is not iterable", "scheduler.py, line 27: TypeError: 'int'"),
         (
-            "Internal: NameError: name 'x' is not defined At: exercises/06b/scheduler.py(18): initialize",
+            "Internal: NameError: name 'x' is not defined At: my/scheduler.py(18): initialize",
             "scheduler.py, line 18: NameError: name 'x' is not defined",
         ),
         (
-            "KeyError: 'b'\nAt:\n  exercises/06b/scheduler.py(40): one\n  exercises/06b/scheduler.py(28): two",
+            "KeyError: 'b'\nAt:\n  my/scheduler.py(40): one\n  my/scheduler.py(28): two",
             "scheduler.py, line 40: KeyError: 'b'",
         ),
         ("Socket closed", ""),
@@ -297,7 +311,7 @@ def test_a_pass_by_a_replaced_check_says_so(
 )
 def test_what_triton_says_of_a_learners_line_begins_with_the_file_and_the_line(said: str, told: str) -> None:
     found = faults.locate_line(said, find_exercise(EXERCISES, "06b"))
-    assert found.startswith(f"exercises/06b/{told}") if told else found == ""
+    assert found.startswith(f"my/{told}") if told else found == ""
 
 
 @pytest.mark.parametrize("value", [7, None, "text", ["a", 5], {"a": 1}, "x" * 5000, [[1]] * 3])

@@ -79,7 +79,7 @@ def test_status_names_the_learners_while_jupyterhub_is_down() -> None:
     room.prepare()
     room.open_home("ada")
     result = CliRunner().invoke(cli, ["hub", "status"])
-    assert [line.split() for line in result.stdout.splitlines() if line.startswith("ada")] == [["ada", "-", "0"]]
+    assert [line.split() for line in result.stdout.splitlines() if line.startswith("ada")] == ["ada - 0 of 15".split()]
     assert "JupyterHub does not answer" in result.stdout
 
 
@@ -113,7 +113,7 @@ def test_the_layout_of_an_exercise_opens_files_that_are_there() -> None:
         opened = [entry["data"].get("path", "") for entry in seat.side_by_side(each).values() if "data" in entry]
         lesson, *own = [path for path in (opened[0], *opened[1:]) if path]
         assert (ROOT / lesson).is_file(), lesson
-        started = {f"exercises/{each.id}/{name}" for name in ("task.md", *each.manifest.files)}
+        started = {f"exercises/{each.id}/task.md", *map(each.place, each.manifest.files)}
         assert set(own) == started
 
 

@@ -52,7 +52,7 @@ def test_who_is_where_since_when_and_the_commonest_foreseen_mistake(room: Room) 
     )
     found = of(room)
     assert [found[name].current for name in ("ada", "dee")] == ["02a", "02b"]
-    assert [found[name].passed for name in ("ada", "dee")] == [0, 1]
+    assert [found[name].passed for name in ("ada", "dee")] == ["0 of 2", "1 of 2"], "of those that count"
     assert [found[name].mistakes for name in ("cy", "dee")] == [{"02a": BEGUN}, {}]
     assert commonest([each.mistakes["02a"] for each in found.values() if each.mistakes]) == "no reschedule (2)"
     shown = page(list(found.values()), SOME, NOW)
@@ -82,7 +82,7 @@ def test_whatever_a_learner_writes_the_page_is_made_and_none_of_it_is_on_it(
     assert set(learner.entries) <= {"02a", "02b"}
     assert all(0 <= each.started <= NOW and 0 <= each.checks <= 9999 for each in learner.entries.values())
     shown = page([learner], SOME, NOW)
-    plain = page([ClassStanding("ada", learner.entries, {})], SOME, NOW)
+    plain = page([ClassStanding("ada", learner.entries, {}, learner.course)], SOME, NOW)
     assert shown == plain or learner.mistakes
     assert not any(word in shown for word in ("<b>", "99z", "<script>"))
 

@@ -1,4 +1,6 @@
-"""How much of each prompt is in the cache already: predicted from the rules of task.md, without a server."""
+"""A scheduler of your own, which grows from exercise to exercise."""
+
+from labsched import order, scheduler
 
 
 def reused(prompts, block_size):
@@ -15,3 +17,7 @@ def reused(prompts, block_size):
         found.append(there)
         known.update(beginnings)
     return found
+
+
+class Scheduler(scheduler.Scheduler):
+    """Your scheduler: what it does not say is the labs' own."""
