@@ -107,8 +107,8 @@ class LlmSettings(LabSettings):
     )
     scheduler: str | None = setting(
         None,
-        "a scheduler of your own: a file below the checkout, such as my/scheduler.py",
-        when={"engine": ["openvino", "transformers"]},
+        "a scheduler of your own: a file below the checkout, such as my/scheduler.py; vllm asks it for line and victim",
+        when=LOGGED,
     )
     preemption: Literal["recompute", "swap"] = setting(
         "recompute",
@@ -245,6 +245,10 @@ def llm(s: LlmSettings, at: Place, batching: str = IN_FLIGHT) -> Served:
         if s.scheduling in ("shortest_first", "fair"):
             raise not_served(
                 f"engine=vllm scheduling={s.scheduling}", "vLLM's scheduler has two orders, fcfs and priority"
+            )
+        if s.scheduler and s.scheduling == "priority":
+            raise not_served(
+                "engine=vllm scheduler=FILE scheduling=priority", "the file and vLLM would have two orders"
             )
         if s.preemption == "swap":
             raise not_served(

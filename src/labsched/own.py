@@ -4,7 +4,7 @@ import importlib.util
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from labsched import scheduler
 from labsched.counting import CountingEngine
@@ -22,8 +22,10 @@ def scheduler_beside(folder: Path) -> type[Scheduler]:
     return kind if kind is Scheduler else _as_it_is_asked(kind)
 
 
-def class_beside(folder: Path | None, base: type[Kind]) -> type[Kind]:
+def class_beside(folder: Path | None, base: type[Kind], *others: type) -> type[Kind]:
     """The class ``Scheduler`` of ``folder/scheduler.py``, a subclass of `base`; `base` if there is no such file.
+
+    It may be a subclass of one of ``others`` too.
 
     Raises:
         ValueError: the file has no such class.
@@ -35,9 +37,9 @@ def class_beside(folder: Path | None, base: type[Kind]) -> type[Kind]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     own = getattr(module, "Scheduler", None)
-    if not (isinstance(own, type) and issubclass(own, base)):
+    if not (isinstance(own, type) and issubclass(own, (base, *others))):
         raise ValueError(f"{FILE}: it needs a class Scheduler({base.__module__}.{base.__name__})")
-    return own
+    return cast("type[Kind]", own)
 
 
 def _as_it_is_asked(kind: type[Scheduler]) -> type[Scheduler]:

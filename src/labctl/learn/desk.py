@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from labctl import litter
@@ -80,21 +80,24 @@ def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
     return paths
 
 
-def as_judged(
-    exercise: Exercise, files: dict[str, Path], exercises: Sequence[Exercise], passed: Collection[str], to: Path
-) -> dict[str, Path]:
-    """Copies of the files, to be judged: a part of another exercise that has not passed is the labs' own there.
+def left_out(
+    exercise: Exercise, text: str, exercises: Sequence[Exercise], passed: Collection[str]
+) -> Mapping[str, str]:
+    """The parts of a scheduler that another exercise adds and that has not passed, each with that exercise's id.
 
-    Args:
-        exercise: one that grows.
-        files: the learner's, all of which Python can read.
-        to: the folder of the copies.
+    A check of this exercise leaves them out: there they are the labs' own. Raises SyntaxError.
     """
-    open_parts = {part for each in exercises if each.id not in passed for part in each.parts} - {*exercise.parts}
+    others = [each for each in exercises if each.id not in passed and each.id != exercise.id]
+    here = growing.parts(text)
+    return {part: each.id for each in others for part in each.parts if part in here}
+
+
+def copy_to_judge(files: Mapping[str, Path], without: Collection[str], to: Path) -> dict[str, Path]:
+    """Copy the learner's files to a folder, without some parts of the scheduler."""
     with replace_dir(to) as fresh:
         for name, path in files.items():
             text = path.read_text(encoding="utf-8")
-            atomic_write(fresh / name, growing.without(text, open_parts) if name == growing.FILE else text)
+            atomic_write(fresh / name, growing.without(text, without) if name == growing.FILE else text)
     return {name: to / name for name in files}
 
 

@@ -15,9 +15,7 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from labctl.learn import faults, growing, own_work, server
-from labctl.learn.desk import as_judged
-from labctl.learn.desk import files as files_of
+from labctl.learn import desk, faults, growing, own_work, server
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.limits import memory_limit
 from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck, TooBusy
@@ -67,16 +65,14 @@ def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seed
     not the learner's. Then it is no attempt.
     """
     workspace = session.workspace
-    files = files_of(exercise, workspace)
+    files = desk.files(exercise, workspace)
     seeds = list(seeds) or random.SystemRandom().sample(range(1, 100_000), 1 if exercise.manifest.fresh else SEEDS)
     with stack_lock(workspace, "exercises", "exercise check"):
         checks = _syntax(exercise, files) or own_work.of_the_solution(exercise, files)
         if not checks:
             if exercise.manifest.grows:
-                exercises = find_exercises(workspace, session.catalog, lambda problem: None)
-                passed = Progress(workspace).all_passed
-                files = as_judged(exercise, files, exercises, passed, workspace.state / "judged" / exercise.id)
-            checks = _judge(session, exercise, files, runtime, seeds)
+                files, checks = _without_open_parts(session, exercise, files)
+            checks = [*checks, *_judge(session, exercise, files, runtime, seeds)]
         failed = next((check for check in checks if not check.ok), None)
         held = f"everything holds, with {len(seeds)} seeds" if len(seeds) > 1 else "everything holds"
         if edited := own_work.edited_judges(exercise, workspace):
@@ -92,6 +88,20 @@ def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seed
         Progress(workspace).record_check(exercise.id, outcome.passed)
         atomic_write(_outcome_file(workspace, exercise.id), json.dumps(asdict(outcome)))
         return outcome
+
+
+def _without_open_parts(
+    session: Session, exercise: Exercise, files: dict[str, Path]
+) -> tuple[dict[str, Path], list[Check]]:
+    """The files to judge, without parts of exercises that have not passed; and a row that names these."""
+    workspace = session.workspace
+    exercises = find_exercises(workspace, session.catalog, lambda problem: None)
+    text = files[growing.FILE].read_text(encoding="utf-8")
+    without = desk.left_out(exercise, text, exercises, Progress(workspace).all_passed)
+    copies = desk.copy_to_judge(files, without, workspace.state / "judged" / exercise.id)
+    parts = ", ".join(f"{part} ({id})" for part, id in without.items())
+    told = "the labs' own"
+    return copies, [Check(f"parts of exercises that have not passed: {parts}", told, told, True)] if parts else []
 
 
 def last_outcome(workspace: Workspace, id: str) -> Outcome | None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labsched.features import NONE
 from labsched.plan import Because, Shares, StepPlan, waiting_fields
@@ -26,6 +26,9 @@ from labserve.params import STRUCTURED, BadInput, Refusal
 from labserve.vllm.grammars import Grammars, grammar_of
 from labserve.vllm.settings import VllmSettings
 
+if TYPE_CHECKING:
+    from labserve.vllm.guide import Guide
+
 PATIENCE_S = 0.005, 0.1  # at least and at most: what a step of a GPU takes, about
 CUT = ("abort", "error")  # vllm/v1/engine/__init__.py: FinishReason, of an answer that is not whole
 
@@ -36,6 +39,7 @@ class VllmScheduler:
     Args:
         engine: a `vllm.LLMEngine` whose scheduler is `watched`.
         static: whether a gate lets requests in a batch at a time (labserve/vllm/gate.py).
+        guide: a scheduler of the labs' kind, which orders vLLM's queue and its running requests.
 
     `ahead`: whether a step may be decided while another is in flight, where vLLM schedules asynchronously.
     """
@@ -43,8 +47,8 @@ class VllmScheduler:
     policy = Policy.MAX_UTILIZATION  # it always admits what fits now
     ahead = True
 
-    def __init__(self, engine: Any, settings: VllmSettings, static: bool = False) -> None:
-        self.static = static
+    def __init__(self, engine: Any, settings: VllmSettings, static: bool = False, guide: "Guide | None" = None) -> None:
+        self.static, self._guide = static, guide
         self.engine, self._settings = engine, settings
         self._scheduler = engine.engine_core.engine_core.scheduler
         self.kv, self.max_running = settings.kv, settings.max_running
@@ -112,6 +116,8 @@ class VllmScheduler:
         self._came += 1
         request.came = self._came
         self._requests[id], self._prompts[id] = request, len(request.prompt)
+        if self._guide:
+            self._guide.arrived(request)
 
     def cancel(self, request: Request, error: Exception | None = None) -> None:
         """Take a request out of vLLM, at once: its blocks are free for the next step. With an `error` it has failed."""
@@ -149,6 +155,8 @@ class VllmScheduler:
 
     def _abort(self, request: Request) -> None:
         if self._requests.pop(request.handle, None):
+            if self._guide:
+                self._guide.ended(request)
             del self._prompts[request.handle]
             self.engine.abort_request([request.handle], internal=True)
         self.slots.free(request)
@@ -173,6 +181,8 @@ class VllmScheduler:
         grounded = bool(self.in_flight) and not (self.ahead and needed)
         while True:
             self._scheduler.grounded = grounded
+            if self._guide and not grounded:
+                self._guide.arrange(self._scheduler, self._requests)
             outputs = self.engine.step()
             decided, self._scheduler.landed = self._scheduler.landed, None
             if decided is not None:
@@ -183,6 +193,8 @@ class VllmScheduler:
         self._over = over
         self._token_s = (over - step.began) / max(1, sum(step.tokens))
         self._collect(step, {int(output.request_id): output for output in outputs})
+        if self._guide:
+            self._guide.took(step)
         self._because = decided.because
         return step
 

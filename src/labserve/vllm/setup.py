@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labsched import scheduler
 from labsched.features import Features, InForce
 from labsched.kv_budget import KVBudget
 from labsched.own import FILE, class_beside
@@ -19,6 +20,7 @@ from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.gate import Gate
 from labserve.vllm.grammars import backend_config
+from labserve.vllm.guide import Guide, guide_beside
 from labserve.vllm.settings import COMPILED, VllmSettings, Word
 from labserve.vllm.watched import watched_scheduler
 
@@ -47,6 +49,7 @@ class VllmSetup:
     scheduler: VllmScheduler
     log_probs: LogProbs
     own: str = ""  # the learner's files that change vLLM's scheduler or its arguments
+    guide: Guide | None = None
 
     @property
     def kv(self) -> KVBudget:
@@ -57,7 +60,8 @@ class VllmSetup:
         return self.settings.features
 
     def in_force(self, word: Word) -> list[InForce]:
-        return self.settings.in_force(word, self.scheduler.engine.vllm_config)
+        guided = self.guide.in_force() if self.guide else []
+        return [*self.settings.in_force(word, self.scheduler.engine.vllm_config), *guided]
 
     def describe(self, word: Word) -> str:
         import vllm
@@ -98,7 +102,9 @@ def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = N
     if own:
         settings = VllmSettings.of_engine(settings.arguments | own, engine.vllm_config)
     files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
-    return VllmSetup(shape, settings, VllmScheduler(engine, settings, static), LogProbs(word), ", ".join(files))
+    guide = guide_beside(beside, settings)
+    guided = VllmScheduler(engine, settings, static, guide)
+    return VllmSetup(shape, settings, guided, LogProbs(word), ", ".join(files), guide)
 
 
 def _require_gpu() -> None:
@@ -155,7 +161,10 @@ def open_vllm_engine(
     from vllm.v1.core.sched.scheduler import Scheduler
 
     ahead = bool(arguments.get("async_scheduling"))
-    kind = class_beside(beside, AsyncScheduler if ahead else Scheduler)
+    usual = AsyncScheduler if ahead else Scheduler
+    kind = class_beside(beside, usual, scheduler.Scheduler)
+    if issubclass(kind, scheduler.Scheduler):  # of the labs' kind: it guides vLLM's, see guide.py
+        kind = usual
     structured = backend_config(arguments.get("structured_outputs_config") or {})
     arguments = {**arguments, "structured_outputs_config": StructuredOutputsConfig(**structured)}  # it takes an object
     gate = Gate(int(arguments["max_num_seqs"])) if static else None

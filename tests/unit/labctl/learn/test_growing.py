@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from exercise_cases import EXERCISES
 
-from labctl.learn import desk, growing
+from labctl.learn import desk, growing, judge
 from labctl.learn.exercise import Exercise, find_exercise
+from labctl.learn.outcome import Check
+from labctl.listener import Listener
 from labctl.workspace import Workspace
 from labsched.own import scheduler_beside
 from labsched.scheduler import Scheduler
@@ -40,8 +44,8 @@ def solve(workspace: Workspace, exercise: Exercise) -> None:
 
 def judged(workspace: Workspace, exercise: Exercise, passed: Sequence[str]) -> str:
     files = desk.files(exercise, workspace)
-    copies = desk.as_judged(exercise, files, EXERCISES, passed, workspace.root / "judged")
-    return copies[growing.FILE].read_text()
+    without = desk.left_out(exercise, mine(workspace).read_text(), EXERCISES, passed)
+    return desk.copy_to_judge(files, without, workspace.root / "judged")[growing.FILE].read_text()
 
 
 def answers(folder: Path, name: str) -> bool:
@@ -92,6 +96,22 @@ def test_a_part_whose_exercise_has_not_passed_is_the_labs_own_in_a_check_of_anot
     assert answers(workspace.root / "judged", "reserve")
     judged(workspace, ROOM, ["05a"])
     assert answers(workspace.root / "judged", "places")
+
+
+@pytest.mark.parametrize(("lost", "says"), [("", ""), ("reserve", "has no Scheduler.reserve")])
+def test_a_check_names_the_parts_that_it_takes_from_the_labs_and_the_part_that_is_not_there(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, lost: str, says: str
+) -> None:
+    begin(workspace, JOIN, ROOM)
+    mine(workspace).write_text(
+        mine(workspace).read_text().replace(f"def {lost}(", "def other(") if lost else begin(workspace)
+    )
+    monkeypatch.setattr(judge, "_judge", lambda *_: [Check("answers", "8", "8", True)])
+    monkeypatch.setattr(judge, "find_exercises", lambda *_: EXERCISES)
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), catalog=None)
+    outcome = judge.check_exercise(session, ROOM, "local", [7])
+    assert outcome.passed != bool(lost) and says in outcome.sentence
+    assert lost or "Scheduler.places (05a)" in outcome.rows()[0]
 
 
 def test_lines_keep_their_numbers_where_a_part_is_left_out(workspace: Workspace) -> None:
