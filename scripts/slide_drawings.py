@@ -237,7 +237,7 @@ def blocks(options: dict[str, str], lines: Sequence[str]) -> Drawing:
     """Three requests in a cache of eight blocks under a policy: `policy=max_utilization`."""
     drawing = Drawing()
     found = promised_blocks(Policy(options["policy"]))
-    width, tall, top, count = (WIDTH - LEFT) / 16, 44, 44, 8
+    width, tall, top, count = (WIDTH - LEFT) / 16, 41, 44, 8
     drawing.row_name(top + count * tall / 2, "8 blocks")
     for at, step in enumerate(found):
         marks = [(share.name, n < share.in_use) for share in step.shares for n in range(share.promised)]
@@ -316,7 +316,7 @@ def bars(options: dict[str, str], lines: Sequence[str]) -> Drawing:
     most = max(value for _, value in rows)
     numbers = [f"{value:g} {options.get('unit', '')}".strip() for _, value in rows]
     left = 21 * max(len(words) for words, _ in rows) + 24
-    room = WIDTH - left - 27 * max(len(number) for number in numbers) - 20
+    room = WIDTH - left - 31 * max(len(number) for number in numbers) - 20
     for row, ((words, value), number) in enumerate(zip(rows, numbers, strict=True)):
         y = 120.0 * row
         drawing.text(left - 16, y + 50, words, LETTER, INK, "end")

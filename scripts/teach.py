@@ -153,11 +153,9 @@ def parts() -> dict[str, list[Slide]]:
 def script(heading: str) -> list[Row]:
     """The rows of a script in instructor.md, with the slides that each opens."""
     rows, begins = [], 0
-    shown: set[str] = set()
     for minutes, what in re.findall(r"^\| (\d+) \| (.+) \|$", section(read(INSTRUCTOR), heading), re.M):
         row = Row(begins, int(minutes), what)
-        row.slides = [slide for slide in slides(row) if f"{slide.title}{slide.body}" not in shown]
-        shown |= {f"{slide.title}{slide.body}" for slide in row.slides}
+        row.slides = [*slides(row)]
         rows.append(row)
         begins += row.minutes
     rows[0].slides[:0] = [
