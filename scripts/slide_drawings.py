@@ -505,8 +505,12 @@ DRAWINGS: dict[str, Callable[[dict[str, str], Sequence[str]], Drawing]] = {
 }
 
 
+WITH_DATA = {"load", "steps", "wasted", "bars", "times"}  # the lines of the others are words for who cannot see them
+
+
 def draw(fence: str, body: str, label: str) -> str:
     """The SVG of a fence, by its info string ("steps slots=2 static") and its lines. Raises KeyError."""
     kind, *words = fence.split()
     options = dict(word.partition("=")[::2] for word in words)
-    return DRAWINGS[kind](options, [line for line in body.splitlines() if line.strip()]).svg(label)
+    lines = [line for line in body.splitlines() if line.strip()]
+    return DRAWINGS[kind](options, lines).svg(label if kind in WITH_DATA else " ".join(lines))

@@ -137,8 +137,7 @@ def drawings(text: str) -> list[re.Match[str]]:
 @cache
 def parts() -> dict[str, list[Slide]]:
     """The parts of slides.md by their headings."""
-    text = PICTURE.sub(lambda found: f"![{found[1]}]({ROOT / found[2]})", (PARTS / "slides.md").read_text("utf-8"))
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r"<!--.*?-->", "", read(PARTS / "slides.md"), flags=re.S)
     found: dict[str, list[Slide]] = {}
     for heading, part in re.findall(r"^# ([^\n]+)\n(.*?)(?=^# [^\n]+\n\n##|\Z)", text, re.M | re.S):
         for title, text_of_slide in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", part, re.M | re.S):
