@@ -38,8 +38,8 @@ def tokens_for(endpoint: str, seconds: float) -> tuple[int, str]:
 def length(step_s: float, seconds: float) -> tuple[int, str]:
     """The tokens of an answer if each takes ``step_s``, and a clause about their number."""
     tokens = max(SHORTEST, min(LONGEST, int(seconds / max(step_s, 1e-4))))
-    takes = f"an answer takes {tokens * step_s:.1f} s"
-    return tokens, f"{takes}; none here is longer than {LONGEST} tokens" if tokens == LONGEST else takes
+    takes = f"an answer alone takes {tokens * step_s:.1f} s"
+    return tokens, f"{takes}; none is longer than {LONGEST} tokens" if tokens == LONGEST else takes
 
 
 def two_prompts(endpoint: str, model: str, tokens: int) -> list:
