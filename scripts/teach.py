@@ -200,9 +200,14 @@ def answered(rows: Sequence[Row], now: bool = False) -> Iterator[Slide]:
 
 
 def turn(row: Row, exercises: Sequence[str]) -> Slide:
-    """What a class does in a row of exercises."""
-    lines = "".join(f"| {id} | {exercise(id)[1]['title']} | {exercise(id)[1]['minutes']} min |\n" for id in exercises)
-    body = f"| | | |\n|---|---|---|\n{lines}\n```bash\nmake learn\n```\n\n{row.minutes} minutes, alone or in pairs"
+    """What a class does in a row of exercises; of a row with a lab, only its exercises count."""
+    manifests = [exercise(id)[1] for id in exercises]
+    lines = "".join(
+        f"| {id} | {found['title']} | {found['minutes']} min |\n"
+        for id, found in zip(exercises, manifests, strict=True)
+    )
+    minutes = sum(found["minutes"] for found in manifests) if "lab " in row.what.lower() else row.minutes
+    body = f"| | | |\n|---|---|---|\n{lines}\n```bash\nmake learn\n```\n\n{minutes} minutes, alone or in pairs"
     title = "which of these can you solve?" if len(exercises) > 1 else "can you solve this one?"
     return Slide(f"Your turn: {title}", body, kind="huge")
 
