@@ -45,7 +45,7 @@ setup-hub: $(READY) ## also install JupyterHub: a class without Docker, among pe
 # lab-iterative and the like: the word is the lab's short name, from its lab.py.
 lab-%: $(READY)
 	@$(BIN)/labctl run $* $(ARGS)
-	@printf '\nnext:  make learn ARGS=$*        # write it yourself: the exercises of this lab\n'
+	@printf '\nnext:  make learn ARGS=$*   # the exercises of this lab\n'
 
 model: $(READY) ## the weights of lab 04
 	@$(BIN)/labctl weights pull codegen $(ARGS)

@@ -1,8 +1,8 @@
 """Make a teacher's kit from the documentation: scripts/teach.py FOLDER [--seed N] (`make teach`)
 
 Slides for each script of docs/teach/instructor.md, the scripts with their minutes, a handout, an answer sheet, an exit
-quiz with its keys, and a check list, each as HTML and, where Chromium is installed, as PDF. Slides show what a row of
-the script names: a lab, an exercise, a page or a picture. The words are those of the pages.
+quiz with its keys, and a check list, each as HTML and, where Chromium is installed, as PDF. A row of the script names
+parts of scripts/teach_parts/slides.md, and exercises: their slides are the whole task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import html
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from markdown_it import MarkdownIt
 from playwright.sync_api import Browser, sync_playwright
 
 import quiz
+import slide_drawings
 from labctl.catalog import load_catalog
 from labctl.learn.exercise import find_exercises
 from labctl.workspace import Workspace
@@ -33,19 +35,41 @@ SCRIPTS = {"half-day": "Half a day", "day": "A day"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)]+)\)")
-WORDS = 120  # of a list that is a slide, at most
-FRAGMENT = '<div class="fragment">\n\n{}\n</div>'
-TITLE, QUESTION = "LLM serving in one afternoon", "Which requests are in the next step, and why must the others wait?"
+FENCE = re.compile(r"^```([^\n]+)\n(.*?)^```$", re.M | re.S)
+SIZES = {"huge": 560, "medium": 1000, "small": 2000}  # of letters, and the most characters of a task
+TITLE = "How does a server schedule requests to a language model?"
 render = MarkdownIt("commonmark", {"html": True}).enable("table").render
 
 
 @dataclass
 class Slide:
-    """A slide. ``body`` and ``notes``: Markdown, in which paths of pictures are absolute."""
+    """A slide. ``body``, ``notes`` and ``answer``, which a click shows: Markdown with absolute paths of pictures.
+
+    ``kind``: a class of scripts/teach_parts/slides.html.
+    """
 
     title: str
     body: str
     notes: str = ""
+    answer: str = ""
+    kind: str = ""
+
+    def html(self) -> str:
+        """The slide without its title and notes; the answer's picture takes the place of the body's."""
+        asked, found = drawings(self.body), drawings(self.answer)
+        if not (asked and found):
+            after = (
+                f'<div class="fragment answer">{render(drawn(self.answer, self.title))}</div>' if self.answer else ""
+            )
+            return render(drawn(self.body, self.title)) + after
+        picture, drawing = asked[-1], found[0]
+        words = self.answer.replace(drawing[0], "").strip()
+        return (
+            f'{render(self.body[: picture.start()])}<div class="pair">'
+            f'<div class="fragment fade-out" data-fragment-index="0">{drawn(picture[0], self.title)}</div>'
+            f'<div class="fragment" data-fragment-index="0">{drawn(drawing[0], self.title)}</div></div>'
+            + (f'<div class="fragment answer" data-fragment-index="0">{render(words)}</div>' if words else "")
+        )
 
 
 @dataclass
@@ -59,7 +83,7 @@ class Row:
 
     @property
     def clock(self) -> str:
-        return f"{self.begins // 60}:{self.begins % 60:02d}"
+        return clock(self.begins)
 
     @property
     def title(self) -> str:
@@ -68,6 +92,14 @@ class Row:
     @property
     def commands(self) -> list[str]:
         return re.findall(r"`((?:labctl|make) [^`]+)`", self.what)
+
+
+def clock(minutes: int) -> str:
+    return f"{minutes // 60}:{minutes % 60:02d}"
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def plain(text: str) -> str:
@@ -89,85 +121,95 @@ def section(text: str, heading: str) -> str:
     return found[2].strip()
 
 
+def drawn(text: str, label: str) -> str:
+    """Markdown in which a fence of slide_drawings.py is its picture."""
+    for found in drawings(text):
+        picture = slide_drawings.draw(found[1], found[2], label)
+        text = text.replace(found[0], f'<div class="drawing">{picture}</div>')
+    return text
+
+
+def drawings(text: str) -> list[re.Match[str]]:
+    """The fences of a text that are pictures."""
+    return [found for found in FENCE.finditer(text) if found[1].split()[0] in slide_drawings.DRAWINGS]
+
+
+@cache
+def parts() -> dict[str, list[Slide]]:
+    """The parts of slides.md by their headings."""
+    text = re.sub(r"<!--.*?-->", "", read(PARTS / "slides.md"), flags=re.S)
+    found: dict[str, list[Slide]] = {}
+    for heading, part in re.findall(r"^# ([^\n]+)\n(.*?)(?=^# [^\n]+\n\n##|\Z)", text, re.M | re.S):
+        for title, text_of_slide in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", part, re.M | re.S):
+            visible, _, notes = text_of_slide.partition("\nNotes: ")
+            body, _, answer = visible.partition("\n***\n")
+            kind = "" if "![" in body or drawings(body + answer) else "huge"
+            slide = Slide(title, body.strip(), notes.strip(), answer.strip(), kind)
+            found.setdefault(heading, []).append(slide)
+    return found
+
+
 def script(heading: str) -> list[Row]:
     """The rows of a script in instructor.md, with the slides that each opens."""
     rows, begins = [], 0
-    shown: set[str] = set()
     for minutes, what in re.findall(r"^\| (\d+) \| (.+) \|$", section(read(INSTRUCTOR), heading), re.M):
         row = Row(begins, int(minutes), what)
-        row.slides = [
-            Slide(row.title[:1].upper() + row.title[1:], f"{row.clock}, {row.minutes} minutes"),
-            *slides(what),
-        ]
-        row.slides = [slide for slide in row.slides if not (PICTURE.match(slide.body) and slide.body in shown)]
-        shown |= {slide.body for slide in row.slides}
-        for slide in row.slides:
-            commands = "".join(f"\n\n    {command}" for command in row.commands)
-            slide.notes = f"**{row.clock}**, {row.minutes} min: {row.title}{commands}\n\n{slide.notes}"
+        row.slides = [*slides(row)]
         rows.append(row)
         begins += row.minutes
+    rows[0].slides[:0] = [
+        Slide(TITLE, f"Triton Serving Labs: {heading.lower()}", kind="cover"),
+        agenda(rows),
+        *answered(rows),
+    ]
+    rows[-1].slides += [*answered(rows, now=True), *parts()["onward"]]
+    for row in rows:
+        commands = "".join(f"\n\n    {command}" for command in row.commands)
+        for slide in row.slides:
+            slide.notes = f"**{row.clock}**, {row.minutes} min: {row.title}{commands}\n\n{slide.notes}"
     return rows
 
 
-def slides(what: str) -> Iterator[Slide]:
-    """The names in a row of a script, in order."""
-    for lab, id, words, target in re.findall(r"\blabs? (\d\d)\b|\b(\d\d[a-f])\b|\[([^\]]+)\]\(([^)]+)\)", what):
-        place, _, anchor = target.partition("#")
-        path = (INSTRUCTOR.parent / place).resolve() if target else ROOT
-        if lab:
-            (page,) = ROOT.glob(f"labs/{lab}-*/README.md")
-            yield from lesson(read(page))
-        elif id:
-            yield exercise_slide(id)
-        elif path.suffix == ".md":
-            yield from pictures(read(path), anchor)
-        else:
-            yield Slide(words[:1].upper() + words[1:], f"![{words}]({path})")
+def slides(row: Row) -> Iterator[Slide]:
+    """The slides of what a row names, in order: of parts of slides.md, and of exercises. A break says when it ends."""
+    exercises = re.findall(r"\b\d\d[a-f]\b", row.what)
+    named = re.findall(r"\blabs? (\d\d)\b|\[[^\]]+\]\(([^)]+)\)|`labctl (doctor)", row.what, re.I)
+    keys = [lab or target.partition("#")[0].rpartition("/")[2] or command for lab, target, command in named]
+    for key in keys:
+        yield from (replace(slide) for slide in parts()[key])
+    if exercises:
+        yield turn(row, exercises)
+        yield from map(exercise_slide, exercises)
+    elif not keys:
+        yield Slide(capital(row.title), f"{row.minutes} minutes", kind="break")
 
 
-def pictures(text: str, anchor: str = "") -> Iterator[Slide]:
-    """A slide for each picture and list of a page, with the words before and behind it in the notes.
-
-    ``anchor``: of the only section that is looked at.
-    """
-    for heading, part in re.findall(r"^##+ ([^\n]+)\n(.*?)(?=^##+ |\Z)", text, re.M | re.S):
-        if anchor and anchor != re.sub(r"\W+", "-", heading.lower()).strip("-"):
-            continue
-        paragraphs = part.strip().split("\n\n")
-        for at, paragraph in enumerate(paragraphs):
-            around = "\n\n".join(paragraphs[max(at - 1, 0) : at] + paragraphs[at + 1 : at + 2])
-            if found := PICTURE.match(paragraph):
-                yield Slide(found[1], paragraph, f"{heading}\n\n{plain(PICTURE.sub('', around))}")
-            elif paragraph.startswith("- ") and "!" not in paragraph and len(paragraph.split()) < WORDS:
-                yield Slide(heading, plain(paragraph), plain(PICTURE.sub("", around)))
-
-
-def lesson(text: str) -> Iterator[Slide]:
-    """A lab: its question, then each question of the lesson with a picture of it, and the answer at the next key."""
-    title, opening = re.match(r"# ([^\n]+)\n\n(.+?[^:])\n\n", text, re.S).groups()  # type: ignore[union-attr]
-    yield Slide(title, plain(opening), "You learn:\n\n" + plain(section(text, "What you learn")))
-    pictures = [
-        found for heading in ("What you see", "How it works") for found in PICTURE.finditer(section(text, heading))
-    ]
-    asked = re.findall(
-        r"^\*\*\d+\. (.+?)\*\*(.*?)<details><summary>Answer</summary>\n(.*?)</details>", text, re.M | re.S
+def agenda(rows: Sequence[Row]) -> Slide:
+    lines = "".join(f"| {capital(row.title)} | {row.minutes} min |\n" for row in rows)
+    return Slide(
+        "What do we do today?", f"| | |\n|---|---|\n{lines}", kind="agenda" if len(rows) < 10 else "agenda full"
     )
-    for question, more, answer in asked:
-        shown = ""
-        if pictures:
-            of_it = max(pictures, key=lambda found: len(stems(found[1]) & stems(f"{question} {answer}")))
-            pictures.remove(of_it)
-            shown = f"{of_it[0]}\n\n"
-        yield Slide(
-            question, f"{shown}{plain(more.strip())}\n\n{FRAGMENT.format(plain(answer).strip())}", plain(answer)
-        )
-    for found in pictures:
-        yield Slide(found[1], found[0], title)
 
 
-def stems(text: str) -> set[str]:
-    """The beginnings of its long words."""
-    return {word[:5] for word in re.findall(r"[a-z]{5,}", text.lower())}
+def answered(rows: Sequence[Row], now: bool = False) -> Iterator[Slide]:
+    """The questions of the course's labs that a script names."""
+    labs = dict.fromkeys(lab for row in rows for lab in re.findall(r"\blab (\d\d)\b", row.what, re.I))
+    asked = {lab["lab"]: lab["answers"] for lab in yaml.safe_load((ROOT / "labs/course.yaml").read_text("utf-8"))}
+    title = "What can you answer now?" if now else "What can you answer at the end?"
+    yield Slide(title, "".join(f"1. {asked[lab]}\n" for lab in labs), kind="huge" if len(labs) < 4 else "questions")
+
+
+def turn(row: Row, exercises: Sequence[str]) -> Slide:
+    """What a class does in a row of exercises; of a row with a lab, only its exercises count."""
+    manifests = [exercise(id)[1] for id in exercises]
+    lines = "".join(
+        f"| {id} | {found['title']} | {found['minutes']} min |\n"
+        for id, found in zip(exercises, manifests, strict=True)
+    )
+    minutes = sum(found["minutes"] for found in manifests) if "lab " in row.what.lower() else row.minutes
+    body = f"| | | |\n|---|---|---|\n{lines}\n```bash\nmake learn\n```\n\n{minutes} minutes, alone or in pairs"
+    title = "which of these can you solve?" if len(exercises) > 1 else "can you solve this one?"
+    return Slide(f"Your turn: {title}", body, kind="huge")
 
 
 def exercise(id: str) -> tuple[Path, dict[str, Any]]:
@@ -176,11 +218,12 @@ def exercise(id: str) -> tuple[Path, dict[str, Any]]:
 
 
 def exercise_slide(id: str) -> Slide:
+    """The whole task of an exercise, in letters as large as it allows."""
     folder, manifest = exercise(id)
-    task = plain((folder / "task.md").read_text(encoding="utf-8"))
+    task = plain((folder / "task.md").read_text(encoding="utf-8").strip())
     said = "".join(f"\n- {text}" for text in dict.fromkeys(manifest["wrong"].values()))
-    body = f'<div class="task">\n\n{task}\n</div>'
-    return Slide(f"{id}: {manifest['title']}", body, f"{manifest['minutes']} min. The check says:\n{said}")
+    kind = next(size for size, most in SIZES.items() if len(task) < most)
+    return Slide(f"{id}: {manifest['title']}", task, f"{manifest['minutes']} min. The check says:\n{said}", kind=kind)
 
 
 # -- the sheets -------------------------------------------------------------------------------------------------------
@@ -280,15 +323,18 @@ def page(folder: Path, name: str, title: str, text: str, kind: str = "sheet") ->
     )
 
 
+def name_of(row: Row, number: int) -> str:
+    return f"at-{row.begins}" + (f"-{number}" if number else "")
+
+
 def deck(rows: Sequence[Row]) -> str:
-    """A title, and the slides of a script; one that a row begins with is found as `#/at-MINUTE`."""
-    text = f'<section class="opens"><h1>{TITLE}</h1><p>{QUESTION}</p></section>\n'
+    """The slides of a script; one that a row begins with is found as `#/at-MINUTE`."""
+    text = ""
     for row in rows:
         for number, slide in enumerate(row.slides):
-            name = f"at-{row.begins}" + (f"-{number}" if number else "")
-            kind = "" if number else ' class="opens"'
             text += (
-                f'<section id="{name}"{kind}><h2>{render(slide.title)}</h2>{render(slide.body)}'
+                f'<section id="{name_of(row, number)}" class="{slide.kind}">'
+                f"<h2>{render(slide.title)}</h2>{slide.html()}"
                 f'<aside class="notes">{render(slide.notes)}</aside></section>\n'
             )
     return text
@@ -299,8 +345,8 @@ def timetable(rows: Sequence[Row], name: str, title: str) -> str:
     text = f'<h1>{title}</h1>\n<p><a href="{name}.html">The slides</a> (S: notes)</p>\n<table>'
     for row in rows:
         opens = "".join(
-            f'<li><a href="{name}.html#/at-{row.begins}-{number}">{html.escape(plain(slide.title))}</a></li>'
-            for number, slide in enumerate(row.slides[1:], 1)
+            f'<li><a href="{name}.html#/{name_of(row, number)}">{html.escape(plain(slide.title))}</a></li>'
+            for number, slide in enumerate(row.slides)
         )
         commands = "".join(f"<pre>{html.escape(command)}</pre>" for command in row.commands)
         text += (

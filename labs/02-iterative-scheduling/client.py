@@ -36,10 +36,10 @@ def tokens_for(endpoint: str, seconds: float) -> tuple[int, str]:
 
 
 def length(step_s: float, seconds: float) -> tuple[int, str]:
-    """The tokens of an answer if each takes ``step_s``, and a sentence about their number."""
+    """The tokens of an answer if each takes ``step_s``, and a clause about their number."""
     tokens = max(SHORTEST, min(LONGEST, int(seconds / max(step_s, 1e-4))))
-    takes = f"they take {tokens * step_s:.1f} s"
-    return tokens, f"the most that an answer here has; {takes}" if tokens == LONGEST else takes
+    takes = f"an answer alone takes {tokens * step_s:.1f} s"
+    return tokens, f"{takes}; none is longer than {LONGEST} tokens" if tokens == LONGEST else takes
 
 
 def two_prompts(endpoint: str, model: str, tokens: int) -> list:
@@ -98,11 +98,11 @@ def batches(steps: list) -> dict:
 def main() -> None:
     lab = context.load_context(sys.argv[1])
     endpoint, clients = lab.endpoints["grpc"], int(lab.settings["clients"])
-    cache = "with a KV cache" if lab.settings["kv_cache"] else "the whole text recomputed for each token"
+    cache = "With a KV cache" if lab.settings["kv_cache"] else "Without a KV cache"
     seconds = 0.8 if lab.quick else 2.0
     tokens, about = tokens_for(endpoint, seconds)
-    print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later ({cache}), {tokens} tokens each:")
-    print(about)
+    print(f"\nTwo prompts, {tokens} tokens each; the second is sent {GAP_S * 1e3:.0f} ms after the first.")
+    print(f"{cache}, {about}.")
     data: dict = {"tokens": tokens, "drawn": {}, "demo": {}, "clients": {}}
     for model in MODELS:
         records = drawn(endpoint, model)

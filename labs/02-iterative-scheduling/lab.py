@@ -110,8 +110,8 @@ def run(lab: LabRun, s: Settings) -> Iterator[Verdict]:
         at_least=0.1,
         timed=True,  # a client without a processor sends the second request when the first has ended
         text="iterative: the two requests overlapped for {value:.0%} of their tokens "
-        "(simple: {m[simple.token_overlap]:.0%}); the second request waited for "
-        "{m[iterative.tokens_before_newcomer]} tokens of the first (simple: {m[simple.tokens_before_newcomer]})",
+        "(simple: {m[simple.token_overlap]:.0%}); tokens of the first that the "
+        "second request waited for: {m[iterative.tokens_before_newcomer]} (simple: {m[simple.tokens_before_newcomer]})",
     )
 
 

@@ -356,7 +356,8 @@ class Guess:
         if value is None:
             return "not measured"
         number = f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
-        return f"{number}%" if self.unit == "%" else f"{number} {self.unit}"
+        unit = self.unit.removesuffix("s") if number == "1" and self.unit != "times" else self.unit
+        return f"{number}%" if self.unit == "%" else f"{number} {unit}"
 
 
 class ServerOfRun(Protocol):

@@ -111,7 +111,24 @@ def test_a_script_opens_slides_of_all_that_its_rows_name_and_lasts_as_long_as_it
     for named in re.findall(r"\b\d\d[a-f]\b", " ".join(row.what for row in rows)):
         assert any(title.startswith(f"{named}: ") for title in titles)
     shown = [found[2] for row in rows for slide in row.slides for found in teach.PICTURE.finditer(slide.body)]
-    assert shown and [picture for picture in shown if not Path(picture).is_file()] == []
+    assert [picture for picture in shown if not Path(picture).is_file()] == []
+
+
+@pytest.mark.parametrize("heading", teach.SCRIPTS.values())
+def test_a_slide_is_a_question_with_its_answer_a_whole_task_or_a_break(heading: str) -> None:
+    tasks = {f"{exercise.id}: {exercise.manifest.title}": exercise for exercise in EXERCISES}
+    for slide in [slide for row in teach.script(heading) for slide in row.slides]:
+        if slide.title in tasks:
+            task = (tasks[slide.title].folder / "task.md").read_text(encoding="utf-8")
+            assert slide.body == teach.plain(task.strip())
+        elif slide.kind != "break":
+            assert slide.title.endswith("?")
+            assert slide.body, "a heading alone is no slide"
+
+
+def test_a_run_of_a_script_shows_every_part_of_the_slides() -> None:
+    shown = {slide.title for heading in teach.SCRIPTS.values() for row in teach.script(heading) for slide in row.slides}
+    assert {slide.title for slides in teach.parts().values() for slide in slides} <= shown
 
 
 @pytest.mark.parametrize("heading", teach.SCRIPTS.values())
@@ -161,32 +178,41 @@ def test_no_slide_is_cut_off(kit: Path, browser: Any) -> None:  # noqa: F811
         page.wait_for_function("Reveal.isReady()")
         low = """Reveal.getSlides().map((slide, at) => {
             Reveal.slide(at)
-            return slide.scrollHeight > Reveal.getConfig().height ? slide.id : ''
+            const wide = [slide, ...slide.querySelectorAll('pre, code, p, table')].some(part => part.scrollWidth > 1280)
+            return wide || slide.scrollHeight > Reveal.getConfig().height ? slide.id : ''
         }).filter(Boolean)"""
         assert page.evaluate(low) == []
     page.close()
 
 
-def test_every_slide_is_a_page_of_a_pdf_and_the_handout_is_one(kit: Path, browser: Any) -> None:  # noqa: F811
+def test_the_fourth_row_reads_every_letter_and_none_is_outside_its_picture(kit: Path, browser: Any) -> None:  # noqa: F811
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    for name in teach.SCRIPTS:
+        page.goto((kit / f"{name}.html").as_uri())
+        page.wait_for_function("Reveal.isReady()")
+        faults = """Reveal.getSlides().flatMap((slide, at) => {
+            Reveal.slide(at)
+            const letters = [...slide.querySelectorAll('h2, p, li, td, code, text')]
+            const shown = letters.filter(part => !part.closest('aside'))
+            const small = shown.filter(part => parseFloat(getComputedStyle(part).fontSize) < 24)
+            const outside = [...slide.querySelectorAll('svg text')].filter(part => {
+                const [box, picture] = [part.getBBox(), part.closest('svg').viewBox.baseVal]
+                return box.x < 0 || box.x + box.width > picture.width || box.y + box.height > picture.height + 6
+            })
+            return [...small, ...outside].map(part => `${slide.id}: ${part.textContent}`)
+        })"""
+        assert page.evaluate(faults) == []
+    page.close()
+
+
+def test_every_slide_and_answer_is_a_page_of_a_pdf_and_the_handout_is_one(kit: Path, browser: Any) -> None:  # noqa: F811
     teach.print_pages(kit, browser)
     pages = {path.stem: len(re.findall(rb"/Type /Page\b", path.read_bytes())) for path in kit.glob("*.pdf")}
     assert {*pages, "index"} == {path.stem for path in kit.glob("*.html")}
-    slides = {
-        name: 1 + sum(len(row.slides) for row in teach.script(heading)) for name, heading in teach.SCRIPTS.items()
-    }
-    assert {name: pages[name] for name in slides} == slides
+    for name, heading in teach.SCRIPTS.items():
+        slides = [slide for row in teach.script(heading) for slide in row.slides]
+        assert pages[name] == sum(2 if slide.answer else 1 for slide in slides), "an answer is a page of its own"
     assert pages["handout"] == 1
-
-
-@pytest.mark.parametrize("heading", teach.SCRIPTS.values())
-def test_a_question_is_shown_with_its_answer_at_the_next_key_and_a_task_whole(heading: str) -> None:
-    slides = {slide.title: slide for row in teach.script(heading) for slide in row.slides}
-    asked = [slide for slide in slides.values() if 'class="fragment"' in slide.body]
-    assert len(asked) >= 5
-    assert all(slide.title.endswith("?") for slide in asked)
-    for exercise in EXERCISES:
-        if slide := slides.get(f"{exercise.id}: {exercise.title}"):
-            assert teach.plain((exercise.folder / "task.md").read_text()) in slide.body
 
 
 @pytest.mark.parametrize("heading", teach.SCRIPTS.values())

@@ -90,8 +90,8 @@ def _requests(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:
             arrowprops={"arrowstyle": "<->", "color": WAIT, "shrinkA": 0, "shrinkB": 0},
         )
         axis.text(start, row - 0.32, f"TTFT {record.ttft_ms:.0f} ms", color=WAIT, fontsize=8, va="bottom")
-        began = x(_began(lane, record))
-        axis.barh(row, times[0] - began, HIGH, left=began, facecolor="white", edgecolor=color, linewidth=1.6)
+        began, over = map(x, _prefill(lane, record))
+        axis.barh(row, over - began, HIGH, left=began, facecolor="white", edgecolor=color, linewidth=1.6)
         widths = [after - before for before, after in itertools.pairwise(times)]
         axis.barh([row] * len(widths), widths, HIGH, left=times[:-1], color=color, edgecolor="white", linewidth=0.7)
         axis.plot([times[-1]] * 2, [row - HIGH / 2, row + HIGH / 2], color=INK, linewidth=3, solid_capstyle="butt")
@@ -105,10 +105,14 @@ def _requests(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _began(lane: Lane, record: RequestRecord) -> float:
-    """When the step began that gave the request its first token."""
+def _prefill(lane: Lane, record: RequestRecord) -> tuple[float, float]:
+    """From when to when the prompt was computed: the last step with a prefill that began before the first token came.
+
+    The client may have the token before the step log says that the step is over.
+    """
     first = record.responses[0][0]
-    return max((step.began for step in lane.steps if record.start <= step.began and step.over <= first), default=first)
+    steps = [step for step in lane.steps if step.prefill and record.start <= step.began <= first]
+    return (steps[-1].began, min(steps[-1].over, first)) if steps else (first, first)
 
 
 def _batches(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:

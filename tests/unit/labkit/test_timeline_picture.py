@@ -37,3 +37,10 @@ def test_every_arrow_of_waiting_is_within_the_axes(waits: list[float]) -> None:
     ends = [x for note in figure.axes[0].texts if hasattr(note, "xyann") for x in (note.xy[0], note.xyann[0])]
     assert len(ends) == 2 * len(waits)
     assert left <= min(ends) and max(ends) <= right
+
+
+def test_a_prefill_is_drawn_although_the_token_came_before_its_step_was_over() -> None:
+    record = RequestRecord("m-1", "m", "a prompt", start=10.0, end=10.4)
+    record.responses = [(10.19, "a"), (10.4, "b")]
+    steps = [Step(["1"], 10.1, 10.2, prefill=1), Step(["1"], 10.3, 10.41)]
+    assert timeline._prefill(Lane("one", [record], steps), record) == (10.1, 10.19)

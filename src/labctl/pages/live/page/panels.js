@@ -27,7 +27,9 @@ function showInvitation(page) {
   const example = page.head.note ? "" : ", such as labctl's own test of the models";
   const marked = store.lanes.some((lane) => lane.steps.length);
   const marks = marked ? ` The marks below are of requests that are done${example}.` : "";
-  const how = page.head.send.length
+  const how = !page.head.title
+    ? "Connecting to the server."
+    : page.head.send.length
     ? "Nothing runs now. Send a request (Ctrl+Enter in the prompt). Or press Pause, send a few, and press Step."
     : "Nothing runs now. Requests that reach this server are shown as they arrive.";
   if (invite.textContent !== how + marks) invite.textContent = how + marks;

@@ -129,6 +129,7 @@ class Times {
       context.rect(TIMES.label, y, this.wide, TIMES.row);
       context.clip();
       this.bars(context, row, y);
+      this.outside(context, row, y, right);
       context.restore();
     });
     const now = this.page.now - zero;
@@ -166,6 +167,15 @@ class Times {
     const first = this.x(steps[0].began), last = this.x(steps.at(-1).end), name = request.called;
     context.fillStyle = INK;
     if (last > TIMES.label) context.fillText(name, Math.max(last + 3, first + 3), y + 12);
+  }
+
+  /** Say of a row without a mark when its request was there. */
+  outside(context, { arrived, end }, y, right) {
+    context.fillStyle = "#5f6673";
+    context.textAlign = "right";
+    if (arrived > this.from + this.span) context.fillText(`later, from ${seconds(arrived)}`, right - 4, y + 12);
+    context.textAlign = "left";
+    if (end < this.from) context.fillText(`earlier, until ${seconds(end)}`, TIMES.label + 4, y + 12);
   }
 
   ticks(context, high, right) {
