@@ -1,8 +1,14 @@
-"""The values of a model's config.json that a server needs."""
+"""The sizes of a model that a server needs, and the room for its keys and values where no setting says how much."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from labsched.kv_budget import VLLM_OVERHEAD
+
+CPU_MIB = 1024  # of a KV cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +37,40 @@ class ModelShape:
         end = config.get("eos_token_id")
         end = end[0] if isinstance(end, list) else end
         return cls(int(config["vocab_size"]), context, 2 * layers * kv_heads * head_dim, end, head_dim)
+
+
+class CacheRoom(NamedTuple):
+    """The two upper bounds of a KV cache: as words of config.pbtxt have it, "" for no bound in tokens."""
+
+    tokens: str
+    memory: int  # bytes
+
+    @classmethod
+    def of(cls, word: Callable[[str], str], shape: ModelShape, batch: int, device: str) -> "CacheRoom":
+        """From a configuration's words.
+
+        Without ``kv_cache_memory_mib``, a GPU gives what is free beside the weights, and no more than ``batch`` of the
+        model's longest sequences fill: a small model gets a small cache (doctor/gpu_memory.py counts alike).
+
+        Args:
+            device: "cpu" or "cuda:N".
+        """
+        bound, mib = word("max_tokens_in_paged_kv_cache"), word("kv_cache_memory_mib")
+        if mib or device == "cpu":
+            return cls(bound, int(mib or CPU_MIB) * 2**20)
+        most = batch * shape.context
+        weights = sum(map(_weights_bytes, filter(None, (word("gpt_model_path"), word("draft_model")))))
+        free = _free_bytes(device) - weights - VLLM_OVERHEAD
+        return cls(str(min(most, int(bound or most))), max(0, free))
+
+
+def _weights_bytes(folder: str) -> int:
+    files = list(Path(folder).glob("*.safetensors")) or list(Path(folder).glob("*.bin"))
+    return sum(file.stat().st_size for file in files)
+
+
+def _free_bytes(device: str) -> int:
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free)

@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
@@ -33,7 +33,9 @@ class SlotRequest:
     finished: bool = False
     why: str = ""  # it has finished, in the step log's word: "length", "stop" (the end token), "failed"
     error: Exception | None = None  # that it is answered with
-    piece: str = ""  # the text that the last step has made
+    piece: str = ""  # the text that the last step has made,
+    outputs: dict[str, str] = field(default_factory=dict)  # and the outputs beside it, such as `logprobs`
+    running: bool = False  # it holds a slot
 
     @property
     def source(self) -> Any:
@@ -44,11 +46,10 @@ class SlotRequest:
         """End it; `why` is the step log's word."""
         self.finished, self.why = True, why
 
-    def fail(self, error: Exception) -> Exception:
-        """End it without a token; returns the error."""
+    def fail(self, error: Exception) -> None:
+        """End it without a token."""
         self.error = error
         self.finish("failed")
-        return error
 
 
 class SlotEngine(Protocol):
@@ -104,6 +105,7 @@ class SlotScheduler:
         self.waiting.remove(request)
         self.running.append(request)
         self._joined.append(request)
+        request.running = True
         self.slots.take(request, request.name)
         self.engine.join(request)
 
@@ -118,6 +120,7 @@ class SlotScheduler:
         for place in (self.running, self.waiting):
             if request in place:
                 place.remove(request)
+        request.running = False
         self.slots.free(request)
         self.engine.release(request)
 

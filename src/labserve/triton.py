@@ -86,13 +86,12 @@ def respond(request: Any, text: str | Exception, last: bool, **further: str) -> 
     """Answer with a piece of text; the last one carries the final flag itself (no empty response follows).
 
     What a decoder has instead of a text, where it failed for one sequence, is raised. `further` are outputs beside the
-    text, such as `logprobs` (labserve.text.logprobs); an empty one is left out.
+    text, such as `logprobs` (labserve.text.logprobs).
     """
     if isinstance(text, Exception):
         raise text
-    outputs = {"text_output": text} | {name: value for name, value in further.items() if value}
     tensors = []
-    for name, value in outputs.items():
+    for name, value in {"text_output": text, **further}.items():
         tensors.append(pb_utils.Tensor(name, np.array([value.encode()], dtype=object)))
     request.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from labserve.model_shape import ModelShape
-from labserve.params import BadInput
+from labserve.params import BadInput, Read, check_range, read_word_lists
 from labserve.slot_scheduler import SlotRequest
-from labserve.tensors import Read, check_range, read_word_lists
 from labserve.text.sampling import Sampler, likeliest
 
 MOST_TOP_K = 2**32 - 1

@@ -7,8 +7,7 @@ from typing import Any
 
 from labsched.features import AUTO, Features
 from labsched.kv_budget import KVBudget
-from labserve.cache_room import CacheRoom
-from labserve.model_shape import ModelShape
+from labserve.model_shape import CacheRoom, ModelShape
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
 

@@ -37,7 +37,7 @@ class Setup:
         return "" if type(self.scheduler) is Scheduler else FILE
 
     def in_force(self, word: Callable[[str], str]) -> list[InForce]:
-        """For ``labserve.observe.effective``."""
+        """For ``labserve.observe.recorder.note_in_force``."""
         return [
             InForce("batch_scheduler_policy", self.asked_policy, self.scheduler.policy.value, self.reason),
             *self.features.in_force(word),

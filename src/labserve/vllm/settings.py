@@ -6,8 +6,7 @@ from typing import Any
 
 from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features, InForce
 from labsched.kv_budget import CACHE_BYTES, NULL_BLOCKS, KVBudget, number_bytes
-from labserve.cache_room import CacheRoom
-from labserve.model_shape import ModelShape
+from labserve.model_shape import CacheRoom, ModelShape
 from labserve.processor import has_bf16
 from labserve.vllm.grammars import BACKEND
 
@@ -123,7 +122,7 @@ class VllmSettings:
         return cls(arguments, kv, features, scheduler.max_num_seqs, longest)
 
     def in_force(self, word: Word, config: Any) -> list[InForce]:
-        """For ``labserve.observe.effective``: what vLLM made of the words.
+        """For ``labserve.observe.recorder.note_in_force``: what vLLM made of the words.
 
         Args:
             config: the engine's `VllmConfig`.

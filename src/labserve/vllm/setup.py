@@ -17,10 +17,9 @@ from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
-from labserve.vllm.gate import Gate
 from labserve.vllm.grammars import backend_config
 from labserve.vllm.settings import COMPILED, VllmSettings, Word
-from labserve.vllm.watched import watched_scheduler
+from labserve.vllm.watched import Gate, watched_scheduler
 
 ARGUMENTS = "vllm.json"
 NO_COMPILER = "TORCH_COMPILE_DISABLE"

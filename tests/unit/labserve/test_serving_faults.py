@@ -15,9 +15,9 @@ import pytest
 from fake_backend import RESCHEDULE, Request, Response
 from model_cases import CASES, STREAMS, Case, answered, ids, request, says_nothing_of_the_code, steps_of
 
-from labserve import clients, dead_engine, driver
-from labserve.gpt2.roster import PATIENCE_S
-from labserve.observe import watchdog
+from labserve import driver
+from labserve.gpt2.running import PATIENCE_S
+from labserve.observe import watched_log
 
 CASE = {case.path: case for case in CASES}
 LLM = CASE["llm/tensorrt_llm"]
@@ -202,7 +202,7 @@ def test_under_pressure_of_memory_only_those_that_would_join_are_asked_after(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slots are free and the cache is full: to ask all that wait at every step would cost more than the step."""
-    monkeypatch.setattr(clients, "ASK_S", 1e9)
+    monkeypatch.setattr(driver, "ASK_S", 1e9)
     model = load(replace(LLM, filled={**LLM.filled, "max_num_sequences": 16}))
     asked: list[Request] = []
 
@@ -277,7 +277,7 @@ def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
     later = time.monotonic() + 2 * PATIENCE_S
     monkeypatch.setattr(time, "monotonic", lambda: later)
     model.running.looking.tick()
-    assert not model.running.roster.live
+    assert not model.running.live
     assert model.running.decoder.cache.used == 0
     model.finalize()
     (log,) = tmp_path.glob("steps-iterative*")
@@ -301,8 +301,7 @@ LOST = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why the server would have ended, each time that it would."""
     ends: list[str] = []
-    for module in (dead_engine, driver):
-        monkeypatch.setattr(module, "end_dead_server", ends.append)
+    monkeypatch.setattr(driver, "end_dead_server", ends.append)
     return ends
 
 
@@ -334,8 +333,8 @@ def test_memory_that_is_short_once_does_not(
     short = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     step = model.driver.scheduler.step
     for _ in range(2):  # what succeeds between them begins the count anew
-        monkeypatch.setattr(model.driver.scheduler, "step", failing(*[short] * (dead_engine.FAILED_STEPS - 1)))
-        for _ in range(dead_engine.FAILED_STEPS - 1):
+        monkeypatch.setattr(model.driver.scheduler, "step", failing(*[short] * (driver.FAILED_STEPS - 1)))
+        for _ in range(driver.FAILED_STEPS - 1):
             assert answered(model, [request(LLM)])[0].error
         monkeypatch.setattr(model.driver.scheduler, "step", step)
         assert not answered(model, [request(LLM)])[0].error
@@ -348,9 +347,9 @@ def test_steps_that_fail_one_after_the_other_end_it_but_for_a_learners_own_mista
     forgiving: bool, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:
     model = load(LLM)
-    model.driver.failures._forgiving = forgiving
-    monkeypatch.setattr(model.driver.scheduler, "step", failing(*[ValueError("?")] * dead_engine.FAILED_STEPS))
-    for _ in range(dead_engine.FAILED_STEPS):
+    model.driver._forgiving = forgiving
+    monkeypatch.setattr(model.driver.scheduler, "step", failing(*[ValueError("?")] * driver.FAILED_STEPS))
+    for _ in range(driver.FAILED_STEPS):
         assert answered(model, [request(LLM)])[0].error
     model.finalize()
     assert len(ends) == (0 if forgiving else 1)
@@ -372,8 +371,8 @@ def test_a_scheduler_that_fails_outside_its_steps_ends_the_server(
 def test_a_step_that_does_not_return_ends_it(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:
-    monkeypatch.setenv(watchdog.BOUND, "0")
-    monkeypatch.setattr(watchdog, "HUNG_S", 0.0)
+    monkeypatch.setenv(watched_log.BOUND, "0")
+    monkeypatch.setattr(watched_log, "HUNG_S", 0.0)
     model, begun, may_end = load(LLM), threading.Event(), threading.Event()
 
     def endless(_: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from labserve.codegen import trtllm_request
 from labserve.codegen.request import TextRow, outputs
 from labserve.codegen.trtllm_request import finish_row
-from labserve.tensors import read_word_lists
+from labserve.params import read_word_lists
 from labserve.text.sampling import Sampler
 
 VOCABULARY = 800

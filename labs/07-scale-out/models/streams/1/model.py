@@ -11,13 +11,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labserve.answers import PieceAnswers
-from labserve.driver import DriverThread
+from labserve.driver import DriverThread, PieceAnswers
 from labserve.guard import Guard
 from labserve.observe.recorder import Recorder
-from labserve.params import text
+from labserve.params import read_number, text
 from labserve.slot_scheduler import SlotRequest, SlotScheduler
-from labserve.tensors import read_number
 from labserve.triton import input_reader, parameter, text_of
 
 TOKENS, MOST = 8, 1000  # of an answer: the default, and the most
@@ -44,7 +42,7 @@ class TritonPythonModel:
         self.guard = Guard(args)
         scheduler = SlotScheduler(self, int(parameter(args, "seats")))
         recorder = Recorder(args, scheduler, gauges={"waiting": 0})
-        answers, here = PieceAnswers(self.guard), Path(__file__).parent
+        answers, here = PieceAnswers(), Path(__file__).parent
         self.driver = DriverThread(self.guard, scheduler, answers, recorder, self.read, beside=here, forgiving=True)
         self.driver.start()
 
