@@ -102,12 +102,11 @@ class _Server:
         from labserve.driver import DriverThread
         from labserve.guard import Guard
         from labserve.inflight.engine_driver import TokenAnswers, engine_recorder
+        from labserve.inflight.engines import Setup
         from labserve.inflight.logprobs import LogProbs
-        from labserve.inflight.setup import AnySetup
         from labserve.model_shape import ModelShape
         from labserve.vllm.counting import make_counted_vllm
         from labserve.vllm.settings import VllmSettings
-        from labserve.vllm.setup import VllmSetup
 
         self._size, self._folder = size, tempfile.TemporaryDirectory()
         tokens = size * (PROMPT + NEW + BLOCK)
@@ -126,7 +125,8 @@ class _Server:
 
         shape = ModelShape(vocabulary=32_000, context=PROMPT + NEW + BLOCK, token_values=1, head_dim=64)
         self.scheduler = make_counted_vllm(word, shape.context, shape.vocabulary)
-        setup: AnySetup = VllmSetup(shape, VllmSettings.of(word, shape), self.scheduler, LogProbs(word))
+        settings = VllmSettings.of(word, shape)
+        setup = Setup(self.scheduler, shape, settings.kv, settings.features, LogProbs(word), [], "")
         args = {
             "model_name": "tensorrt_llm",
             "model_instance_name": "tensorrt_llm_0_0",

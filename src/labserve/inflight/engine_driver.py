@@ -14,8 +14,9 @@ from labsched.recording import SchedulerSettings
 from labsched.request import End
 from labserve.driver import Answers, DriverThread, ServedRequest, Stop
 from labserve.guard import Guard
+from labserve.inflight.engines import Setup
 from labserve.inflight.parse import parse_generation, read_parameters
-from labserve.inflight.setup import AnySetup, open_scheduler
+from labserve.inflight.setup import open_scheduler
 from labserve.observe.recorder import Recorder, note_in_force
 from labserve.params import read_single
 from labserve.text.logprobs import LOGPROBS, join_token_texts
@@ -48,7 +49,7 @@ def drive_tokens(args: dict[str, str], beside: Path) -> DriverThread:
     )
 
 
-def read_request(source: Any, number: int, setup: AnySetup, guard: Guard) -> ServedRequest | Stop:
+def read_request(source: Any, number: int, setup: Setup, guard: Guard) -> ServedRequest | Stop:
     """The scheduler's request of one of Triton's. Raises BadInput, which names the input at fault."""
     read, scheduler = input_reader(source), setup.scheduler
     if read_single(read, "stop", False):
@@ -113,11 +114,11 @@ def send_tokens(
     source.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last or final else 0)
 
 
-def engine_recorder(args: dict[str, str], setup: AnySetup) -> Recorder:
+def engine_recorder(args: dict[str, str], setup: Setup) -> Recorder:
     """The recorder of an engine's steps; their log can be replayed. Says in the server's log what serves."""
     word, kv, features = model_parameters(args), setup.kv, setup.features
-    note_in_force(word("run_dir"), setup.in_force(word))
-    pb_utils.Logger.log_info(setup.describe(word))
+    note_in_force(word("run_dir"), setup.in_force)
+    pb_utils.Logger.log_info(setup.described)
     settings = SchedulerSettings(
         {name: word(name) for name in WORDS},
         kv.blocks,

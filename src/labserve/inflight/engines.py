@@ -1,15 +1,30 @@
 """The engines that can stand behind ``tensorrt_llm``, by name; only the one that is chosen is imported."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from labsched.features import AUTO, Features
+from labsched.features import AUTO, Features, InForce
 from labsched.kv_budget import KVBudget
+from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import CacheRoom, ModelShape
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A scheduler with its engine, as a model's configuration asks for them."""
+
+    scheduler: Any  # labsched's `Scheduler`, or vLLM's (labserve/vllm/engine.py)
+    shape: ModelShape
+    kv: KVBudget
+    features: Features
+    log_probs: LogProbs
+    in_force: list[InForce]  # for `labctl status`
+    described: str  # in one line, for the server's log
+    own: str = ""  # the learner's files that take the place of the scheduler, or of vLLM's arguments
 
 
 def open_engine(

@@ -10,16 +10,16 @@ import triton_python_backend_utils as pb_utils
 from labserve.driver import Answers, DriverThread
 from labserve.guard import Guard
 from labserve.inflight.engine_driver import engine_recorder
+from labserve.inflight.engines import Setup
 from labserve.params import STRUCTURED, BadInput, Read, read_single, text
 from labserve.triton import FINAL, input_reader
 from labserve.vllm.engine import TextRequest, client_errors
-from labserve.vllm.setup import VllmSetup
 
 LONGEST = 2**20  # bytes of a prompt
 MORE = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")  # if return_NAME
 
 
-def drive_text(args: dict[str, str], setup: VllmSetup) -> DriverThread:
+def drive_text(args: dict[str, str], setup: Setup) -> DriverThread:
     """A driver that serves text. `args` are those of Triton's `initialize`."""
     guard, encode = Guard(args), setup.scheduler.engine.get_tokenizer().encode
 

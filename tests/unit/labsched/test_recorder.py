@@ -45,8 +45,8 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
             features=features,
             shape=SimpleNamespace(context=32, vocabulary=50),
             own="",
-            in_force=lambda word: [],
-            describe=lambda word: "",
+            in_force=[],
+            described="",
         )
         config = json.dumps({"parameters": {"run_dir": {"string_value": str(tmp_path)}}})
         args = {"model_name": MODEL, "model_instance_name": f"{MODEL}_0", "model_config": config}
