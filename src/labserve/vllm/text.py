@@ -26,7 +26,7 @@ def drive_text(args: dict[str, str], setup: Setup) -> DriverThread:
     def read(source: Any, number: int) -> TextRequest:
         """The scheduler's request of Triton's. Raises BadInput, which names the input at fault."""
         guard.check(source)
-        request = read_text(source, encode)
+        request = read_text_request(source, encode)
         request.number = number
         request.id = request.name = source.request_id() or f"#{number}"
         setup.scheduler.compile(request)
@@ -36,7 +36,7 @@ def drive_text(args: dict[str, str], setup: Setup) -> DriverThread:
     return DriverThread(guard, setup.scheduler, TextAnswers(), recorder, read, forgiving=bool(setup.own))
 
 
-def read_text(source: Any, encode: Callable[[str], list[int]]) -> TextRequest:
+def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> TextRequest:
     """The request of text in one of Triton's. Raises BadInput, which names the input at fault."""
     read = input_reader(source)
     prompt = text(read_single(read, "text_input", b""), "text_input", LONGEST)
